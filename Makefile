@@ -70,7 +70,8 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS); missed=$$?; \
 	$(BIN)/python -m benchmarks.models.shared_device || missed=$$((missed ? missed : 1)); \
-	$(BIN)/python -m benchmarks.models.length_buckets && $(BIN)/python -m benchmarks.models.parallel_calls && exit $$missed
+	$(BIN)/python -m benchmarks.models.own_handler && $(BIN)/python -m benchmarks.models.length_buckets && \
+	$(BIN)/python -m benchmarks.models.parallel_calls && exit $$missed
 
 bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
 	-$(BIN)/python -m benchmarks.peers setup all

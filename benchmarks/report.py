@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measured_figure import MeasuredFigure
 from benchmarks.peers.table import RESULTS, beside, load_result
 from benchmarks.peers.workloads import ACCELERATOR, NOOP
 from penstock.loadtest.observed.costs import STAGES
@@ -23,29 +24,12 @@ ACCEL_BATCH_S = 0.021  # 5 ms + 0.5 ms per item
 ACCEL_LIMIT_RPS = ACCEL_BATCH / ACCEL_BATCH_S
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFigure:
-    """A figure must be at least `target` if `at_least`, otherwise at most; None: it is reported, not judged. `peers`: the
-    workload of the comparison with other servers, whose rates are shown too, in units of `peers_unit`.
-    """
-
-    name: str
-    text: str
-    target: float | None
-    at_least: bool = True
-    peers: str = ""
-    peers_unit: float = 1.0
-
-    def met(self, value: float) -> bool:
-        if self.target is None:
-            return True
-        return value >= self.target if self.at_least else value <= self.target
-
-
 FIGURES = (
     MeasuredFigure("noop_sync_c64_rps", "no-op, synchronous, 64 at once: requests/s", 5_000, peers=NOOP),
+    MeasuredFigure("cpu_us_per_noop", "the same, CPU per request of all but the client: us", None, at_least=False),
     MeasuredFigure("noop_sync_c1_p50_ms", "no-op, a lone request: p50 ms", 3.0, at_least=False),
     MeasuredFigure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
+    MeasuredFigure("lone_vs_floor", "a lone no-op against an empty request and one synced write: p50", 2.0, at_least=False),
     MeasuredFigure(
         "accel_saturated_ratio",
         "accelerator, saturated, 4 KiB: share of 1,524/s",
@@ -54,6 +38,7 @@ FIGURES = (
         peers_unit=ACCEL_LIMIT_RPS,
     ),
     MeasuredFigure("accel_saturated_100k_ratio", "accelerator, saturated, 100 KiB: share of 1,524/s", 0.90),
+    MeasuredFigure("accel_100k_ratio", "accelerator, 64 at once, 100 KiB: share of 1,524/s", 0.95),
     MeasuredFigure("accel_lone_p50_ms", "accelerator, a lone request: p50 ms", 7.5, at_least=False),
     MeasuredFigure("accel_80_p99_batches", "accelerator, 80 % load: p99 in batch times of 21 ms", 3.0, at_least=False),
     MeasuredFigure("accel_120_goodput_ratio", "accelerator, 120 % load: on time in 200 ms, share of 1,524/s", 0.85),
@@ -93,19 +78,13 @@ def _figure_table(values: Mapping[str, float]) -> Table:
     for figure in FIGURES:
         if figure.name in values:
             value = values[figure.name]
-            verdict = "" if figure.target is None else "met" if figure.met(value) else "MISSED"
-            table.add_row(figure.name, figure.text, number(value), _target(figure), verdict, _peers(figure))
+            row = (figure.name, figure.text, number(value), figure.target_text(), figure.verdict(value), _peers(figure))
+            table.add_row(*row)
     return table
 
 
 def _peers(figure: MeasuredFigure) -> str:
     return beside(figure.peers, unit=figure.peers_unit) if figure.peers else ""
-
-
-def _target(figure: MeasuredFigure) -> str:
-    if figure.target is None:
-        return "stated"
-    return f"{'>=' if figure.at_least else '<='} {number(figure.target)}"
 
 
 def _cost_table(costs_us: Mapping[str, Mapping[str, float]]) -> Table:

@@ -60,6 +60,10 @@ class JobStore(Protocol):
 
     def claim(self, request: ClaimRequest) -> Claim: ...
 
+    def withdraw(self, model: str, version: str, worker: str) -> bool:
+        """End the worker's offer. False if there is none: a submit may have used it, and the answer is on the way."""
+        ...
+
     def extend(
         self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
     ) -> LeaseRenewal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.job import BatchRecord, Call, JobId, JobState, Payload, Priority
+from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,6 @@ class NewJob:
     call: Call = Call.PREDICT
     trace: str = ""
     replay_of: JobId | None = None
-
-    @property
-    def served_as(self) -> Priority:
-        return Priority.BULK if self.call is Call.SHARD else self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,8 @@ class ClaimRequest:
     takes none and says when to ask again. A full batch of `limit` needs `min_slack_s` of slack, and `slack_per_item_s` less for
     each missing item; jobs with less slack than the possible batch needs step over to the late band. `limit_bytes`
     bounds the inline input of one batch. `shard`: take the first shard of `version` in line, or nothing; without it a shard
-    comes only as a suspect, alone.
+    comes only as a suspect, alone. `offer`: if nothing waits, the next submit may make this claim on behalf of `worker`, whose
+    channel then gets the answer (`HandedOver`); the worker's next claim replaces the offer or ends it.
     """
 
     model: str
@@ -93,6 +90,7 @@ class ClaimRequest:
     lease_s: float = 15.0
     limit_bytes: int = 4 * 1024 * 1024
     shard: bool = False
+    offer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,3 +301,11 @@ class Push:
     error_code: str = ""
     error_message: str = ""
     batch: BatchRecord | None = None
+
+    @classmethod
+    def of_end(cls, job: Job, output: Payload | None) -> Push | None:
+        """The end of a job, read from its record; None for a job that has not ended."""
+        if not job.state.final:
+            return None
+        error = job.error or JobError("", "")
+        return cls(job.id, job.state, output, error.code, error.message, job.batch)

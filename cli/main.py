@@ -27,6 +27,7 @@ class Penstock(LazyGroup):
         ),
         "flower": CommandEntry("penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store in use.", _SERVE),
         "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
+        "debug": CommandEntry("penstock.cli.jobs.debug", "Run a model's code here on one batch, with a debugger.", _USE),
         "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show, cancel and replay jobs.", _USE),
         "models": CommandEntry("penstock.cli.models.models", "List the models a gateway serves, or change one.", _USE),
         "workers": CommandEntry("penstock.cli.models.workers", "List the live workers and what they run.", _USE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from penstock.client.run_handle_aio import AsyncRunHandle
 from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
 from penstock.client.views import JobView, job_view
+from penstock.errors import BadRequest
 from penstock.job import Priority
 
 
@@ -76,6 +78,57 @@ class AsyncClient:
             model, body, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key
         )
         return AsyncJobHandle(self, protocol.job_of(await self.send(call)))
+
+    async def submit_many(
+        self,
+        model: str,
+        inputs: Iterable[Any],
+        *,
+        version: str | None = None,
+        priority: Priority | str | None = None,
+        deadline_s: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[AsyncJobHandle]:
+        """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
+
+        If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
+        that the first call stored.
+        """
+        key, handles = idempotency_key or uuid.uuid4().hex, []
+        for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
+            call = calls.submit_many_call(
+                model,
+                rows,
+                version=version,
+                priority=priority,
+                deadline_s=deadline_s,
+                idempotency_key=f"{key}/{number}",
+            )
+            handles += [AsyncJobHandle(self, job_view(row)) for row in protocol.rows_of(await self.send(call))]
+        return handles
+
+    async def as_completed(
+        self, handles: Iterable[AsyncJobHandle], *, timeout_s: float | None = None
+    ) -> AsyncIterator[AsyncJobHandle]:
+        """The handles as their jobs end, whatever their final status. Of more than a hundred, the oldest are watched first.
+
+        Raises `WaitTimeout` when `timeout_s` passes before all have ended.
+        """
+        waiting = {handle.id: handle for handle in handles}
+        began_at = time.monotonic()
+        while waiting:
+            now, views = time.monotonic(), [handle.view for handle in waiting.values()]
+            left_s = None if timeout_s is None else max(0.0, timeout_s - (now - began_at))
+            for view in await self.follow(flows.ended_flow(views, timeout_s=left_s, now=now)):
+                handle = waiting.pop(view.id)
+                handle.view = view
+                yield handle
+
+    async def wait_any(self, handles: Iterable[AsyncJobHandle], *, timeout_s: float | None = None) -> AsyncJobHandle:
+        """One whose job has ended, as soon as there is one. Raises `WaitTimeout` when `timeout_s` passes first."""
+        async for handle in self.as_completed(handles, timeout_s=timeout_s):
+            return handle
+        raise BadRequest("there is no job to wait for")
 
     async def predict(
         self,

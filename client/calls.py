@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,9 @@ from penstock.client.views import JobView
 from penstock.job import Priority
 
 MANY_IDS = 100  # the most that a gateway reads in one request
+# The most rows that a gateway takes in one submit, and a part of the bytes.
+MANY_ROWS, MANY_BYTES = 1_000, 8 << 20
+LINES = "application/x-ndjson"
 # The gateway refuses to list more jobs at a time.
 LARGEST_PAGE = 200
 
@@ -33,6 +37,41 @@ def submit_call(
         params["deadline_s"] = _seconds(deadline_s)
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
     return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
+
+
+def submit_many_call(
+    model: str,
+    rows: Sequence[bytes],
+    *,
+    version: str | None = None,
+    priority: Priority | str | None = None,
+    deadline_s: float | None = None,
+    idempotency_key: str | None = None,
+) -> HttpCall:
+    """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
+    one = InputBody(LINES, b"\n".join(rows))
+    call = submit_call(model, one, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key)
+    return replace(call, url=f"{call.url}:batch")
+
+
+def groups(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The rows in as few groups as the gateway takes."""
+    group: list[bytes] = []
+    size = 0
+    for row in rows:
+        if group and (len(group) == MANY_ROWS or size + len(row) > MANY_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += len(row) + 1
+    if group:
+        yield group
+
+
+def ended_call(ids: Sequence[str], *, wait_s: float) -> HttpCall:
+    """Reads these jobs, as soon as one of them has ended; at most `MANY_IDS`."""
+    call = _waiting("GET", "/v1/jobs", wait_s)
+    return replace(call, params={**call.params, "ids": ",".join(ids)})
 
 
 def predict_call(model: str, body: InputBody, *, version: str | None = None, deadline_s: float | None = None) -> HttpCall:

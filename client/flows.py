@@ -6,7 +6,7 @@ touches a socket or a clock, so that the blocking and the asyncio client follow 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,8 +14,8 @@ from penstock.backoff import Backoff
 from penstock.client import calls, protocol
 from penstock.client.problems import WaitTimeout, ended_error, error_from, problem_of
 from penstock.client.protocol import Answer, HttpCall
-from penstock.client.views import JobView
-from penstock.errors import PenstockError
+from penstock.client.views import JobView, job_view
+from penstock.errors import NotFound, PenstockError
 
 _QUICK_POLLS = Backoff(0.05, 1.0)
 
@@ -87,6 +87,23 @@ def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobV
         if not seen.final:
             now = yield from _between_polls(patience, seen, now)
     return seen
+
+
+def ended_flow(jobs: Sequence[JobView], *, timeout_s: float | None, now: float) -> Flow[list[JobView]]:
+    """Those of these jobs that have ended, at least one; at most `MANY_IDS` are looked at.
+
+    Raises `WaitTimeout` when `timeout_s` passes first, and `NotFound` for a job that the gateway does not know.
+    """
+    patience = Patience(timeout_s, now)
+    while True:
+        reply = yield calls.ended_call([job.id for job in jobs[: calls.MANY_IDS]], wait_s=patience.left_s(now))
+        seen, now = [job_view(row) for row in protocol.rows_of(reply.answer)], reply.now
+        missing = {job.id for job in jobs[: calls.MANY_IDS]} - {job.id for job in seen}
+        if missing:
+            raise NotFound(f"the gateway does not know job {min(missing)}; results are kept for a limited time")
+        if ended := [job for job in seen if job.final]:
+            return ended
+        now = yield from _between_polls(patience, seen[0], now)
 
 
 def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Result]:

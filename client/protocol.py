@@ -108,6 +108,13 @@ def is_json(media_type: str) -> bool:
     return bare == JSON or bare.endswith("+json")
 
 
+def row_of(value: Any) -> bytes:
+    """The value as one line of JSON. Raises `BadRequest` for bytes and files, which no line can hold."""
+    if isinstance(value, (Path, bytes, bytearray, memoryview)):
+        raise BadRequest("many inputs are sent as JSON values; send bytes and files one by one with submit, or as a run")
+    return body_of(value).content
+
+
 def check_window(in_flight: int) -> None:
     if in_flight < 1:
         raise BadRequest(f"in_flight must be at least 1, not {in_flight}")

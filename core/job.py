@@ -141,6 +141,11 @@ class Call(StrEnum):
     SHARD = "shard"
 
 
+def served_as(priority: Priority, call: Call) -> Priority:
+    """The priority of a job that was submitted with `priority`: a shard is bulk in any case."""
+    return Priority.BULK if call is Call.SHARD else priority
+
+
 @dataclass(frozen=True, slots=True)
 class JobError:
     """Why a job did not succeed: a stable code, a sentence for the caller, and whether the same input may work later."""

@@ -34,7 +34,11 @@ class BatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Per model; the reasons for each default stand in docs/limits.md. Durations in seconds, sizes in bytes."""
+    """Per model; the reasons for each default stand in docs/limits.md. Durations in seconds, sizes in bytes.
+
+    `retry_on`: codes of failures, and names of exceptions or of their base classes, after which a job is tried again. The delay
+    before that grows from `retry_delay_s` twofold up to `max_retry_delay_s`; chance may shorten it.
+    """
 
     max_queue_depth: int = 10_000
     deadline_s: float = 3_600.0
@@ -42,6 +46,9 @@ class Limits:
     result_ttl_s: float = 86_400.0
     sync_result_ttl_s: float = 60.0
     max_attempts: int = 3
+    retry_on: tuple[str, ...] = ()
+    retry_delay_s: float = 1.0
+    max_retry_delay_s: float = 60.0
     max_crashes: int = 2
     max_run_s: float = 75.0
     load_timeout_s: float = 300.0
@@ -94,6 +101,17 @@ def bucket_fault(buckets: Sequence[int], max_batch_size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Variable:
+    """Where an environment variable of a model gets its value from: `text` itself, the variable `of` of the worker's own
+    environment, or the content of a file, without the line break at its end. Both are read anew for each child process.
+    """
+
+    text: str | None = field(default=None, repr=False)
+    of: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
@@ -101,6 +119,7 @@ class ModelSpec:
     child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
     each takes `device_memory_bytes` there. `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
     may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
+    Only the model's child processes see the variables of `env` and `secrets`; logs and errors show no value of `secrets`.
     """
 
     name: str
@@ -115,6 +134,8 @@ class ModelSpec:
     placement: str = "dedicated"
     device_memory_bytes: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, Variable] = field(default_factory=dict)
+    secrets: dict[str, Variable] = field(default_factory=dict)
     # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
@@ -176,6 +197,17 @@ class ProfileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedCalls:
+    """What a child has learned of the calls of its model: the `measure` of a call's size that explains its run time (`items`,
+    `cost`, `padded cost`), the typical seconds by that size, ascending, and how many items a call has at present.
+    """
+
+    measure: str
+    run_s: tuple[tuple[float, float], ...] = ()
+    items_per_call: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SlotInfo:
     """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
 
@@ -205,6 +237,7 @@ class SlotInfo:
     device_name: str = ""
     device_uuid: str = ""
     profile: ProfileInfo | None = None
+    calls: LearnedCalls | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submit import SubmitEndpoint
+from penstock.gateway.jobs.submit_many import SubmitMany
 from penstock.gateway.jobs.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
@@ -160,8 +161,17 @@ class GatewayParts:
             job_log=GatewayJobLog(options.log_jobs),
         )
         events = JobEvents(store, lifetime=lifetime, waiting=waiting, heartbeat_s=options.heartbeat_s)
+        submits = SubmitMany(
+            self._submitter,
+            options,
+            store=store,
+            registry=self.registry,
+            uploads=self._uploads,
+            metrics=self.metrics,
+            charge=self.auth.admit,
+        )
         # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
-        return [many.router(), reads.router(), self._replays.router(), events.router()]
+        return [submits.router(), many.router(), reads.router(), self._replays.router(), events.router()]
 
     def _foreign_routers(self) -> list[APIRouter]:
         """Runs, and what OpenAI's clients call: embeddings, files, batches."""

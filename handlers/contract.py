@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
@@ -15,6 +17,9 @@ from penstock.model_spec import BatchPolicy, RuntimeOptions
 _MESSAGE_LIMIT = 1_000
 # The code of an item whose model cannot explain itself.
 NOT_EXPLAINABLE = "not_explainable"
+CostStage = Literal["item", "input"]
+NO_LIMIT = sys.maxsize
+_EVERY_ERROR = (BaseException, object)
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -47,6 +52,8 @@ class Failure:
     message: str
     code: str = "handler_error"
     retryable: bool = False
+    # The names of the exception's class and of its base classes, if one was raised; `retry_on` in the settings may name them.
+    kinds: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Model code may put anything here, such as an exception. Text that UTF-8 cannot hold would end the child process when
@@ -70,6 +77,10 @@ class Handler:
     max_wait_s: ClassVar[float | None] = None
     # Media types that inputs may have; None: derived from the type of the items.
     accepts: ClassVar[tuple[str, ...] | None] = None
+    # What `cost` is given: an item as `preprocess` returned it, or the input as it came.
+    cost_stage: ClassVar[CostStage] = "item"
+    # The most items and the most cost, padding included, of one call of `inference`; set it where more is never better.
+    call_bounds: tuple[int, float] = (NO_LIMIT, inf)
     # One input as the first stage gets it. A worker runs it in batches of every size, and times them, before it is ready.
     sample: Any = None
     # Set these, for instance in `initialize`, where annotations do not say enough.
@@ -92,6 +103,14 @@ class Handler:
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
         return outputs
 
+    def cost(self, item: Any, /) -> float:
+        """How large an item is, in a unit of the handler's own (tokens, pixels, bytes): a finite number of at least 0.
+
+        Called once per item if a subclass defines it. Items of like cost then run together, in calls of the size that the
+        worker finds cheapest. A fault of this method fails nothing: the item counts as the costliest of its batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no cost(self, item) method")
+
     def explain(self, batch: list[Any], /) -> list[Any]:
         """Why the model answers as it does, for `POST /explanations/...`: takes what `inference` takes, one answer per item."""
         raise NotImplementedError(f"{type(self).__name__} has no explain(self, batch) method")
@@ -99,7 +118,9 @@ class Handler:
 
 def failure_of(error: Exception) -> Failure:
     """The failure of a single item whose stage raised this: class and message of the error, never its traceback."""
+    kinds = tuple(kind.__name__ for kind in type(error).__mro__ if kind not in _EVERY_ERROR)
     if isinstance(error, PenstockError):
-        return Failure(error.message, error.kind, error.retryable)
+        return Failure(error.message, error.kind, error.retryable, kinds)
     text, name = error_text(error), type(error).__name__
-    return Failure(f"{name}: {text}" if text else name, "oom" if is_out_of_memory(error) else "handler_error")
+    code = "oom" if is_out_of_memory(error) else "handler_error"
+    return Failure(f"{name}: {text}" if text else name, code, kinds=kinds)

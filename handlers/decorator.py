@@ -12,6 +12,7 @@ from penstock.handlers.schema import ItemTypes, function_types
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Cost = Callable[[Any], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,21 @@ class ModelFunction(Generic[P, R]):
 
     __name__: str
 
-    def __init__(self, function: Callable[P, R], *, attributes: ModelAttributes, batch: bool, sample: Any = None) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        attributes: ModelAttributes,
+        batch: bool,
+        sample: Any = None,
+        cost: Cost | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.attributes = attributes
         self.batch = batch
         self.sample = sample
+        self.cost = cost
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -46,27 +56,29 @@ class ModelFunction(Generic[P, R]):
 
     def handler(self) -> Handler:
         """A new handler that calls the function."""
-        handler = BatchFunction(self.function) if self.batch else ItemFunction(self.function)
+        kind = BatchFunction if self.batch else ItemFunction
+        handler = kind(self.function) if self.cost is None else _costed(kind, self.cost)(self.function)
         handler.sample = self.sample
         return handler
 
 
-class BatchFunction(Handler):
-    """The handler of a function that takes a list of items."""
+class FunctionHandler(Handler):
+    """The handler of a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+
+
+class BatchFunction(FunctionHandler):
+    """The handler of a function that takes a list of items."""
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         outputs: list[Any] = self._function(batch)
         return outputs
 
 
-class ItemFunction(Handler):
+class ItemFunction(FunctionHandler):
     """The handler of a function that takes one item. If the function raises, that item fails alone, and no call is repeated."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         return [self._call(item) for item in batch]
@@ -76,6 +88,11 @@ class ItemFunction(Handler):
             return self._function(item)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             return failure_of(error)
+
+
+def _costed(kind: type[FunctionHandler], cost: Cost) -> type[FunctionHandler]:
+    """The same kind of handler, with this function as its `cost`."""
+    return type(kind.__name__, (kind,), {"cost": lambda _self, item: cost(item)})
 
 
 @overload
@@ -94,6 +111,7 @@ def model(
     max_wait_s: float | None = ...,
     accepts: tuple[str, ...] | None = ...,
     sample: Any = ...,
+    cost: Cost | None = ...,
 ) -> Callable[[Callable[P, R]], ModelFunction[P, R]]: ...
 
 
@@ -108,16 +126,17 @@ def model(
     max_wait_s: float | None = None,
     accepts: tuple[str, ...] | None = None,
     sample: Any = None,
+    cost: Cost | None = None,
 ) -> ModelFunction[P, R] | Callable[[Callable[P, R]], ModelFunction[P, R]]:
     """Make a function a model. The function takes one item, or with `batch=True` a list of items.
 
     `max_batch_size` and `max_wait_s` (seconds) are defaults that a `penstock.toml` may override; `sample` is one item that a
-    worker warms the model up with.
+    worker warms the model up with. `cost` says how large an item is (tokens, pixels, bytes): items of like cost run together.
     """
 
     def mark(target: Callable[P, R]) -> ModelFunction[P, R]:
         attributes = ModelAttributes(name, version, max_batch_size, max_wait_s, accepts, _summary(target))
-        return ModelFunction(target, attributes=attributes, batch=batch, sample=sample)
+        return ModelFunction(target, attributes=attributes, batch=batch, sample=sample, cost=cost)
 
     return mark if function is None else mark(function)
 

@@ -6,24 +6,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
-from penstock.handlers.contract import Context, Handler
+from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
-from penstock.handlers.modules import import_file, import_name, missing_module
+from penstock.handlers.modules import import_file, import_name, missing_module, missing_variable
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
+# What TOML reads as a key without quotes.
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
@@ -54,17 +58,35 @@ def load(
 
     `task` is a built-in task (docs/tasks.md) to put around a model file. `max_batch_size` is that of the code unless given.
     """
-    found = import_model(source, task=task)
-    largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
-    context = Context(model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest)
-    # These checks take a millisecond, so they come before the weights are loaded.
-    fault = size_fault(largest) or bucket_fault(context.runtime.batch_buckets, largest)
-    if fault:
-        raise HandlerLoadError(fault)
-    if is_model_file(source):
-        check_option_names(Path(source), context, task=task)
-    codec = codec_for(found.types.input)
-    return _assemble(found, _initialized(found, context), context, codec=codec)
+    with _naming_variables(model):
+        found = import_model(source, task=task)
+        largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
+        context = Context(
+            model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest
+        )
+        # These checks take a millisecond, so they come before the weights are loaded.
+        fault = size_fault(largest) or bucket_fault(context.runtime.batch_buckets, largest)
+        if fault:
+            raise HandlerLoadError(fault)
+        if is_model_file(source):
+            check_option_names(Path(source), context, task=task)
+        return _assemble(found, _initialized(found, context), context, codec=codec_for(found.types.input))
+
+
+@contextmanager
+def _naming_variables(model: str) -> Iterator[None]:
+    """Say which environment variable is missing where its name alone would be the error."""
+    try:
+        yield
+    except HandlerLoadError as error:
+        name = missing_variable(error.__cause__)
+        if not name:
+            raise
+        raise HandlerLoadError(
+            f'the model\'s code reads the environment variable {name}, which is not set; write {name} = "..." below '
+            f"[models.{model}.env] in penstock.toml, or below [models.{model}.secrets] if nobody may see the value. "
+            f'{{ from = "{name}" }} takes it from the environment of the worker, {{ file = "..." }} from a file'
+        ) from error
 
 
 def import_model(source: str, *, task: str = "") -> ImportedModel:
@@ -163,7 +185,13 @@ def _check_function(found: ModelFunction[Any, Any]) -> None:
 def _check_class(found: type[Handler]) -> None:
     if found.inference is Handler.inference:
         raise HandlerLoadError(f"{found.__name__} has no inference method; add `def inference(self, batch: list) -> list`")
-    for stage in ("preprocess", "inference", "postprocess", "explain"):
+    if not callable(found.cost):
+        raise HandlerLoadError(
+            f"{found.__name__}.cost is no method; write `def cost(self, item) -> float`, or give it another name"
+        )
+    if found.cost_stage not in get_args(CostStage):
+        raise HandlerLoadError(f'{found.__name__}.cost_stage is {found.cost_stage!r}; it must be "item" or "input"')
+    for stage in ("preprocess", "inference", "postprocess", "explain", "cost"):
         if inspect.iscoroutinefunction(getattr(found, stage)):
             raise HandlerLoadError(f"{found.__name__}.{stage} is async, and stages run in threads; write a plain def")
 
@@ -205,4 +233,6 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         input_schema=handler.input_schema or codec.schema(),
         output_schema=handler.output_schema or output_schema(types.output),
         provider=handler.provider,
+        cost=None if kind.cost is Handler.cost else handler.cost,
+        inference_calls=getattr(handler, "inference_calls", None),
     )

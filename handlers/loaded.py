@@ -5,7 +5,7 @@ Apart from `load.py`, so that the child's runner imports none of the code that f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,10 @@ Stage = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An initialised handler. A stage that the handler does not define is None, and the runner skips it."""
+    """An initialised handler. A stage that the handler does not define is None, and the runner skips it.
+
+    `inference_calls` runs several calls side by side, where a built-in task can do so.
+    """
 
     context: Context
     handler: Handler
@@ -33,15 +36,18 @@ class Loaded:
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     provider: str = ""
+    cost: Callable[[Any], float] | None = None
+    inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
 
-    def padding_ratio(self) -> float | None:
-        """The share of the last `inference` call's batch that was padding, 0 to 1; None if the handler does not say.
+    @property
+    def call_bounds(self) -> tuple[int, float]:
+        """The most items and the most cost of one call."""
+        return self.handler.call_bounds
 
-        A handler says it by an attribute, a property or a method of this name.
-        """
-        ratio: Any = getattr(self.handler, "padding_ratio", None)
-        ratio = ratio() if callable(ratio) else ratio
-        return None if ratio is None else min(1.0, max(0.0, float(ratio)))
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls `inference_calls` runs side by side."""
+        return int(getattr(self.handler, "calls_at_once", 1))
 
     def info(self) -> VersionInfo:
         """What workers announce of this version."""

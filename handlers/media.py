@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
-from penstock.handlers.schema import Reader, reader_for
+from penstock.handlers.schema import REFUSED, Reader, reader_for
 from penstock.job import CHARSETS, split_media_type
 
 JSON = "application/json"
@@ -44,7 +44,11 @@ class Codec:
         if self.raw:
             return data
         if content_type == JSON:
-            return self.reader.from_json(data)
+            try:
+                return self.reader.parse_json(data)
+            except REFUSED:
+                # Read again for an error that names the place of each fault.
+                return self.reader.from_json(data)
         return self._decode_other(content_type, data)
 
     def from_value(self, value: Any) -> Any:

@@ -59,6 +59,14 @@ def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
     )
 
 
+def missing_variable(error: BaseException | None) -> str:
+    """The environment variable that code read with `os.environ[...]` and that is not set; empty if another error was raised."""
+    if not isinstance(error, KeyError) or error.__traceback__ is None:
+        return ""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(error.args[0]) if frame.f_globals.get("__name__") == "os" else ""
+
+
 def _run_guarded(run: Callable[[], None], where: str) -> None:
     try:
         run()

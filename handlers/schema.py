@@ -18,6 +18,8 @@ _LISTS = (list, Sequence, Iterable, tuple)
 # A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
 _NOT_LISTS = (int, float, str, bytes, bool, dict, NoneType)
 _MISFIT = "the input does not fit the model's schema"
+# What `parse_json` raises for a bad input; pydantic's errors are ValueErrors.
+REFUSED = (msgspec.MsgspecError, ValueError, RecursionError)
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -32,10 +34,12 @@ class ItemTypes:
 class Reader(Protocol):
     """Turns one input into a value of the item type, or raises `InvalidInput` with the place of each fault.
 
-    `from_value` takes the plain value that the JSON text stands for. `from_values` takes many at once, and raises if one of
-    them is bad.
+    `parse_json` is the library's own function behind `from_json`, and raises the library's errors (`REFUSED`). `from_value`
+    takes the plain value that the JSON text stands for. `from_values` takes many at once, and raises if one of them is bad.
     """
 
+    @property
+    def parse_json(self) -> Callable[[bytes], Any]: ...
     def from_json(self, data: bytes, /) -> Any: ...
     def from_text(self, text: str, /) -> Any: ...
     def from_value(self, value: Any, /) -> Any: ...
@@ -94,11 +98,11 @@ class MsgspecReader:
         self._type = item_type
         self._list: Any = list[item_type]
         self._schema = None if item_type is Any else msgspec.json.schema(item_type)
-        self.from_json_fast = msgspec.json.Decoder(item_type).decode
+        self.parse_json: Callable[[bytes], Any] = msgspec.json.Decoder(item_type).decode
 
     def from_json(self, data: bytes) -> Any:
         try:
-            return self.from_json_fast(data)
+            return self.parse_json(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _msgspec_fault(error) from error
         except RecursionError as error:
@@ -139,6 +143,7 @@ class PydanticReader:
 
         self._adapter: Any = TypeAdapter(item_type)
         self._many: Any = TypeAdapter(list[item_type])
+        self.parse_json: Callable[[bytes], Any] = self._adapter.validate_json
 
     def from_json(self, data: bytes) -> Any:
         return self._read(self._adapter.validate_json, data)

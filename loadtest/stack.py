@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,10 +23,17 @@ _READY_S = 60.0
 _END_S = 30.0
 
 
+# Outgoing connections get ports above these (from 32,768 on Linux), so none can take a port between its choice and its use.
+PORTS = range(10_000, 32_768)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that no program listens on."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:

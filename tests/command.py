@@ -1,7 +1,8 @@
 """The `penstock` command in the process of the tests: the same entry point, without an interpreter's start and imports.
 
-Only commands that end by themselves and start no process run this way. As a process the command runs in the tests of
-`penstock up` (`tests/acceptance/test_cli.py`), which fork it with `tests/acceptance/warm_command.py` where signals matter.
+Only commands that end by themselves run this way; what they start are real processes. `tests/acceptance/warm_command.py` runs
+a command in a process of its own, for tests in which signals or several commands at once matter, and `COMMAND` in
+`tests/acceptance/test_cli.py` starts one as users do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
+import structlog
+
 from penstock.cli.main import main
 
 
@@ -24,6 +27,7 @@ def called_here(
     """Call the command; `env` is its whole environment."""
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     words = ["penstock", *arguments]
+    before = structlog.get_config()
     with (
         mock.patch.dict(os.environ, env, clear=True),
         mock.patch.object(sys, "argv", words),
@@ -35,6 +39,8 @@ def called_here(
         chdir(cwd or Path.cwd()),
     ):
         code = _exit_code()
+    # The command made logs go to the stream of its time, which ends with it.
+    structlog.configure(**before)
     return subprocess.CompletedProcess(words, code, *(text.buffer.getvalue().decode() for text in (stdout, stderr)))
 
 

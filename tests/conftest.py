@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Some images forbid bytecode files: each of the hundreds of processes that tests start would then compile our sources anew, and
 # a start would cost a quarter more.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# And so would each process of the tests, with the tests themselves: a third of the time in which tests are collected.
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")

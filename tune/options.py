@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.errors import BadRequest
 from penstock.model_spec import ModelSpec
-from penstock.settings.tables import Settings, VersionSettings
+from penstock.settings.models import VersionSettings
+from penstock.settings.tables import Settings
 from penstock.tune.result import Goal
 from penstock.tune.space import checked, read_pairs
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BadRequest
+from penstock.model_spec import LearnedCalls
 
 FORMAT = 1
 
@@ -111,7 +112,8 @@ class Drift:
 class Measured:
     """An engine with `workers` children side by side, each running batches back to back. Memory is that of one child.
 
-    `device_memory_bytes` 0: not on a GPU, or not known. `error`: why the engine could not be measured; the rest is then empty.
+    `device_memory_bytes` 0: not on a GPU, or not known. `calls`: what a child learned of the calls that it cut batches into, if
+    its batches took long enough. `error`: why the engine could not be measured; the rest is then empty.
     """
 
     engine: EngineSettings
@@ -123,6 +125,7 @@ class Measured:
     drift: Drift | None = None
     error: str = ""
     took_s: float = 0.0
+    calls: LearnedCalls | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from benchmarks.models.loop import one_call_at_a_time
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.settings.tables import Settings
+from penstock.workers.child.calls.run import Calls
 
 _SIZES = (4, 8, 16, 32, 64, 128, 256)
 _SAMPLE = 512
@@ -31,11 +32,11 @@ _ROUNDS = 2
 
 def run_all(loaded: Loaded, rows: Sequence[Any], size: int) -> list[Any]:
     """Runs all rows in batches of `size`, short rows first; one output per row, in the order of the runs."""
-    ordered = sorted(rows, key=len)
+    ordered, calls = sorted(rows, key=len), Calls(loaded)
     outputs: list[Any] = []
     for first in range(0, len(ordered), size):
         values: list[Any] = list(ordered[first : first + size])
-        for stage in (loaded.preprocess, loaded.inference, loaded.postprocess):
+        for stage in (loaded.preprocess, calls.outputs, loaded.postprocess):
             values = values if stage is None else list(stage(values))
         outputs += values
     return outputs

@@ -13,6 +13,8 @@ from rich.console import Console
 from benchmarks.main_path.deep_queue import measure_deep_queue
 from benchmarks.main_path.engine_figures import measure_engine
 from benchmarks.main_path.http_figures import measure_accel, measure_everysec, measure_noop, measure_submit
+from benchmarks.main_path.lone import measure_lone
+from benchmarks.measured_figure import missed
 from benchmarks.report import FIGURES, Findings, print_report, write_report
 from benchmarks.session import MeasuringSession
 from benchmarks.stack import on_memory
@@ -21,6 +23,7 @@ from penstock.errors import PenstockError
 RUNS: dict[str, Callable[[MeasuringSession], None]] = {
     "noop": measure_noop,
     "everysec": measure_everysec,
+    "lone": measure_lone,
     "accel": measure_accel,
     "submit": measure_submit,
     "engine": measure_engine,
@@ -67,8 +70,7 @@ def _run(name: str, session: MeasuringSession, console: Console) -> int:
 
 
 def exit_code(findings: Findings) -> int:
-    missed = [figure for figure in FIGURES if figure.name in findings.figures and not figure.met(findings.figures[figure.name])]
-    return 1 if missed else 0
+    return 1 if missed(FIGURES, findings.figures) else 0
 
 
 def _names(text: str) -> list[str]:

@@ -31,6 +31,8 @@ def measure_noop(session: MeasuringSession) -> None:
         busy = session.load("noop_sync_c64", processes, _closed(session, url, NOOP_BODY, _AT_ONCE))
         lone = session.load("noop_sync_c1", processes, _closed(session, url, NOOP_BODY, 1))
     session.findings.figures["noop_sync_c64_rps"] = busy.summary.rps
+    costs_us = session.findings.costs_us["noop_sync_c64"]
+    session.findings.figures["cpu_us_per_noop"] = costs_us["total"] - costs_us["client"]
     session.findings.figures["noop_sync_c1_p50_ms"] = lone.summary.p50_ms
 
 
@@ -61,8 +63,9 @@ def _closed_accel(session: MeasuringSession, plan: StackPlan, processes: Process
 
 def _large_accel(session: MeasuringSession, plan: StackPlan, processes: Processes) -> None:
     url = f"{plan.url}/predictions/accel"
-    large = session.load("accel_saturated_100k", processes, _closed(session, url, random_body(102_400), _SATURATING))
-    session.findings.figures["accel_saturated_100k_ratio"] = large.summary.rps / ACCEL_LIMIT_RPS
+    for name, connections in (("accel_saturated_100k", _SATURATING), ("accel_100k", _AT_ONCE)):
+        large = session.load(name, processes, _closed(session, url, random_body(102_400), connections))
+        session.findings.figures[f"{name}_ratio"] = large.summary.rps / ACCEL_LIMIT_RPS
 
 
 def _open_accel(session: MeasuringSession, plan: StackPlan, processes: Processes) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.stack import EXAMPLES
 from penstock.handlers.load import load
+from penstock.workers.child.calls.run import Calls
 
 _DEFAULT_OUT = Path("benchmarks/results/length_buckets.json")
 _BATCH = 32
@@ -31,30 +32,37 @@ def mixed_texts(count: int, *, seed: int = 0) -> list[str]:
 
 
 class Embedder:
-    """The example's model; `options` set the bounds of its calls."""
+    """The example's model. `bucketed`: texts of like length run together, as in a worker; else each batch is one call."""
 
-    def __init__(self, *, options: dict[str, Any]) -> None:
-        handler: Any = load(str(EXAMPLES / "embeddings" / "handler.py"), "embeddings", threads=1, options=options).handler
-        self._handler = handler
+    def __init__(self, *, bucketed: bool) -> None:
+        loaded = load(str(EXAMPLES / "embeddings" / "handler.py"), "embeddings", threads=1)
+        self._handler: Any = loaded.handler
+        self._calls = Calls(loaded)
+        self._bucketed = bucketed
 
     def seconds(self, texts: Sequence[str]) -> float:
         """The seconds of `inference` over all batches."""
         batches = [self._handler.preprocess(list(texts[at : at + _BATCH])) for at in range(0, len(texts), _BATCH)]
         began = time.perf_counter()
         for batch in batches:
-            self._handler.inference(batch)
+            self._padding(batch)
         return time.perf_counter() - began
 
     def padding_ratio(self, texts: Sequence[str]) -> float:
-        self._handler.inference(self._handler.preprocess(list(texts[:_BATCH])))
-        ratio: float = self._handler.padding_ratio()
-        return ratio
+        return self._padding(self._handler.preprocess(list(texts[:_BATCH])))
+
+    def _padding(self, batch: list[Any]) -> float:
+        """Run the batch; the share of padding."""
+        if not self._bucketed:
+            self._handler.inference(batch)
+            return float(self._handler.padding_ratio())
+        return self._calls.run(batch, [len(tokens.ids) for tokens in batch], time.perf_counter).padding or 0.0
 
 
 def compare_buckets(texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
     """The best of several rounds of each, in turns, so that other load on the machine slows both."""
-    bucketed = Embedder(options={})
-    unbucketed = Embedder(options={"rows_per_call": _BATCH, "tokens_per_call": 1_000_000})
+    bucketed = Embedder(bucketed=True)
+    unbucketed = Embedder(bucketed=False)
     times = [(bucketed.seconds(texts), unbucketed.seconds(texts)) for _ in range(rounds)]
     fast, slow = (len(texts) / min(column) for column in zip(*times, strict=True))
     return {

@@ -29,6 +29,7 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
+from penstock.workers.child.calls.run import Calls
 
 
 class LoopCount(msgspec.Struct):
@@ -44,6 +45,7 @@ class Loop:
 
     def __init__(self, loaded: Loaded, kind: str, batch: int) -> None:
         self._loaded = loaded
+        self._calls = Calls(loaded)
         self._batch = batch
         self._inputs = [loaded.codec.decode(body.content_type, body.data) for body in inputs(kind)]
 
@@ -57,10 +59,10 @@ class Loop:
 
     def inference(self, seconds: float) -> LoopCount:
         ready = itertools.cycle([_through(self._loaded.preprocess, batch) for batch in self._round()])
-        return self._until(seconds, lambda: self._loaded.inference(next(ready)))
+        return self._until(seconds, lambda: self._calls.outputs(next(ready)))
 
     def _turn(self, batch: list[Any]) -> None:
-        outputs = self._loaded.inference(_through(self._loaded.preprocess, batch))
+        outputs = self._calls.outputs(_through(self._loaded.preprocess, batch))
         _through(self._loaded.postprocess, outputs)
 
     def _until(self, seconds: float, work: Callable[[], object]) -> LoopCount:

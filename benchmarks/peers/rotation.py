@@ -24,13 +24,25 @@ def steps(
     tries every batch size; later rounds call `quickest` for the size, and 0 skips the turn.
     """
     for number in range(rounds):
-        for workload in workloads:
-            for peer in peers:
-                batches = sizes(peer, workload) if number == 0 else (quickest((peer.name, workload.name)),)
-                yield from ((workload, peer, batch) for batch in batches if batch)
+        for workload, peer in _pairs(workloads, peers):
+            batches = sizes(peer, workload) if number == 0 else (quickest((peer.name, workload.name)),)
+            yield from ((workload, peer, batch) for batch in batches if batch)
+
+
+def _pairs(workloads: Sequence[Workload], peers: Sequence[ComparedServer]) -> list[tuple[Workload, ComparedServer]]:
+    return [(workload, peer) for workload in workloads for peer in peers if peer.takes_part(workload.name)]
+
+
+def most_turns(workloads: Sequence[Workload], peers: Sequence[ComparedServer], rounds: int) -> int:
+    """How many turns `steps` has if none fails."""
+    pairs = _pairs(workloads, peers)
+    return sum(len(sizes(peer, workload)) for workload, peer in pairs) + (rounds - 1) * len(pairs)
 
 
 def sizes(peer: ComparedServer, workload: Workload) -> tuple[int, ...]:
+    """The batch sizes to try. Penstock is given the largest alone, because it finds the cheapest below it."""
+    if peer.is_own:
+        return (max(workload.batches),)
     return workload.batches if peer.batches else (1,)
 
 
@@ -52,6 +64,8 @@ def figures(turns: Sequence[Turn]) -> dict[str, Any]:
         "p99_ms": round(median(turn.p99_ms for turn in kept), 2),
         "lone_p50_ms": round(median(turn.lone_p50_ms for turn in kept), 2),
         **({"open_p99_ms": round(median(opened), 2)} if opened else {}),
+        "cpu_us": round(median(turn.cpu_us for turn in kept), 1),
+        "memory_mib": round(median(turn.memory_mib for turn in kept), 1),
         "errors": _added(kept),
         "rounds_rps": [round(turn.rps, 1) for turn in kept],
         "tried_rps": {str(turn.batch): round(turn.rps, 1) for turn in turns if turn.batch != batch},

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers.catalogue import OWN, ComparedServer
-from benchmarks.peers.environments import COMMON, DEFINITIONS, python_of
+from benchmarks.peers.catalogue import ComparedServer
+from benchmarks.peers.environments import COMMON, DEFINITIONS, python_of, weights_path
 from benchmarks.peers.workloads import Workload
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import free_port
@@ -41,14 +41,17 @@ class Launch:
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    """The environment variables of a server. Only penstock keeps PYTHONPATH, because it may run from a checkout."""
-    own = os.environ.get("PYTHONPATH") if launch.peer.name == OWN else None
+    """The environment variables of a server. Only penstock keeps PYTHONPATH, because it may run from a checkout, and finds the
+    weights that its example loads."""
+    own = [str(weights_path(launch.folder).absolute()), os.environ.get("PYTHONPATH", "")] if launch.peer.is_own else []
     return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
-        "PYTHONPATH": os.pathsep.join([str(COMMON), *([own] if own else [])]),
+        "PYTHONPATH": os.pathsep.join([str(COMMON), *filter(None, own)]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "PEER_NAME": launch.peer.name,
         "PEER_WORKLOAD": launch.workload.name,
+        "PEER_RAW": "1" if launch.workload.raw else "",
         "PEER_BATCH": str(launch.batch),
         "PEER_WAIT_MS": str(launch.workload.wait_ms),
         "PEER_PORT": str(launch.port),
@@ -88,7 +91,7 @@ class RunningServer:
         """Sends one POST; the status and body of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.launch.port, timeout=_ANSWER_S)
         try:
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            connection.request("POST", path, body, {"Content-Type": self.launch.workload.media_type()})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -119,13 +122,12 @@ class RunningServer:
             return False
 
     def cpu_s(self) -> float:
-        """The CPU seconds of all processes of the server, and of this process."""
-        total = 0.0
-        for process in [psutil.Process(), *self.processes()]:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
-        return total
+        """The CPU seconds of all processes of the server that run now."""
+        return sum(map(process_cpu_s, self.processes()))
+
+    def memory_bytes(self) -> int:
+        """The memory of all processes of the server; a page that several of them share counts once (PSS)."""
+        return sum(map(_memory_bytes, self.processes()))
 
     def stop(self) -> None:
         """Asks the first process to end, then kills the group and all other processes of the server."""
@@ -142,6 +144,20 @@ class RunningServer:
                 process.kill()
 
 
+def process_cpu_s(process: psutil.Process) -> float:
+    """0 if the process has ended."""
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
 def _log(scratch: Path) -> Path:
     return scratch / "server.log"
 
@@ -151,7 +167,7 @@ def started_server(folder: Path, peer: ComparedServer, workload: Workload, batch
     """A server that may not be ready yet. The scratch folder has a short name, because it holds sockets."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as scratch:
         launch = Launch(folder, peer, workload, batch, free_port(), Path(scratch))
-        command = [str(python_of(folder, peer).absolute()), str(DEFINITIONS / peer.name / "start.py")]
+        command = [str(python_of(folder, peer).absolute()), str(DEFINITIONS / peer.package / "start.py")]
         with _log(launch.scratch).open("ab") as log:
             process = subprocess.Popen(
                 command, env=variables(launch), stdout=log, stderr=log, cwd=scratch, start_new_session=True

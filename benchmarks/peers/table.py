@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -11,27 +11,34 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.catalogue import OWN
-from benchmarks.peers.workloads import WORKLOADS
+from benchmarks.peers.catalogue import OWN, OWN_COST, OWN_NAMES, OWN_PLAIN
+from benchmarks.peers.key_figures import KEY_FIGURES, Result, measured, ratio
+from benchmarks.peers.workloads import EMBEDDINGS, NOOP, WORKLOADS
+from penstock.words import number
 
 RESULTS = Path("benchmarks/results/peers.json")
-_HEAD = ("server", "requests/s", "penstock is", "p50 ms", "p99 ms", "lone p50 ms", "p99 ms at 100/s", "batch", "errors")
+_HEAD = (
+    "server",
+    "requests/s",
+    "penstock is",
+    "p50 ms",
+    "p99 ms",
+    "lone p50 ms",
+    "p99 ms at 100/s",
+    "CPU us",
+    "MiB",
+    "batch",
+    "errors",
+)
+_FIGURE_HEAD = ("figure", "what", "value", "target", "")
 _BEGINS = "<!-- peers: python -m benchmarks.peers table --docs -->"
 _ENDS = "<!-- end of peers -->"
 _PAGE_WIDTH = 120
-
-Result = Mapping[str, Any]
 
 
 def load_result(path: Path) -> dict[str, Any]:
     """The saved result; empty: there is none."""
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
-
-
-def ratio(result: Result, peer: str, workload: str) -> float | None:
-    """Penstock's rate divided by the peer's; None: one of them was not measured."""
-    own, other = (result["peers"].get(name, {}).get("workloads", {}).get(workload) for name in (OWN, peer))
-    return own["rps"] / other["rps"] if own and other else None
 
 
 def rows(result: Result, workload: str) -> list[tuple[str, ...]]:
@@ -50,18 +57,29 @@ def _row(result: Result, name: str, workload: str) -> tuple[str, ...]:
     return (
         f"{line['title']} {line['version']}",
         f"{found['rps']:,.0f}",
-        "" if times is None or name == OWN else f"{times:.2f} x",
+        "" if times is None or name in OWN_NAMES else f"{times:.2f} x",
         f"{found['p50_ms']:.1f}",
         f"{found['p99_ms']:.1f}",
         f"{found['lone_p50_ms']:.2f}",
         f"{found['open_p99_ms']:.1f}" if "open_p99_ms" in found else "",
+        f"{found['cpu_us']:,.0f}" if "cpu_us" in found else "",
+        f"{found['memory_mib']:,.0f}" if "memory_mib" in found else "",
         str(found["batch"]),
         ", ".join(f"{count} x {kind}" for kind, count in found["errors"].items()) or "0",
     )
 
 
 def unmeasured(result: Result, workload: str) -> list[str]:
-    return [line["title"] for line in result["peers"].values() if workload not in line["workloads"]]
+    """The servers that took part in a workload and failed."""
+    failed = dict.fromkeys(one["peer"] for one in result["failed"] if one["workload"] == workload)
+    lines = result["peers"]
+    return [lines[name]["title"] for name in failed if name in lines and not measured(result, name, workload)]
+
+
+def figure_rows(result: Result) -> list[tuple[str, ...]]:
+    """The key figures that were measured, with their targets."""
+    found = [(figure, result[figure.name]) for figure in KEY_FIGURES if figure.name in result]
+    return [(one.name, one.text, number(value), one.target_text(), one.verdict(value)) for one, value in found]
 
 
 def show(result: Result, console: Console) -> None:
@@ -72,6 +90,10 @@ def show(result: Result, console: Console) -> None:
         for row in rows(result, workload.name):
             table.add_row(*row)
         console.print(table)
+    figures = Table(*_FIGURE_HEAD, title="key figures")
+    for row in figure_rows(result):
+        figures.add_row(*row)
+    console.print(figures)
     for note in notes(result):
         console.print(note, markup=False)
 
@@ -89,7 +111,7 @@ def _first_line(text: str) -> str:
 
 def behind(result: Result, workloads: Sequence[str]) -> list[str]:
     """The workloads and peers with a higher rate than penstock."""
-    pairs = [(name, workload) for workload in workloads for name in result["peers"] if name != OWN]
+    pairs = [(name, workload) for workload in workloads for name in result["peers"] if name not in OWN_NAMES]
     return [f"{workload}: {name}" for name, workload in pairs if (times := ratio(result, name, workload)) and times < 1]
 
 
@@ -103,15 +125,27 @@ def page_text(result: Result) -> str:
     )
     titles = {workload.name: workload.title for workload in WORKLOADS}
     tables = [f"**{titles[name]}**\n\n{_markdown(_HEAD, rows(result, name))}" for name in titles if _any(result, name)]
+    figures = [f"**Key figures**\n\n{_markdown(_FIGURE_HEAD, figure_rows(result))}"] if figure_rows(result) else []
     noted = (fill(f"- {note}", _PAGE_WIDTH, subsequent_indent="  ") for note in notes(result))
-    return "\n\n".join([fill(intro, _PAGE_WIDTH), *tables, *noted])
+    return "\n\n".join([fill(intro, _PAGE_WIDTH), *figures, *tables, *noted])
 
 
 def short_text(result: Result) -> str:
-    """Requests per second of each server, for the README."""
-    names = sorted(result["peers"], key=lambda name: name != OWN)
+    """Requests per second of each server, and what a no-op costs, for the README."""
+    others = [name for name in result["peers"] if name not in OWN_NAMES]
+    names = [OWN, *others] if OWN in result["peers"] else others
     head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
     lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
+    # The other servers run the same code in both cases.
+    lines += [
+        [f"MiniLM: {result['peers'][name]['title']}", *(_rate(result, one, EMBEDDINGS) for one in [name, *others])]
+        for name in (OWN_COST, OWN_PLAIN)
+        if measured(result, name, EMBEDDINGS)
+    ]
+    lines += [
+        [title, *(_cost(result, name, key) for name in names)]
+        for title, key in (("CPU of a no-op, us", "cpu_us"), ("memory under no-ops, MiB", "memory_mib"))
+    ]
     durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
     intro = (
         "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
@@ -124,8 +158,15 @@ def _any(result: Result, workload: str) -> bool:
 
 
 def _rate(result: Result, name: str, workload: str) -> str:
-    found = result["peers"][name]["workloads"].get(workload)
-    return f"{found['rps']:,.0f}" if found else "not measured"
+    found = measured(result, name, workload)
+    if not found:
+        return "not measured" if result["peers"][name]["title"] in unmeasured(result, workload) else ""
+    return f"{found['rps']:,.0f}"
+
+
+def _cost(result: Result, name: str, key: str) -> str:
+    found = measured(result, name, NOOP) or {}
+    return f"{found[key]:,.0f}" if key in found else ""
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -145,7 +186,7 @@ def beside(workload: str, *, path: Path = RESULTS, unit: float = 1.0) -> str:
     rates = {
         line["title"]: line["workloads"][workload]["rps"]
         for name, line in lines
-        if name != OWN and workload in line["workloads"]
+        if name not in OWN_NAMES and workload in line["workloads"]
     }
     ordered = sorted(rates.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{title} {rps / unit:,.0f}" if unit == 1.0 else f"{title} {rps / unit:.2f}" for title, rps in ordered)

@@ -1,4 +1,4 @@
-"""Payloads too large for a record, kept as files: written durably before the record names them, collected after it is gone."""
+"""Payloads too large for a record, kept in files: written durably before the record names them, collected after it is gone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import structlog
 
+from penstock.broker.blobs.durable_files import write_all
+from penstock.broker.blobs.segment_files import delete_pieces, is_local, live_pieces, read_piece, segment_path
+from penstock.broker.blobs.segment_writer import LARGE_BYTES, MOST_PIECES, SEGMENT_BYTES, SegmentWriter
+from penstock.broker.blobs.segments import Reference, parse_reference
 from penstock.errors import Gone, InternalError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -29,7 +33,6 @@ _FOLDERS = 64
 # sync.
 _MOMENT = 8
 CLOCK, PASSED = "CLOCK", "PASSED"
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class BlobsUnavailable(StoreUnavailable):
@@ -38,10 +41,17 @@ class BlobsUnavailable(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class BlobFile:
-    """`own`: a copy for the caller, who deletes it after use; else the path is the blob itself."""
+    """`own`: a copy for the caller, who deletes it after use; else the path is where the blob itself lies.
+
+    With a `length`, the blob is so many bytes from `offset`, of which `checksum` is the CRC-32: another blob may get its place
+    while a slow reader still holds this.
+    """
 
     path: Path
     own: bool = False
+    offset: int = 0
+    length: int = -1
+    checksum: int = 0
 
 
 class BlobStore(Protocol):
@@ -53,6 +63,13 @@ class BlobStore(Protocol):
 
     def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         """`put` several blobs at once, faster than one by one; returns one None per blob."""
+        ...
+
+    def append_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
+        """As `put_all`, the fastest way for this place; returns the names by which the blobs are known from then on.
+
+        Such a name may differ from the given one but begins with the same serial; a repeat may then make further blobs.
+        """
         ...
 
     def get(self, name: str) -> bytes:
@@ -98,10 +115,15 @@ class BlobStore(Protocol):
 
 
 class LocalBlobs:
-    """Blobs as files of one folder, for gateways and workers that share its disk."""
+    """Blobs as files of one folder, for gateways and workers that share its disk.
 
-    def __init__(self, folder: Path) -> None:
+    What is appended goes into segments (D67) if the disk is this machine's own; `segments` decides otherwise.
+    """
+
+    def __init__(self, folder: Path, *, segments: bool | None = None) -> None:
         self._folder = folder
+        self._has_segments = segments
+        self._writer = SegmentWriter(folder)
 
     def put(self, name: str, data: bytes) -> None:
         self.put_all([(name, data)])
@@ -109,28 +131,62 @@ class LocalBlobs:
     def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         paths = [self._path(name) for name, _ in blobs]
         try:
-            _write_all(paths, [data for _, data in blobs])
+            write_all(paths, [data for _, data in blobs])
         except OSError as fault:
-            size = sum(len(data) for _, data in blobs)
-            raise BlobsUnavailable(
-                f"{len(blobs)} blobs ({size} bytes) cannot be written to {self._folder}: {fault.strerror}"
-            ) from fault
+            raise self._unwritable(blobs, fault) from fault
         return [None] * len(blobs)
 
+    def append_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
+        stored = {checked(name): name for name, _ in blobs}
+        small = [blob for blob in blobs if len(blob[1]) <= LARGE_BYTES] if self._use_segments() else []
+        stored |= self._append(small)
+        if large := [blob for blob in blobs if stored[blob[0]] == blob[0]]:
+            self.put_all(large)
+        return list(stored.values())
+
+    def _append(self, blobs: Sequence[tuple[str, bytes]]) -> dict[str, str]:
+        """What each blob is known by from now on, by its name."""
+        stored: dict[str, str] = {}
+        for group in in_segments(blobs):
+            try:
+                stored |= zip((name for name, _ in group), self._writer.write(group), strict=True)
+            except OSError as fault:
+                raise self._unwritable(group, fault) from fault
+        return stored
+
+    def _use_segments(self) -> bool:
+        if self._has_segments is None:
+            self._has_segments = is_local(self._folder)
+        return self._has_segments
+
+    def _unwritable(self, blobs: Sequence[tuple[str, bytes]], fault: OSError) -> BlobsUnavailable:
+        size = sum(len(data) for _, data in blobs)
+        return BlobsUnavailable(f"{len(blobs)} blobs ({size} bytes) cannot be written to {self._folder}: {fault.strerror}")
+
     def get(self, name: str) -> bytes:
-        with self._reading(name) as file:
+        if reference := parse_reference(name):
+            return self._piece(reference, reference.piece.length)
+        with self._reading(name) as path, path.open("rb") as file:
             return file.read()
 
     def peek(self, name: str, size: int) -> tuple[bytes, int]:
-        with self._reading(name) as file:
+        if reference := parse_reference(name):
+            return self._piece(reference, size), reference.piece.length
+        with self._reading(name) as path, path.open("rb") as file:
             return file.read(size), os.fstat(file.fileno()).st_size
 
+    def _piece(self, reference: Reference, size: int) -> bytes:
+        with self._reading(str(reference)) as path:
+            data = read_piece(path, reference.piece, size)
+        if data is None:
+            raise Gone(f"blob {reference} is not in {self._folder}: it was collected, or its segment is damaged")
+        return data
+
     @contextmanager
-    def _reading(self, name: str) -> Iterator[BinaryIO]:
+    def _reading(self, name: str) -> Iterator[Path]:
         path = self._path(name)
         try:
-            with path.open("rb") as file:
-                yield file
+            yield path
         except FileNotFoundError:
             raise Gone(
                 f"blob {name} is not in {self._folder}: it was collected, or the folder is not the one it was put in"
@@ -143,7 +199,10 @@ class LocalBlobs:
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Not synced: a deletion that a power cut undoes leaves an orphan, which is collected."""
-        faults = [fault for fault in map(self._fault_of_deletion, names) if fault]
+        found = [(name, parse_reference(name)) for name in names]
+        faults = [fault for name, reference in found if reference is None and (fault := self._fault_of_deletion(name))]
+        pieces = [reference for _, reference in found if reference is not None]
+        faults += [f"{fault.filename or self._folder}: {fault.strerror}" for fault in delete_pieces(self._folder, pieces)]
         if faults:
             log.warning(BLOBS_NOT_DELETED, blobs=len(faults), error=faults[0], next=COLLECTED_LATER)
 
@@ -156,10 +215,21 @@ class LocalBlobs:
         return ""
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
-        return [BlobFile(path) if (path := self.local_path(name)) else None for name in names]
+        known: dict[str, Path | None] = {}
+        return [self._readable(name, known) for name in names]
+
+    def _readable(self, name: str, known: dict[str, Path | None]) -> BlobFile | None:
+        """`known`: the files of the segments that were looked for; None for one that is not there."""
+        reference = parse_reference(name)
+        if reference is None:
+            return BlobFile(path) if (path := self.local_path(name)) else None
+        if reference.segment not in known:
+            known[reference.segment] = self.local_path(name)
+        path, piece = known[reference.segment], reference.piece
+        return BlobFile(path, offset=piece.offset, length=piece.length, checksum=piece.checksum) if path else None
 
     def local_path(self, name: str) -> Path | None:
-        """The path of the blob's file; None if there is none."""
+        """The path of the file in which the blob lies; None if there is none."""
         path = self._path(name)
         return path if path.exists() else None
 
@@ -187,11 +257,28 @@ class LocalBlobs:
                 age_s = _age_s(entry, now)
                 if age_s is not None and is_blob_name(entry.name):
                     yield entry.name, age_s
+        yield from live_pieces(self._folder, now)
 
     def _path(self, name: str) -> Path:
+        if reference := parse_reference(name):
+            return segment_path(self._folder, reference)
         serial = checked(name).partition(".")[0]
         # By hash, so that the folders fill evenly; by serial, so that a job's blobs share a folder.
         return self._folder / f"{zlib.crc32(serial[:_MOMENT].encode()) % _FOLDERS:02x}" / name
+
+
+def in_segments(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """The blobs in groups that each fit one segment. Pure."""
+    group: list[tuple[str, bytes]] = []
+    size = 0
+    for blob in blobs:
+        size += len(blob[1])
+        if group and (len(group) == MOST_PIECES or size > SEGMENT_BYTES):
+            yield group
+            group, size = [], len(blob[1])
+        group.append(blob)
+    if group:
+        yield group
 
 
 def folder_now(folder: Path) -> float:
@@ -213,87 +300,6 @@ def checked(name: str) -> str:
     if not is_blob_name(name):
         raise InternalError(f"{name[:100]!r} is not a blob name (<serial>.in or <serial>.<token hash>.out)")
     return name
-
-
-def _write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
-    """Write every file, then sync every file: the first sync commits the file system's journal for all of them.
-
-    The files get their final names at once. A reader knows a name only from a record, and the record is written after this
-    function returns, so a half-written file is an orphan that nobody reads. This saves the rename, and with it a second journal
-    commit.
-    """
-    with ExitStack() as opened:
-        files = [opened.enter_context(_Fresh(path)) for path in paths]
-        for file, data in zip(files, contents, strict=True):
-            file.write(data)
-        for file in files:
-            file.sync()
-        for file in files:
-            file.keep()
-    # POSIX guarantees the folder's entry of a new file only after this sync. On ext4 and XFS the file's own fsync has
-    # committed the entry already, and this sync finds nothing to do.
-    for folder in {path.parent for path in paths}:
-        _sync_folder(folder)
-
-
-class _Fresh:
-    """A new file under its final name; if that is taken, the file has another name until it is whole.
-
-    A write that is repeated after a lost reply finds its name taken. A worker may be reading that file, which must always be
-    whole.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = self._target = path
-        self._descriptor = -1
-        self._kept = False
-
-    def __enter__(self) -> _Fresh:
-        try:
-            self._open()
-        except FileNotFoundError:
-            _make_folder(self._path.parent)
-            self._open()
-        return self
-
-    def _open(self) -> None:
-        try:
-            self._descriptor = os.open(self._path, _CREATE, 0o600)
-        except FileExistsError:
-            self._path = self._target.with_name(f"{self._target.name}.{os.urandom(8).hex()}.new")
-            self._descriptor = os.open(self._path, _CREATE, 0o600)
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
-
-    def sync(self) -> None:
-        os.fsync(self._descriptor)
-
-    def keep(self) -> None:
-        if self._path != self._target:
-            self._path.replace(self._target)
-        self._kept = True
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-        if not self._kept:
-            # A half-written file must not stay on a full disk. Only our own file goes: an earlier whole one may be in use.
-            self._path.unlink()
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _age_s(entry: os.DirEntry[str], now: float) -> float | None:

@@ -89,6 +89,10 @@ class ObjectBlobs:
     def put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
         return _at_once(lambda blob: self.put(*blob), blobs)
 
+    def append_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
+        self.put_all(blobs)
+        return [name for name, _ in blobs]
+
     def get(self, name: str) -> bytes:
         with self._reading(checked(name)):
             return bytes(obstore.get(self._store, name).bytes())

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from penstock.broker.blobs.durable_files import sync_folder
 from penstock.broker.blobs.files import folder_now
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
 from penstock.job import new_serial
@@ -120,8 +121,8 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(home / _RECORD)
-        _sync_folder(home)
-        _sync_folder(home.parent)
+        sync_folder(home)
+        sync_folder(home.parent)
 
     def find(self, file_id: str, *, now: float) -> FileRecord:
         """Return the record of a file; raises `NotFound` if its content is missing or has expired."""
@@ -269,14 +270,6 @@ def _age_s(path: Path, now: float) -> float:
         return now - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unwritable(fault: OSError) -> StoreUnavailable:

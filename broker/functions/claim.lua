@@ -1,6 +1,6 @@
 -- claim: take the next batch of one model version for one worker, or say when to ask again.
 -- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms (at `limit` jobs), slack per item ms, hurry ms, lease ms,
---       limit of inline input bytes, shard ('1': take one shard and nothing else)
+--       limit of inline input bytes, shard ('1': take one shard and nothing else), offer ('1': a submit may make this claim later)
 -- REPLY: reason ('' = nothing taken), depth (without waiting shards), retry in ms (-1 = wait for a wake-up), now ms, stepped over,
 --        expired, number of foreign messages, waiting shards of the version, records that were gone; then the foreign messages;
 --        then the changes of the expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline,
@@ -137,7 +137,8 @@ end
 -- wherever a call fails, each job is in line or is taken back with the worker's lease.
 local function lease_jobs(p, jobs, args, now, todo, reply)
   local worker, nonce, lease = args[2], args[3], args[10]
-  local held, popped = {}, {}
+  local held, popped, leased = {}, {}, {}
+  todo.leased = leased
   for _, job in ipairs(jobs) do
     held[#held + 1] = job.entry[1]
     held[#held + 1] = job[10] == 'shard' and -now or now
@@ -148,6 +149,7 @@ local function lease_jobs(p, jobs, args, now, todo, reply)
     local serial, deadline, band, line = unpack(job.entry)
     local epoch, attempts = (job[7] or 0) + 1, (job[5] or 0) + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
+    leased[#leased + 1] = {serial, token}
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
     later(todo, 'ZREM', line, serial) -- guard:pop
@@ -201,6 +203,16 @@ local function head(reason, retry, now, tally, foreign, shards)
   return {reason, 0, retry, now, tally.stepped, tally.expired, foreign, shards, tally.gone}
 end
 
+-- The claim that the next submit may make for this slot (see hand_over.lua): its arguments, of which the nonce comes first. A slot
+-- that asks again has a new nonce; if nothing else is new the offer stays as it is, which saves an fsync.
+local function keep_offer(p, args)
+  if args[13] ~= '1' then return drop_offer(p, args) end -- guard:offer
+  local key = offers_of(p, args[1])
+  local rest = table.concat({'', args[1], args[2], unpack(args, 4, 12)}, '\n') .. '\n'
+  local kept = redis.call('HGET', key, args[2])
+  if not kept or string.sub(kept, -#rest) ~= rest then redis.call('HSET', key, args[2], args[3] .. rest) end
+end
+
 -- Take one shard or none. Every shard that is queued wakes all slots, so no wake-up is asked for here.
 local function claim_shard(p, args, waiting, now, todo, tally)
   local line = shards_of(p, args[1])
@@ -214,7 +226,7 @@ local function claim_shard(p, args, waiting, now, todo, tally)
   return reply
 end
 
-local function claim(keys, args, todo)
+function claim(keys, args, todo)
   local p, now, tally = keys[1], now_ms(), new_tally()
   -- The usual answer to a slot that has just settled a lone job in the same round trip: be quick, for that job's push waits for it.
   local waiting, parked = ordinary_depth(p)
@@ -222,6 +234,7 @@ local function claim(keys, args, todo)
   local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[1])) or 0
   if waiting == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
     ask_to_be_woken(p, 1)
+    keep_offer(p, args)
     return head('', -1, now, tally, 0, shards)
   end
   local version, worker, limit, enough = args[1], args[2], math.min(CLAIM_MAX, tonumber(args[4])), tonumber(args[5])
@@ -263,8 +276,10 @@ local function claim(keys, args, todo)
   if #jobs > 0 then
     lease_jobs(p, jobs, args, now, todo, reply)
     if shared and reason ~= 'solo' then pass_turns(p, version, jobs) end
+    drop_offer(p, args) -- guard:once
   else
     ask_to_be_woken(p, retry >= 0 and enough or 1)
+    if retry < 0 then keep_offer(p, args) else drop_offer(p, args) end
   end
   flush(p, todo)
   reply[2] = depth(p) - parked

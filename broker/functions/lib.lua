@@ -27,7 +27,9 @@
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> handed out at
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
+--   learned           hash    version, device, runtime and threads -> how long batches take there
 --   want              string  queue length at which an idle worker asked to be woken
+--   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
 -- The ticket lists `penstock.{model}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
 
 local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
@@ -50,7 +52,7 @@ local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
   'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'call'}
 
-local flush, complete -- below
+local flush, complete, claim, release_one, hand_over -- below
 local NOTHING = {}
 
 -- Redis rolls nothing back: what a function wrote before an error stays. So a function that fails sends what it has decided and not

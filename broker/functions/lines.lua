@@ -32,6 +32,10 @@ end
 
 local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':' .. band end
 
+local function offers_of(p, version) return p .. 'offers:' .. version end
+
+local function drop_offer(p, args) return redis.call('HDEL', offers_of(p, args[1]), args[2]) end
+
 -- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: slots hear of shards in no other way.
 local function wake(p, shards_came)
   local want = redis.call('GET', p .. 'want')

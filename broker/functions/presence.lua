@@ -16,6 +16,44 @@ end
 
 register('announce', announce, {'allow-oom'})
 
+-- place: note where the slot of a worker runs, for the timelines of its jobs.
+-- KEYS: the slot's place
+-- ARGS: ttl ms, the place as JSON
+-- REPLY: ok
+-- LARGEST: one place
+-- This function, keep_times and identity exist because a plain command is refused at the limit of memory. A worker that starts
+-- on a full store must get to work, because only workers free memory.
+local function place(keys, args)
+  redis.call('SET', keys[1], args[2], 'PX', args[1])
+  return 'ok'
+end
+
+register('place', place, {'allow-oom'})
+
+-- keep_times: note how long batches of a model took, for workers that start later.
+-- KEYS: the hash of the model's learned times
+-- ARGS: what the times hold for, the times as JSON
+-- REPLY: ok
+-- LARGEST: one entry
+local function keep_times(keys, args)
+  redis.call('HSET', keys[1], args[1], args[2])
+  return 'ok'
+end
+
+register('keep_times', keep_times, {'allow-oom'})
+
+-- identity: name this store when it is first asked.
+-- KEYS: the store's name
+-- ARGS: a new random name
+-- REPLY: the name that the store has
+-- LARGEST: one name
+local function identity(keys, args)
+  redis.call('SET', keys[1], args[1], 'NX')
+  return redis.call('GET', keys[1])
+end
+
+register('identity', identity, {'allow-oom'})
+
 -- forget_workers: remove workers from the registry whose time to live is over, because they were killed; and entries that nobody
 -- can read, since a live worker writes its entry anew within seconds.
 -- KEYS: the hash of workers

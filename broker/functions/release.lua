@@ -4,7 +4,7 @@
 -- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | dead (crashes or attempts spent) | cancelled | already | stale
 
-local function release_one(p, serial, token, reason, detail, now, todo)
+function release_one(p, serial, token, reason, detail, now, todo)
   local job = load_job(p, serial, ENDING)
   local answer = fence(job, token)
   if answer == 'stale' then count(todo, 'stale', 1) end

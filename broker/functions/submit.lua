@@ -115,6 +115,7 @@ local function create(p, todo, args, call)
     later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)
   end
   flush(p, todo)
+  if not call.shards then hand_over(p, args[call.drafts[1].at + 1]) end
   wake(p, call.shards) -- guard:shard_wake
 end
 

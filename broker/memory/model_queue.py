@@ -10,7 +10,7 @@ from penstock.broker.memory.lines import WaitingLines
 from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
 from penstock.broker.records import BatchStamp, Change
-from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState
+from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState, served_as
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
@@ -112,7 +112,7 @@ class MemoryQueue:
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
         self._lift(record)
-        record.state, record.band = JobState.QUEUED, record.new.served_as.band
+        record.state, record.band = JobState.QUEUED, served_as(record.new.priority, record.new.call).band
         if record.suspect:
             record.solo_place = self._solo_place(record)
             self.solo.add(record.serial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.records import ClaimedJob, KeptInput, NewJob
-from penstock.job import Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload
+from penstock.job import Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload, served_as
 
 # As in functions/lib.lua.
 SUSPECT_LOSSES = 2
@@ -96,7 +96,7 @@ class Record:
             id=self.new.id,
             token=self.token,
             input=self.new.input,
-            priority=self.new.served_as,
+            priority=served_as(self.new.priority, self.new.call),
             created_at=self.created_at,
             deadline_at=self.deadline_at,
             attempts=self.attempts,
@@ -126,7 +126,7 @@ class Record:
             id=self.new.id,
             state=self.state,
             version=self.new.version,
-            priority=self.new.served_as,
+            priority=served_as(self.new.priority, self.new.call),
             created_at=self.created_at,
             deadline_at=self.deadline_at,
             attempts=self.attempts,

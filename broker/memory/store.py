@@ -27,7 +27,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobError, JobId, JobState, Payload
+from penstock.job import Job, JobError, JobId, JobState, Payload, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 _Item = TypeVar("_Item", Ending, GiveBack)
@@ -58,6 +58,10 @@ class MemoryStore:
 
     def claim(self, request: ClaimRequest) -> Claim:
         return Gathering(self.queue(request.model), request, self._clock()).claim()
+
+    def withdraw(self, model: str, version: str, worker: str) -> bool:
+        # Nobody listens to this store, so no offer is ever used, and none is kept.
+        return False
 
     def extend(
         self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
@@ -260,7 +264,7 @@ class MemoryStore:
         return None
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
-        record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=job.served_as.band)
+        record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=served_as(job.priority, job.call).band)
         record.ahead = queue.ahead_of(record)
         queue.records[record.serial] = record
         queue.enqueue(record)

@@ -17,11 +17,10 @@ from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitt
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
 from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import CallLink, connect_async, not_loaded, store_error
-from penstock.broker.store.encoding import ms
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
 from penstock.broker.store.notifications import PushRouter, Waiter
-from penstock.broker.store.ops import Command, Operation
+from penstock.broker.store.ops import Command, Operation, ms
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, Payload, new_serial
@@ -145,11 +144,7 @@ class AsyncStore:
     async def _recheck(self, job: JobId) -> Push | None:
         """The end of a job whose push may have been lost, or None while the job is live."""
         found = await self.result(job)
-        if found is None or not found[0].state.final:
-            return None
-        record, output = found
-        error = record.error
-        return Push(job, record.state, output, error.code if error else "", error.message if error else "", record.batch)
+        return None if found is None else Push.of_end(*found)
 
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
         """Those of these jobs of one model that have ended or are unknown."""

@@ -160,6 +160,66 @@ class CallLink:
             self._answer(error)
 
 
+class ThreadLink:
+    """The connection of one thread, for calls whose words redis-py need not look at. It is lent by `pool`.
+
+    Any number of calls leave in one write. By redis-py's pipeline they take four times as much of the thread's time.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+
+    def answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The answers, in order. Raises what redis-py raises, and the first refusal once all answers are read."""
+        packed = [hiredis.pack_command(tuple(words)) for words in commands]
+        try:
+            connection = self._open()
+            connection.send_packed_command([packed[0] if len(packed) == 1 else b"".join(packed)])
+            answers = [_answer(connection) for _ in commands]
+        except BaseException:
+            # Answers that nobody read must not meet the next call.
+            if self._connection is not None:
+                self._connection.disconnect()
+            self.give_back()
+            raise
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _open(self) -> Any:
+        """The connection; opened anew if the server has closed it since the last call."""
+        if self._connection is None:
+            self._connection = self._pool.get_connection()
+        elif _is_closed(self._connection):
+            self._connection.disconnect()
+            self._connection.connect()
+        return self._connection
+
+    def give_back(self) -> None:
+        """Let redis-py's own commands use the connection."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._pool.release(connection)
+
+
+def _is_closed(connection: Any) -> bool:
+    """Whether the server has closed an idle connection, or sent what nobody waits for."""
+    try:
+        return bool(connection.can_read())
+    except (redis.ConnectionError, redis.TimeoutError, OSError):
+        return True
+
+
+def _answer(connection: Any) -> Any:
+    """The next answer; a refusal is returned as an error, not raised."""
+    try:
+        return connection.read_response()
+    except redis.ResponseError as refused:
+        return refused
+
+
 async def _reply(connection: RedisConnection) -> Any:
     """The next reply; a refusal is returned as an error, not raised."""
     try:

@@ -21,6 +21,7 @@ ORDER = (
     "finish",
     "retry",
     "release",
+    "hand_over",
     "extend",
     "sweep",
     "cancel",

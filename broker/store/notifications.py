@@ -1,26 +1,31 @@
 """What the store publishes: wake-ups for slots, and pushed ends of jobs for the requests of a gateway process that wait.
 
-A wake-up says that a model has work and carries no job; the subscription to wake-ups shows that the slot is present. A push is
-a hint with the result in it. Both may be lost, because pub/sub survives no reconnect: then a slot asks, and a gateway reads
+A wake-up says that a model has work; the subscription to wake-ups shows that the slot is present. Jobs that a submit handed
+over come the same way: they are leased, so a slot whose subscription broke after an offer goes on under a new name. A push is
+a hint with the result in it. All may be lost, because pub/sub survives no reconnect: then a slot asks, and a gateway reads
 the record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import cast
 
 import redis
 import redis.asyncio
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.records import Push
-from penstock.broker.store.connection import connect, connect_async, store_error
-from penstock.broker.store.encoding import parse_pushes, prefix
+from penstock.broker.records import Claim, Push
+from penstock.broker.store.connection import RedisConnection, connect, connect_async, store_error
+from penstock.broker.store.ops import prefix
+from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId
 
@@ -35,6 +40,17 @@ class CancelRequested:
     id: JobId
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The answer to the claim that the slot had offered, made by a submit. The jobs are leased to the slot under `nonce`."""
+
+    nonce: str
+    claim: Claim
+
+
+Message = Wake | CancelRequested | HandedOver
+
+
 class WakeUps:
     """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
 
@@ -44,8 +60,7 @@ class WakeUps:
 
     def __init__(self, url: str, model: str, worker: str) -> None:
         self._model, self._worker = model, worker
-        # No read time-out: the slot's selector decides how long to wait.
-        self._redis = connect(url, name=f"penstock-wake-{worker}", read_timeout_s=None)
+        self._redis = connect(url, name=f"penstock-wake-{worker}")
         self._pubsub = self._redis.pubsub()
 
     def open(self) -> WakeUps:
@@ -65,25 +80,42 @@ class WakeUps:
             raise store_error(redis.ConnectionError("the wake-up link is closed"))
         return int(sock.fileno())
 
-    def read(self) -> list[Wake | CancelRequested]:
-        """All that has arrived, without waiting."""
-        found: list[Wake | CancelRequested] = []
+    def read(self) -> list[Message]:
+        """All that has arrived; waits only for the rest of a message that has arrived in part."""
+        connection = self._pubsub.connection
+        found: list[Message] = []
         try:
-            while (message := self._pubsub.get_message(timeout=0.0)) is not None:
-                if message["type"] == "message":
-                    found.append(self._parse(message["data"]))
+            # Not by `get_message`, which takes longer, and breaks the link at a message of which only a part has arrived.
+            while connection is not None and connection.can_read():
+                kind, _, data = connection.read_response()
+                if kind == b"message":
+                    found.append(self._parse(data))
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
         return found
 
-    def _parse(self, data: bytes) -> Wake | CancelRequested:
+    def _parse(self, data: bytes) -> Message:
         if data[:1] == b"c":
             return CancelRequested(JobId(data[1:].decode(), self._model))
+        if data[:1] == b"h":
+            return HandedOver(*handed_over(data[1:], self._model))
         return Wake()
 
     def close(self) -> None:
         self._pubsub.close()
         self._redis.close()
+
+
+def handed_over(message: bytes, model: str) -> tuple[str, Claim]:
+    """Decode the claim that a submit made for a slot: its nonce, and the answer as `claim_reply` has it."""
+    head, _, values = message.partition(b"\n")
+    nonce, *sizes = head.split(b" ")
+    reply, at = [], 0
+    for size in map(int, sizes):
+        reply.append(values[at : at + size])
+        at += size
+    numbers = [int(value) for value in reply[1:CLAIM_HEAD]]
+    return nonce.decode(), claim_reply([reply[0], *numbers, *reply[CLAIM_HEAD:]], model)
 
 
 # D6: docs/design/store.md
@@ -121,6 +153,24 @@ class Waiter:
                 timer.cancel()
                 self._future = None
         return self._arrived.popleft() if self._arrived else None
+
+    async def next_end(self, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
+        """The next end of a job. None once `timeout_s` has passed or `stop` is true, which is checked at each waking (D6)."""
+        until = time.monotonic() + timeout_s
+        while (left_s := until - time.monotonic()) > 0 and not stop():
+            push = await self.next(left_s)
+            if push is not None and push.state.final:
+                return push
+        return None
+
+    async def next_change(self, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
+        """The next change of a job; None as `next_end` has it."""
+        until = time.monotonic() + timeout_s
+        while (left_s := until - time.monotonic()) > 0 and not stop():
+            push = await self.next(left_s)
+            if push is not None:
+                return push
+        return None
 
 
 class PushRouter:
@@ -202,10 +252,12 @@ class PushRouter:
             await client.aclose()
 
     async def _receive(self, pubsub: redis.asyncio.client.PubSub) -> None:
+        connection = cast("RedisConnection", pubsub.connection)
         while True:
-            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
-            if message is not None:
-                for push in parse_pushes(message["data"]):
+            # By `get_message` this takes the event loop four times as long.
+            kind, _, data = await connection.read_response(timeout=math.inf)
+            if kind == b"message":
+                for push in parse_pushes(data):
                     self._deliver(push)
 
     def _deliver(self, push: Push) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -27,14 +28,18 @@ from penstock.broker.records import (
     SweepReport,
     Unfinished,
 )
-from penstock.broker.store import encoding as enc
-from penstock.broker.store.encoding import Arg, ms, prefix
-from penstock.job import Job, JobId, Payload
+from penstock.broker.store import replies
+from penstock.broker.store.replies import SHORT_REASONS
+from penstock.job import Job, JobId, Payload, served_as
 
 Reply = TypeVar("Reply")
+Arg = bytes | str | int
 Ended = tuple[Job, Payload | None]
 
+# At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
+IDEMPOTENCY_TTL_S = 48 * 3600.0
 _WITHOUT_OUTPUT, _WITH_OUTPUT = "0", "1"
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Operation(NamedTuple, Generic[Reply]):
@@ -57,43 +62,60 @@ class Command(NamedTuple, Generic[Reply]):
     decode: Callable[[Any], Reply]
 
 
+def prefix(model: str) -> str:
+    return f"ps:{{{model}}}:"
+
+
+def queue_name(model: str) -> str:
+    """Return the Celery queue of a model, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
+    return f"penstock.{{{model}}}"
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
 def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]:
     model = jobs[0].id.model
-    return Operation("submit", prefix(model), enc.submit_args(jobs, max_depth), partial(enc.submit_reply, model=model))
+    return Operation("submit", prefix(model), submit_args(jobs, max_depth), partial(replies.submit_reply, model=model))
 
 
 def claim(request: ClaimRequest) -> Operation[Claim]:
     model = request.model
-    return Operation("claim", prefix(model), enc.claim_args(request), partial(enc.claim_reply, model=model))
+    return Operation("claim", prefix(model), claim_args(request), partial(replies.claim_reply, model=model))
+
+
+def withdraw(model: str, version: str, worker: str) -> Operation[bool]:
+    return Operation("withdraw", prefix(model), [version, worker], bool)
 
 
 def extend(
     model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId]
 ) -> Operation[LeaseRenewal]:
     args: list[Arg] = [worker, ms(lease_s), ms(max_run_s), *(job.serial for job in progressed)]
-    return Operation("extend", prefix(model), args, partial(enc.extend_reply, model=model))
+    return Operation("extend", prefix(model), args, partial(replies.extend_reply, model=model))
 
 
 def finish(endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> Operation[list[Settled]]:
-    return Operation("finish", prefix(endings[0].id.model), enc.finish_args(endings, worker, stamp), enc.settled_reply)
+    return Operation("finish", prefix(endings[0].id.model), finish_args(endings, worker, stamp), replies.settled_reply)
 
 
 def retry(items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> Operation[list[Settled]]:
-    args: list[Arg] = [worker, ms(delay_s), code, message, *enc.pairs(items)]
-    return Operation("retry", prefix(items[0].id.model), args, enc.settled_reply)
+    args: list[Arg] = [worker, ms(delay_s), code, message, *_pairs(items)]
+    return Operation("retry", prefix(items[0].id.model), args, replies.settled_reply)
 
 
 def release(items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str) -> Operation[list[Settled]]:
-    args: list[Arg] = [worker, reason.value, detail, *enc.pairs(items)]
-    return Operation("release", prefix(items[0].id.model), args, enc.settled_reply)
+    args: list[Arg] = [worker, reason.value, detail, *_pairs(items)]
+    return Operation("release", prefix(items[0].id.model), args, replies.settled_reply)
 
 
 def sweep(model: str, *, gone: Sequence[str], limit: int) -> Operation[SweepReport]:
-    return Operation("sweep", prefix(model), [limit, *gone], partial(enc.sweep_reply, model=model))
+    return Operation("sweep", prefix(model), [limit, *gone], partial(replies.sweep_reply, model=model))
 
 
 def absent(model: str, *, sweeper: str, pace_s: float, again_s: float) -> Operation[Absent]:
-    return Operation("absent", prefix(model), [sweeper, ms(pace_s), ms(again_s)], enc.absent_reply)
+    return Operation("absent", prefix(model), [sweeper, ms(pace_s), ms(again_s)], replies.absent_reply)
 
 
 def cancel(job: JobId, *, owner: str) -> Operation[CancelStatus]:
@@ -109,11 +131,11 @@ def dismiss(jobs: Sequence[JobId]) -> Operation[int]:
 
 
 def reconcile(model: str, *, cursor: str, limit: int) -> Operation[Repair]:
-    return Operation("reconcile", prefix(model), [cursor, limit], enc.repair_reply)
+    return Operation("reconcile", prefix(model), [cursor, limit], replies.repair_reply)
 
 
 def reconcile_next(model: str, *, pace_s: float, limit: int) -> Operation[Repair]:
-    return Operation("reconcile_next", prefix(model), [ms(pace_s), limit], enc.repair_reply)
+    return Operation("reconcile_next", prefix(model), [ms(pace_s), limit], replies.repair_reply)
 
 
 def reject_foreign(model: str, message: bytes, *, celery_id: str, reason: str) -> Operation[None]:
@@ -121,16 +143,16 @@ def reject_foreign(model: str, message: bytes, *, celery_id: str, reason: str) -
 
 
 def read(job: JobId) -> Operation[Job | None]:
-    return Operation("read", prefix(job.model), [job.serial, _WITHOUT_OUTPUT], partial(enc.record_reply, job=job))
+    return Operation("read", prefix(job.model), [job.serial, _WITHOUT_OUTPUT], partial(replies.record_reply, job=job))
 
 
 def result(job: JobId) -> Operation[Ended | None]:
-    return Operation("read", prefix(job.model), [job.serial, _WITH_OUTPUT], partial(enc.read_reply, job=job))
+    return Operation("read", prefix(job.model), [job.serial, _WITH_OUTPUT], partial(replies.read_reply, job=job))
 
 
 def watch(job: JobId, *, channel: str, every_change: bool) -> Operation[Job | None]:
     mark = "+" if every_change else "="
-    return Operation("watch", prefix(job.model), [job.serial, mark + channel], partial(enc.record_reply, job=job))
+    return Operation("watch", prefix(job.model), [job.serial, mark + channel], partial(replies.record_reply, job=job))
 
 
 def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
@@ -142,7 +164,7 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
-    return Operation("input", prefix(job.model), [job.serial], enc.input_reply)
+    return Operation("input", prefix(job.model), [job.serial], replies.input_reply)
 
 
 def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int) -> Operation[list[JobId]]:
@@ -152,11 +174,11 @@ def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int) 
 
 def records(jobs: Sequence[JobId]) -> Operation[list[Job]]:
     model = jobs[0].model
-    return Operation("records", prefix(model), [job.serial for job in jobs], partial(enc.list_reply, model=model))
+    return Operation("records", prefix(model), [job.serial for job in jobs], partial(replies.list_reply, model=model))
 
 
 def stats(model: str) -> Operation[QueueStats]:
-    return Operation("stats", prefix(model), [], partial(enc.stats_reply, model=model))
+    return Operation("stats", prefix(model), [], partial(replies.stats_reply, model=model))
 
 
 def unfinished(model: str, version: str) -> Operation[Unfinished]:
@@ -165,4 +187,88 @@ def unfinished(model: str, version: str) -> Operation[Unfinished]:
 
 def collected_owner(job: JobId) -> Command[str | None]:
     """The owner that the tombstone of a collected job names."""
-    return Command(("GET", f"{prefix(job.model)}tomb:{job.serial}"), enc.text_reply)
+    return Command(("GET", f"{prefix(job.model)}tomb:{job.serial}"), replies.text_reply)
+
+
+# The arguments of the longer calls.
+
+
+def _digest(job: NewJob) -> str:
+    if not job.idempotency_key:
+        return ""
+    return hashlib.blake2b(f"{job.owner}\0{job.idempotency_key}".encode(), digest_size=16).hexdigest()
+
+
+def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
+    args: list[Arg] = [max_depth, ms(IDEMPOTENCY_TTL_S)]
+    for job in jobs:
+        args += (
+            job.id.serial,
+            job.version,
+            served_as(job.priority, job.call).band,
+            ms(job.deadline_s),
+            ms(job.result_ttl_s),
+            job.owner,
+            job.input.content_type,
+            job.input.data,
+            job.input.blob,
+            _digest(job),
+            job.fingerprint,
+            f"{job.max_attempts},{job.max_crashes}",
+            f"={job.reply_to}" if job.reply_to else "",
+            job.celery_id,
+            job.foreign,
+            job.max_open_jobs,
+            job.call.value,
+            job.trace,
+            job.replay_of.serial if job.replay_of else "",
+        )
+    return args
+
+
+def claim_args(request: ClaimRequest) -> list[Arg]:
+    return [
+        request.version,
+        request.worker,
+        request.nonce,
+        request.limit,
+        min(request.enough, request.limit),
+        ms(request.max_wait_s),
+        ms(request.min_slack_s),
+        f"{request.slack_per_item_s * 1000:.3f}",
+        ms(request.hurry_s),
+        ms(request.lease_s),
+        request.limit_bytes,
+        "1" if request.shard else "",
+        "1" if request.offer else "",
+    ]
+
+
+def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> list[Arg]:
+    args: list[Arg] = [worker, _stamp_text(stamp)]
+    for end in endings:
+        out = end.output
+        args += (end.id.serial, end.token, end.state.value)
+        args += (out.content_type, out.data, out.blob) if out else ("", "", "")
+        args += (end.error_code, end.error_message)
+    return args
+
+
+def _pairs(items: Sequence[GiveBack]) -> list[Arg]:
+    return [part for item in items for part in (item.id.serial, item.token)]
+
+
+def _stamp_text(stamp: BatchStamp) -> str:
+    """Short, because a hash field over 64 bytes would cost the record its compact form. `finish` adds each job's place."""
+    before = (stamp.preprocess_s, stamp.inference_s, stamp.postprocess_s)
+    waits = (stamp.batch_wait_s, stamp.decode_s, stamp.device_wait_s)
+    times = "|".join(_base36(round(seconds * 1e6)) for seconds in before + waits)
+    return f"{stamp.id}|{stamp.size}|{SHORT_REASONS.get(stamp.reason, stamp.reason)}|{times}"
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number >= 36:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return _DIGITS[max(0, number)] + digits

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.store.encoding import ms
-from penstock.broker.store.ops import Command, Operation
+from penstock.broker.store.ops import Command, Operation, ms, prefix
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -20,8 +19,11 @@ MODELS_KEY = "ps:models"
 WORKERS_KEY = "ps:workers"
 ROLLOUTS_KEY = "ps:rollouts"
 PROFILES_KEY = "ps:profiles"
+STORE_KEY = "ps:store"
 # As long as results are kept by default, and a day more.
 PLACE_TTL_S = 2 * 86_400
+# Of versions, devices, runtimes and threads of one model together.
+MOST_KINDS = 64
 
 
 class _RegistryEntry(msgspec.Struct, array_like=True):
@@ -32,6 +34,13 @@ class _RegistryEntry(msgspec.Struct, array_like=True):
     expires_at: float
     info: WorkerInfo
     seen_at: float
+
+
+class KeptTimes(msgspec.Struct, frozen=True, array_like=True):
+    """How long batches took, by size, in seconds; kept at this moment of the store's clock."""
+
+    run_s: dict[int, float]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,11 @@ def swap_model(name: str, found: StoredModel, wanted: ModelInfo | None) -> Opera
     return Operation("swap", MODELS_KEY, [name, found.text, text], bool)
 
 
+def identity(new_name: str) -> Operation[str]:
+    """The store's name, which is `new_name` if it had none."""
+    return Operation("identity", STORE_KEY, [new_name], _name)
+
+
 def clock() -> Command[float]:
     """The store's clock, as Unix seconds. Two processes compare moments of this clock only."""
     return Command(("TIME",), _unix_seconds)
@@ -91,8 +105,8 @@ def withdraw_worker(name: str) -> Command[None]:
     return Command(("HDEL", WORKERS_KEY, name), _nothing)
 
 
-def announce_place(place: SlotPlace) -> Command[None]:
-    return Command(("SET", _place_key(place.slot), msgspec.json.encode(place), "EX", PLACE_TTL_S), _nothing)
+def announce_place(place: SlotPlace) -> Operation[None]:
+    return Operation("place", _place_key(place.slot), [ms(PLACE_TTL_S), msgspec.json.encode(place)], _nothing)
 
 
 def place_of(incarnation: str) -> Command[SlotPlace | None]:
@@ -122,8 +136,38 @@ def wish_profile(model: str, wish: ProfileWish) -> Command[None]:
     return Command(("HSET", PROFILES_KEY, model, msgspec.json.encode(wish)), _nothing)
 
 
+def learned_times(model: str) -> Command[dict[str, KeptTimes]]:
+    """By what they hold for."""
+    return Command(("HGETALL", _learned_key(model)), _learned)
+
+
+def keep_learned_times(model: str, kind: str, times: KeptTimes) -> Operation[None]:
+    return Operation("keep_times", _learned_key(model), [kind, msgspec.json.encode(times)], _nothing)
+
+
+def forget_learned_times(model: str, kinds: Sequence[str]) -> Command[None]:
+    return Command(("HDEL", _learned_key(model), *kinds), _nothing)
+
+
+def outdated(kept: Mapping[str, KeptTimes]) -> list[str]:
+    """What goes so that at most `MOST_KINDS` stay: a version per deploy would otherwise grow for ever."""
+    return sorted(kept, key=lambda kind: kept[kind].at)[: max(0, len(kept) - MOST_KINDS)]
+
+
+def _learned_key(model: str) -> str:
+    return f"{prefix(model)}learned"
+
+
+def _learned(entries: Mapping[bytes, bytes]) -> dict[str, KeptTimes]:
+    return {kind.decode(): msgspec.json.decode(text, type=KeptTimes) for kind, text in entries.items()}
+
+
 def _place_key(slot: str) -> str:
     return f"ps:slot:{slot}"
+
+
+def _name(reply: bytes) -> str:
+    return reply.decode()
 
 
 def _nothing(_: Any) -> None:

@@ -18,8 +18,7 @@ from penstock.broker.run_contract import (
     TakeStatus,
     UpdateStatus,
 )
-from penstock.broker.store.encoding import Arg, ms
-from penstock.broker.store.ops import Operation
+from penstock.broker.store.ops import Arg, Operation, ms
 from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
 
 RUNS_KEY = "ps:runs:{runs}:"

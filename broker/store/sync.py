@@ -27,17 +27,15 @@ from penstock.broker.records import (
     Unfinished,
 )
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import AWAY, connect, not_loaded, store_error
-from penstock.broker.store.encoding import prefix
+from penstock.broker.store.connection import AWAY, ThreadLink, connect, not_loaded, store_error
 from penstock.broker.store.library import library
-from penstock.broker.store.ops import Command, Operation
-from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.broker.store.ops import Command, Operation, prefix
+from penstock.broker.store.registry import KeptTimes, StoredModel, StoredRollout
 from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
 Reply = TypeVar("Reply")
-_STORE_KEY = "ps:store"
 # What one call of a function takes; submit.lua and forget.lua refuse more jobs than this.
 SUBMIT_MAX = 1_000
 FORGET_MAX = 1_000
@@ -48,9 +46,11 @@ class RedisStore:
 
     def __init__(self, url: str, *, name: str = "", source: str | None = None) -> None:
         self._redis = connect(url, name=name)
+        self._link = ThreadLink(self._redis.connection_pool)
         self._suffix, self._source = library(source)
 
     def close(self) -> None:
+        self._link.give_back()
         self._redis.close()
 
     def run(self, operation: Operation[Reply]) -> Reply:
@@ -83,15 +83,11 @@ class RedisStore:
         return self._call(operations)
 
     def _call(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        if len(operations) == 1:
-            return [self._redis.execute_command(*operations[0].words(self._suffix))]
-        pipe = self._redis.pipeline(transaction=False)
-        for operation in operations:
-            pipe.execute_command(*operation.words(self._suffix))
-        return list(pipe.execute())
+        return self._link.answers([operation.words(self._suffix) for operation in operations])
 
     def load_functions(self) -> None:
         """Load the library; does nothing if Redis has it. Raises `StoreUnavailable` for a user who may not load it."""
+        self._link.give_back()
         try:
             self._redis.function_load(self._source)
         except redis.exceptions.NoPermissionError as error:
@@ -106,6 +102,9 @@ class RedisStore:
 
     def claim(self, request: ClaimRequest) -> Claim:
         return self.run(ops.claim(request))
+
+    def withdraw(self, model: str, version: str, worker: str) -> bool:
+        return self.run(ops.withdraw(model, version, worker))
 
     def extend(
         self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
@@ -231,7 +230,7 @@ class RedisStore:
         self.send(registry.withdraw_worker(name))
 
     def announce_place(self, place: SlotPlace) -> None:
-        self.send(registry.announce_place(place))
+        self.run(registry.announce_place(place))
 
     def rollouts(self) -> dict[str, Rollout]:
         """The operators' changes, by model."""
@@ -249,6 +248,16 @@ class RedisStore:
         """The last profile request of each model, also when its time is over."""
         return self.send(registry.profile_wishes())
 
+    def learned_times(self, model: str) -> dict[str, KeptTimes]:
+        """How long batches of the model took, by version, device, runtime and threads."""
+        return self.send(registry.learned_times(model))
+
+    def keep_learned_times(self, model: str, kind: str, times: KeptTimes) -> None:
+        """At most `MOST_KINDS` are kept; the oldest go."""
+        self.run(registry.keep_learned_times(model, kind, times))
+        if forgotten := registry.outdated(self.learned_times(model)):
+            self.send(registry.forget_learned_times(model, forgotten))
+
     def known(self, serials: Sequence[str]) -> set[str]:
         """Those of `serials` that have a record in any registered model; all of them while no model is registered, since
         nothing can then be said.
@@ -262,14 +271,10 @@ class RedisStore:
 
     def identity(self) -> str:
         """The random name that this store got when it was first asked; another Redis, or an emptied one, has another name."""
-
-        def name(r: redis.Redis) -> str:
-            r.set(_STORE_KEY, secrets.token_hex(16), nx=True)
-            return str(r.get(_STORE_KEY).decode())  # type: ignore[union-attr]
-
-        return self._plain(name)
+        return self.run(registry.identity(secrets.token_hex(16)))
 
     def _plain(self, command: Callable[[redis.Redis], Reply]) -> Reply:
+        self._link.give_back()
         try:
             return command(self._redis)
         except (redis.RedisError, OSError) as error:

@@ -17,11 +17,9 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.options import ConfigOption, JsonOption
-from penstock.cli.serve.plan import make_plan
-from penstock.cli.serve.sources import CONFIG_NAME, model_name
+from penstock.cli.serve.plan import declared_model
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
-from penstock.settings.tables import Settings
 from penstock.tune.options import default_of, goal_of, named_dimensions, seconds_of, subject_of
 from penstock.tune.question import TuneQuestion
 from penstock.tune.report.table import print_result
@@ -112,7 +110,7 @@ def tune(
     goal = goal_of(slo, min_rate=min_rate, rate=rate, tolerance=tolerance, price_per_hour=price_per_hour)
     for path in (write, report, resume):
         check_writable(path)
-    settings, name = _declared(model, config, task)
+    settings, name = declared_model(model, config, task)
     subject = subject_of(settings, name)
     question = TuneQuestion(
         spec=subject.spec,
@@ -136,19 +134,6 @@ def run_search(question: TuneQuestion) -> TuneResult:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with show_tune_progress(question.budget_s) as on_progress:
         return search(question, on_progress)
-
-
-def _declared(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
-    """The settings that declare the model, and its name: from penstock.toml, else from a file on the command line."""
-    file = config or Path.cwd() / CONFIG_NAME
-    if file.is_file():
-        settings = make_plan([], config=file, flags={}).settings
-        if model in settings.models:
-            return settings, model
-    settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
-    source = model.partition("=")[2] or model
-    name = model.partition("=")[0] if "=" in model else model_name(source)
-    return settings, name
 
 
 def _report(result: TuneResult, *, report: Path | None, as_json: bool) -> None:

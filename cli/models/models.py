@@ -1,4 +1,4 @@
-"""`penstock models` lists models; `penstock models load|switch|unload|reset` changes one while it runs."""
+"""`penstock models` lists models, `show` one of them; `penstock models load|switch|unload|reset` changes one while it runs."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = Non
             print_json(model)
     else:
         print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(model) for model in found])
+
+
+@app.command()
+def show(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """One model: its versions, how batches are made, and what the workers have learned of calls of the model."""
+    with connect(url, api_key) as client:
+        view = client.model(model)
+    if as_json:
+        print_json(view)
+        return
+    print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(view)])
+    for version, found in (view.get("versions") or {}).items():
+        if calls := found.get("calls"):
+            _print_calls(version, calls)
+
+
+def _print_calls(version: str, calls: dict[str, Any]) -> None:
+    measure = str(calls["measure"])
+    typer.echo(f"\nversion {version}: calls of {calls['items_per_call']:g} items on average, chosen by {measure}")
+    print_table((measure.upper(), "A CALL TAKES"), [(size, duration(seconds)) for size, seconds in calls["run_s"].items()])
 
 
 @app.command()

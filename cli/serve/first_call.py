@@ -14,7 +14,8 @@ from penstock.handlers.example_input import NoExample, example_input
 from penstock.running_stack import state_dir_of
 
 _UNKNOWN = "INPUT"
-_TIMEOUT_S = 2.0
+# Long enough for a machine whose cores are all at work while the models warm up.
+_TIMEOUT_S = 10.0
 # A longer input, such as an image as nested lists, is nothing to copy from a terminal.
 _MOST_CHARACTERS = 120
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models
+from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models, model_name
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
@@ -62,6 +62,19 @@ def make_plan(
     if need_files:
         _check_model_files(settings, named.config)
     return ServePlan(settings, env)
+
+
+def declared_model(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
+    """The settings that declare the model, and its name: from penstock.toml, else from a file on the command line."""
+    file = config or Path.cwd() / CONFIG_NAME
+    if file.is_file():
+        settings = make_plan([], config=file, flags={}).settings
+        if model in settings.models:
+            return settings, model
+    settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
+    source = model.partition("=")[2] or model
+    name = model.partition("=")[0] if "=" in model else model_name(source)
+    return settings, name
 
 
 def _check_model_files(settings: Settings, config: Path | None) -> None:

@@ -51,6 +51,9 @@ def up(
     state_dir: StateDirOption = None,
     workers: WorkersOption = None,
     fsync: FsyncOption = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load a model anew when a file of its code changes, for development.")
+    ] = False,
     keep_trying: Annotated[
         bool, typer.Option("--keep-trying", help="Go on although no model can be loaded. Default: end with code 7.")
     ] = False,
@@ -66,6 +69,7 @@ def up(
         "gateway.port": port,
         "store.state_dir": state_dir.absolute() if state_dir else None,
         "store.fsync": fsync,
+        "worker.reload": reload or None,
     }
     chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)

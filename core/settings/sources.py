@@ -32,6 +32,8 @@ _FOLDERS = (
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
 _TEXT_LISTS = (("gateway", "cors_origins"), ("gateway", "proxies"))
+# Tables of a model whose entries are environment variables of its child processes.
+_VARIABLES = ("env", "secrets")
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source with one of these endings is a file even without a folder; any other source without a slash is a module.
 _MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
@@ -63,6 +65,8 @@ class Layer:
         if path in _TEXT_LISTS:
             return [item.strip() for item in value.split(",") if item.strip()]
         if path in _FOLDERS:
+            return str(self.folder / Path(value).expanduser())
+        if _is_variable(path[:-1]) and path[-1] == "file":
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_source(path) else value
 
@@ -104,6 +108,12 @@ def why_absent(path: Path) -> str:
 def _is_source(path: tuple[str, ...]) -> bool:
     own = len(path) == 3 or (len(path) == 5 and path[2] == "versions")
     return own and path[0] == "models" and path[-1] == "source"
+
+
+def _is_variable(path: tuple[str, ...]) -> bool:
+    """Whether the path is that of an environment variable of a model or of a version."""
+    own = len(path) == 4 or (len(path) == 6 and path[2] == "versions")
+    return own and path[0] == "models" and path[-2] in _VARIABLES
 
 
 def _split(source: str) -> tuple[str, str]:
@@ -247,6 +257,8 @@ def _put_variable(layer: Layer, name: str, text: str, models: list[str]) -> None
     path = (first, *rest)
     if first == "models":
         path = (first, _declared_name(name, models), *rest[1:])
+        # Names of settings are in lower case, those of environment variables in upper case.
+        path = (*path[:-1], path[-1].upper()) if _is_variable(path) else path
     layer.put(path, _decoded(path, text), f"env {name}")
 
 

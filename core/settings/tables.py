@@ -17,31 +17,32 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 
 from penstock.access import Key
 from penstock.errors import ConfigError
-from penstock.job import MODEL_NAME, BlobPlace
+from penstock.job import BlobPlace
 from penstock.logs import JobLines
 from penstock.model_spec import (
-    DEFAULT_VERSION,
-    MAX_BATCH_SIZE,
     BatchPolicy,
-    Limits,
     ModelInfo,
     ModelSpec,
-    RuntimeOptions,
-    bucket_fault,
 )
 from penstock.settings.faults import explain
 from penstock.settings.keys import Keys, Table, access_rule
+from penstock.settings.models import (
+    Count,
+    ModelSettings,
+    Name,
+    Seconds,
+    VersionSettings,
+    checked_version,
+    info_of,
+    missing_sources,
+    refuse_variables,
+    spec_of,
+)
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
 from penstock.settings.store_url import store_url
 
 KIB = 1024
 MIB = 1024 * KIB
-
-
-def _named(name: str) -> str:
-    if not MODEL_NAME.fullmatch(name):
-        raise ValueError("names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit")
-    return name
 
 
 def _network(text: str) -> str:
@@ -51,14 +52,10 @@ def _network(text: str) -> str:
         raise ValueError(f"write an address or a network such as 10.0.0.0/8 ({error})") from None
 
 
-Name = Annotated[str, AfterValidator(_named)]
-Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
 Network = Annotated[str, AfterValidator(_network)]
 # As browsers write it: without a path or a slash at the end. `*` is none, since it would open the API to every page.
 Origin = Annotated[str, Field(pattern=r"^https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?$")]
-Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
 
 
 class StoreSettings(Table):
@@ -121,7 +118,8 @@ class GatewaySettings(Table):
 class WorkerSettings(Table):
     """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
     loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
-    workers that share cores, because each worker plans for all cores of the machine.
+    workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
+    its code changes.
     """
 
     lease_s: Seconds = 15.0
@@ -133,6 +131,7 @@ class WorkerSettings(Table):
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     model_dir: Path | None = None
     profile_dir: Path | None = None
+    reload: bool = False
 
     @model_validator(mode="after")
     def _two_beats_fit_a_lease(self) -> WorkerSettings:
@@ -162,87 +161,6 @@ class LogSettings(Table):
     """`jobs`: which state changes of jobs are logged: `all`, `problems` (changes that a healthy job never makes) or `off`."""
 
     jobs: JobLines = JobLines.PROBLEMS
-
-
-class VersionSettings(Table):
-    """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
-
-    source: str = ""
-    max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
-    max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
-    workers: Count = 1
-    threads: Count | None = None
-    device: str = Field(default="cpu", min_length=1)
-    workers_per_device: Count = 1
-    placement: Literal["dedicated", "shared"] = "dedicated"
-    device_memory_bytes: Count | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    task: Task = ""
-    runtime: Literal["auto", "torch", "onnx", "tensorrt"] = "auto"
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
-    quantize: Literal["off", "int8"] = "off"
-    provider: Literal["auto", "cpu", "cuda", "tensorrt"] = "auto"
-    channels_last: bool = False
-    cuda_graphs: bool = False
-    batch_buckets: tuple[Count, ...] = ()
-    cache_dir: str = ""
-    session: dict[str, Any] = Field(default_factory=dict)
-    warm_up: bool = True
-    profile: bool = False
-    profile_every: Count = 100
-    max_queue_depth: Count = Limits().max_queue_depth
-    deadline_s: Seconds = Limits().deadline_s
-    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
-    result_ttl_s: Seconds = Limits().result_ttl_s
-    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
-    max_attempts: Count = Limits().max_attempts
-    max_crashes: Count = Limits().max_crashes
-    max_run_s: Seconds = Limits().max_run_s
-    load_timeout_s: Seconds = Limits().load_timeout_s
-    memory_limit_bytes: Count | None = None
-    recycle_after_batches: Count | None = None
-
-
-class ModelSettings(VersionSettings):
-    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name."""
-
-    version: Name = DEFAULT_VERSION
-    default_version: str | None = None
-    versions: dict[Name, VersionSettings] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _default_version_exists(self) -> ModelSettings:
-        if self.default_version is not None and self.default_version not in self.tables():
-            raise ValueError(f"default_version {self.default_version!r} is none of its versions {', '.join(self.tables())}")
-        return self
-
-    @model_validator(mode="after")
-    def _batches_can_fill_the_buckets(self) -> ModelSettings:
-        """Check the buckets only if the settings set `max_batch_size`; else the handler may set it, and loading checks them."""
-        for version, table in self.tables().items():
-            own = self.versions.get(version)
-            said = self.model_fields_set | (own.model_fields_set if own else set())
-            fault = bucket_fault(table["batch_buckets"], table["max_batch_size"]) if "max_batch_size" in said else ""
-            if fault:
-                raise ValueError(f"{fault} (version {version})" if self.versions else fault)
-        return self
-
-    def tables(self) -> dict[str, dict[str, Any]]:
-        """Return the full table of each version; what a version leaves out comes from the fields of the model."""
-        shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
-        own = {self.version: shared} if self.source or not self.versions else {}
-        written = {
-            version: {name: getattr(table, name) for name in table.model_fields_set} for version, table in self.versions.items()
-        }
-        return own | {version: shared | table for version, table in written.items()}
-
-    @property
-    def chosen_version(self) -> str:
-        """The version that serves callers who name none: `default_version`, else that of the model's own fields, else the first
-        of `versions`.
-        """
-        return self.default_version or next(iter(self.tables()))
 
 
 class Settings(Table):
@@ -286,7 +204,7 @@ class Settings(Table):
 
     @classmethod
     def _checked(cls, tree: dict[str, Any], origins: dict[str, str], *, faults: list[str], config: Path | None) -> Settings:
-        faults = faults + _missing_sources(tree)
+        faults = faults + missing_sources(tree)
         try:
             settings = cls.model_validate(tree)
         except ValidationError as invalid:
@@ -321,15 +239,18 @@ class Settings(Table):
 
     def specs(self) -> list[ModelSpec]:
         """Return one spec per model and version, in the order of the settings."""
-        return [_spec(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()]
+        return [
+            spec_of(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()
+        ]
 
     def added_spec(self, name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
         `ConfigError`.
         """
+        refuse_variables(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
-        return _spec(name, version, checked_version(shared | dict(table)))
+        return spec_of(name, version, checked_version(shared | dict(table)))
 
     def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
         """Return the fields of the batch policy that no source sets for this version; the handler may set these fields."""
@@ -339,55 +260,8 @@ class Settings(Table):
 
     def model_infos(self) -> list[ModelInfo]:
         """Return what a gateway knows of each model before a worker reports; the limits are those of the chosen version."""
-        return [_info(name, model) for name, model in self.models.items()]
+        return [info_of(name, model) for name, model in self.models.items()]
 
     def origin(self, path: str) -> str:
         """Return where the value at a dotted path came from: `flag`, `env NAME`, the path of the file, or `default`."""
         return self._origins.get(path, "default")
-
-
-_PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
-
-
-def _spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
-    return ModelSpec(
-        name=name,
-        version=version,
-        policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
-        limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
-        runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, "options", "task", "warm_up")},
-        profile_every=table["profile_every"] if table["profile"] else None,
-    )
-
-
-def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the full table of one version; raises `ConfigError` with every fault."""
-    try:
-        full = VersionSettings.model_validate(dict(table))
-    except ValidationError as invalid:
-        raise ConfigError("this version cannot be used:", faults=explain(invalid, VersionSettings, {})) from None
-    return {name: getattr(full, name) for name in VersionSettings.model_fields}
-
-
-def _info(name: str, model: ModelSettings) -> ModelInfo:
-    specs = {version: _spec(name, version, table) for version, table in model.tables().items()}
-    chosen = specs[model.chosen_version]
-    return ModelInfo(name, model.chosen_version, chosen.policy, chosen.limits, versions=dict.fromkeys(specs))
-
-
-def _missing_sources(tree: Mapping[str, Any]) -> list[str]:
-    """Find models without a source. A validator of the table would be skipped as soon as another value of it is wrong."""
-    faults = []
-    models = tree.get("models")
-    for name, table in models.items() if isinstance(models, dict) else ():
-        if not isinstance(table, dict) or table.get("source"):
-            continue
-        versions = table.get("versions")
-        tables = versions.items() if isinstance(versions, dict) else ()
-        bare = [
-            f"models.{name}.versions.{version}" for version, own in tables if isinstance(own, dict) and not own.get("source")
-        ]
-        bare = bare if tables else [f"models.{name}"]
-        faults += [f'{path}.source: missing; name the model\'s code or file, as in source = "square.py"' for path in bare]
-    return faults

@@ -37,7 +37,9 @@ LAYERS = (
     (Folder("loadtest", "sends load, measures", ("generator", "observed", "report")),),
     (
         Folder("gateway", "HTTP in, HTTP out", ("dashboard", "openai", "runs", "jobs", "telemetry", "models", "auth", "asgi")),
-        Folder("workers", "claim, batch, run", ("bootstep", "fleet", "telemetry", "slot", "child", "ipc", "devices")),
+        Folder(
+            "workers", "claim, batch, run", ("bootstep", "fleet", "telemetry", "slot", "child", "child/calls", "ipc", "devices")
+        ),
         Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
     ),
     (
@@ -50,7 +52,7 @@ LAYERS = (
 OUTSIDE = Folder(
     "benchmarks",
     "measures this repository; imported by nobody, not in the wheel",
-    ("main_path", "models", "bulk", "gpu", "peers", "experiments"),
+    ("main_path", "models", "bulk", "gpu", "peers", "experiments", "experiments/lone_path"),
 )
 
 ACTORS = ("client", "gateway", "store", "worker", "child")

@@ -166,10 +166,14 @@ def parse_submit_options(query: bytes) -> SubmitOptions:
         return _DEFAULT_OPTIONS
     parameters = parse_query(query)
     refuse_unknown(parameters, _SUBMIT_NAMES)
-    deadline = parameters.get("deadline_s")
+    return submit_options(parameters.get("priority", Priority.INTERACTIVE.value), parameters.get("deadline_s"))
+
+
+def submit_options(priority: str, deadline_s: str | None) -> SubmitOptions:
+    """The options as a caller writes them; raises `BadRequest`."""
     return SubmitOptions(
-        priority=_priority(parameters.get("priority", Priority.INTERACTIVE.value)),
-        deadline_s=None if deadline is None else parse_seconds(deadline, name="deadline_s"),
+        priority=_priority(priority),
+        deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
     )
 
 

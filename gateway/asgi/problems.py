@@ -218,7 +218,7 @@ def request_id_of(sent: bytes | None) -> str:
 
 def render(error: PenstockError, *, request_id: str, instance: str, trace: TraceContext | None = None) -> ProblemResponse:
     status = status_of(error)
-    members = _members_of(error)
+    members = members_of(error)
     code = members.pop("code")
     # A model may fail items with codes of its own. These share the page and the title of all failures of models.
     page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
@@ -241,7 +241,8 @@ def internal_error() -> InternalError:
     return InternalError("unexpected")
 
 
-def _members_of(error: PenstockError) -> dict[str, Any]:
+def members_of(error: PenstockError) -> dict[str, Any]:
+    """What a problem says of an error: code, detail and what else it has. Members without a value are None."""
     job = getattr(error, "job", None)
     members: dict[str, Any] = {
         "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,

@@ -96,20 +96,20 @@ async def json_body(request: Request, options: GatewayOptions, memory: BodyMemor
 
 
 async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
-    body = bytearray()
+    parts: list[bytes] = []
     message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
     try:
-        while len(body) <= limit:
+        while taken <= limit:
             memory.take(len(message["body"]), owner)
             taken += len(message["body"])
-            body += message["body"]
+            parts.append(message["body"])
             if not message.get("more_body"):
                 break
             message = await receive()
             if message["type"] != "http.request":
                 raise ClientGone
-        return bytes(body)
+        return b"".join(parts)
     finally:
         memory.give_back(taken, owner)
 

@@ -27,6 +27,8 @@ MAX_ADDRESSES = 4_096
 MAX_REMEMBERED = 1_024
 # What a look at one job costs of a key's rate, beside 1 for any other request: callers are asked to poll.
 POLL_COST = 0.1
+# What each further job of one request costs: its submit shares the request, the checks of the caller, and mostly the sync.
+FURTHER_JOB_COST = 0.1
 # No owner holds more than this part of the places of a kind.
 OWNER_PART = 4
 _SCHEME = b"bearer "

@@ -27,6 +27,8 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/explanations/{model}/{version}"): _SUBMIT,
     ("POST", "/v1/models/{model}/jobs"): _SUBMIT,
     ("POST", "/v1/models/{model}/versions/{version}/jobs"): _SUBMIT,
+    ("POST", "/v1/models/{model}/jobs:batch"): _SUBMIT,
+    ("POST", "/v1/models/{model}/versions/{version}/jobs:batch"): _SUBMIT,
     ("GET", "/v1/jobs"): _SEE,
     ("GET", "/v1/jobs/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}"): _SEE,

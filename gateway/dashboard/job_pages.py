@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import CancelStatus
+from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone
 from penstock.gateway.auth.roles import CallerParam
@@ -19,7 +20,7 @@ from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.results import end_in_record, visible_job
+from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
@@ -148,7 +149,7 @@ class JobPages:
         return None if stored is None else await self._shown(stored.payload)
 
     async def _output(self, job: Job) -> ShownPayload | None:
-        found = await self._store.result(job.id) if end_in_record(job, None) else None
+        found = await self._store.result(job.id) if Push.of_end(job, None) else None
         return None if found is None or found[1] is None else await self._shown(found[1])
 
     async def _shown(self, payload: Payload) -> ShownPayload | None:

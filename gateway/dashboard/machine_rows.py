@@ -10,7 +10,7 @@ import orjson
 
 from penstock import words
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
 # A live worker announces itself every few seconds.
@@ -76,7 +76,9 @@ def slowest_call(slot: SlotInfo) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds."""
+    """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds. `calls`: what one of its
+    slots has learned of the calls that batches are cut into.
+    """
 
     name: str
     default: bool
@@ -91,6 +93,7 @@ class VersionRow:
     first_call: tuple[tuple[int, float], ...]
     load_s: float | None
     per_s: float
+    calls: LearnedCalls | None = None
 
     @property
     def table(self) -> list[tuple[int, float]]:
@@ -128,6 +131,7 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
         first_call=_first_calls(slots),
         load_s=max((slot.load_s for slot in slots if slot.state == "ready"), default=None),
         per_s=version.capacity.per_s,
+        calls=next((slot.calls for slot in slots if slot.calls), None),
     )
 
 

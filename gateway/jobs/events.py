@@ -16,7 +16,7 @@ from penstock.errors import CapacityError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
-from penstock.gateway.jobs.results import next_change, visible_job
+from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.views import change_id, job_body
 from penstock.job import Job, JobId, parse_job_id
 
@@ -82,7 +82,7 @@ class JobEvents:
                 last_seen = change_id(record)
                 yield event("status", last_seen, job_body(record))
             started = time.monotonic()
-            if await next_change(waiter, self._heartbeat_s, stop=self._lifetime.is_draining) is None:
+            if await waiter.next_change(self._heartbeat_s, stop=self._lifetime.is_draining) is None:
                 if time.monotonic() - started >= self._heartbeat_s:
                     yield HEARTBEAT
                 continue

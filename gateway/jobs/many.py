@@ -18,7 +18,6 @@ from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.events import HEARTBEAT, RETRY, STREAM_HEADERS
-from penstock.gateway.jobs.results import next_change, next_end
 from penstock.gateway.jobs.views import job_body, job_view
 from penstock.job import Job, JobId, parse_job_id
 
@@ -61,7 +60,7 @@ class ManyJobs:
         with self._waiting.open(caller), self._store.waiter(*jobs) as waiter:
             found = await asyncio.gather(*(self._store.watch(job) for job in jobs))
             if all(job is not None and not job.state.final for job in found):
-                await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+                await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
 
     async def events(self, ids: Annotated[str, IDS], caller: CallerParam) -> StreamingResponse:
         wanted = parse_ids(ids)
@@ -88,7 +87,7 @@ class ManyJobs:
             live = {record.id for record in records if record is not None and not record.state.final}
             while live and not self._lifetime.is_draining():
                 started = time.monotonic()
-                push = await next_change(waiter, self._heartbeat_s, stop=self._lifetime.is_draining)
+                push = await waiter.next_change(self._heartbeat_s, stop=self._lifetime.is_draining)
                 if push is not None and push.id in live:
                     record = await self._store.read(push.id)
                     live -= {push.id} if record is None or record.state.final else set()

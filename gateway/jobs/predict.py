@@ -15,7 +15,7 @@ from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connect
 from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
-from penstock.gateway.jobs.results import ResultReader, end_in_record, first_is_gone, next_end
+from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
@@ -59,10 +59,14 @@ class PredictEndpoint:
         request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_request(model, version)
+        deadline_s = answer_deadline(request, self._options.sync_timeout_s)
         if not request.version.capacity.ready_slots:
             await self._require_worker(request)
-        end = await self._end(request, connection_of(scope))
-        output = await self._results.output(end)
+        end = await self._end(request, connection_of(scope), deadline_s)
+        # The push has the output of a job that succeeded, unless the output is too large for it.
+        output = end.output
+        if output is None or output.blob:
+            output = await self._results.output(end)
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
@@ -91,9 +95,8 @@ class PredictEndpoint:
         self._metrics.count_refusal(entry.name, error)
         raise error
 
-    async def _end(self, request: SubmitRequest, connection: ClientConnection) -> Push:
+    async def _end(self, request: SubmitRequest, connection: ClientConnection, deadline_s: float) -> Push:
         """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up."""
-        deadline_s = answer_deadline(request, self._options.sync_timeout_s)
         job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
             # D14: only the request itself and its repeats read this result, so it is kept for a short time.
@@ -113,14 +116,14 @@ class PredictEndpoint:
             known = await self._store.watch(job)
             if known is None:
                 raise first_is_gone(job)
-            end = end_in_record(known, None)
+            end = Push.of_end(known, None)
             return end or await self._wait(waiter, job, connection, deadline_s, request=request)
 
     async def _wait(
         self, waiter: Waiter, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest
     ) -> Push:
         connection.on_lost = waiter.wake
-        end = await next_end(waiter, deadline_s + LAST_PUSH_S, stop=lambda: connection.lost or self._lifetime.is_last_call())
+        end = await waiter.next_end(deadline_s + LAST_PUSH_S, stop=lambda: connection.lost or self._lifetime.is_last_call())
         if end is not None:
             return end
         if connection.lost:

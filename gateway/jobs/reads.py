@@ -24,7 +24,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
-from penstock.gateway.jobs.results import ResultReader, end_in_record, missing_job, next_change, next_end, visible_job
+from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
@@ -114,7 +114,7 @@ class JobReads:
             found = await self._store.result(job)
             if found is None or not caller.sees(found[0].owner):
                 raise await missing_job(self._store, job, caller)
-            end = end_in_record(*found)
+            end = Push.of_end(*found)
             if end is None:
                 return self._job_response(found[0], status=202, headers={})
         output = await self._results.result(end)
@@ -177,7 +177,7 @@ class JobReads:
                 return found
             if seen is not None and not _matches(seen, etag(found)):
                 return found
-            await next_change(waiter, wait_s, stop=self._lifetime.is_draining)
+            await waiter.next_change(wait_s, stop=self._lifetime.is_draining)
         return await self._store.read(job)
 
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
@@ -186,7 +186,7 @@ class JobReads:
             found = await self._store.watch(job)
             if found is None or found.state.final or not caller.sees(found.owner):
                 return None
-            return await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+            return await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
 
     def _job_response(self, job: Job, *, status: int, headers: dict[str, str]) -> Response:
         remaining_s = self._remaining(job)

@@ -1,15 +1,12 @@
-"""The end of a job on its way to a waiting request: wait for it, read its output, or say why there is none."""
+"""The end of a job for its reader: the output, wherever it is kept, or why there is none."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.notifications import Waiter
 from penstock.errors import Gone, NotFound
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
 from penstock.gateway.auth.keys import Caller
@@ -85,31 +82,3 @@ def ended_without_output(end: Push, refusal: type[EndedWithoutOutput] = EndedWit
         JobState.EXPIRED: "The job's deadline passed before it finished.",
     }.get(end.state, "The job failed.")
     return refusal(message, job=end.id, state=end.state, code=code, retryable=code in _RETRYABLE)
-
-
-def end_in_record(job: Job, output: Payload | None) -> Push | None:
-    """The end of the job as its push had it; None for a job that has not ended."""
-    if not job.state.final:
-        return None
-    error = job.error
-    return Push(job.id, job.state, output, error.code if error else "", error.message if error else "", job.batch)
-
-
-async def next_end(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's end; None once `timeout_s` has passed or `stop` is true, which is checked whenever the waiter wakes (D6)."""
-    until = time.monotonic() + timeout_s
-    while (left := until - time.monotonic()) > 0 and not stop():
-        push = await waiter.next(left)
-        if push is not None and push.state.final:
-            return push
-    return None
-
-
-async def next_change(waiter: Waiter, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-    """The job's next change; None once `timeout_s` has passed or `stop` is true, which is checked whenever the waiter wakes."""
-    until = time.monotonic() + timeout_s
-    while (left := until - time.monotonic()) > 0 and not stop():
-        push = await waiter.next(left)
-        if push is not None:
-            return push
-    return None

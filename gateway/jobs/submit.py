@@ -13,7 +13,7 @@ from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send
 from penstock.gateway.auth.roles import WaitingResponses
-from penstock.gateway.jobs.results import ResultReader, end_in_record, first_is_gone, next_end
+from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_body
 from penstock.gateway.models.admission import eta_s
@@ -60,7 +60,7 @@ class SubmitEndpoint:
         with self._waiting.open(request.caller), self._store.waiter(job) as waiter:
             submitted = await self._submit(request, job, reply_to=self._store.channel)
             is_first = submitted.id == job
-            end = await next_end(waiter, wait_s, stop=self._lifetime.is_draining) if is_first else None
+            end = await waiter.next_end(wait_s, stop=self._lifetime.is_draining) if is_first else None
         if not is_first:
             end = await self._end_of_first(request, submitted.id, wait_s)
         if end is None:
@@ -73,7 +73,7 @@ class SubmitEndpoint:
             known = await self._store.watch(job)
             if known is None:
                 raise first_is_gone(job)
-            return end_in_record(known, None) or await next_end(waiter, wait_s, stop=self._lifetime.is_draining)
+            return Push.of_end(known, None) or await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
 
     async def _ended(self, send: Send, end: Push, extra: Headers) -> int:
         output = await self._results.result(end)

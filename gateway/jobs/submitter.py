@@ -12,6 +12,7 @@ import structlog
 
 from penstock import logs
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.segment_writer import SEGMENT_BYTES
 from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
@@ -34,10 +35,10 @@ from penstock.trace_context import TraceContext
 
 log = structlog.get_logger(__name__)
 
-# Blobs are written in groups of at most this size, so that a group shares one commit of the file system's journal (D7); at most
-# this many groups are written at a time, each in a thread of its own.
-_BLOBS_BYTES = 1024 * 1024
-_BLOBS_CALLS = 6
+# Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
+# written at a time, each in a thread of its own.
+_BLOBS_BYTES = SEGMENT_BYTES
+_BLOBS_CALLS = 2
 # By kind of route; a route that is not listed asks for a prediction.
 _CALLS = {"explanations": Call.EXPLAIN}
 
@@ -155,6 +156,10 @@ class Submitter:
             self._job_log.log_accepted(job, version=request.version.name, trace=request.trace_text, depth=submitted.depth)
         return submitted
 
+    async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
+        """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
+        await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
+
     async def _input(self, receive: Receive, head: Head, version: VersionEntry, *, owner: str) -> Payload:
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
@@ -231,16 +236,15 @@ class Submitter:
         if len(payload.data) <= self._options.inline_input_bytes:
             return payload
         # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
-        name = f"{job.serial}.in"
-        await self._blob_writes.commit((name, payload.data))
+        name = await self._blob_writes.commit((f"{job.serial}.in", payload.data))
         return Payload(payload.content_type, blob=name)
 
-    async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
-        return await asyncio.to_thread(self._put_all, blobs)
+    async def _write_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
+        return await asyncio.to_thread(self._append_all, blobs)
 
-    def _put_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[None]:
+    def _append_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
         self._reserve.require(sum(len(data) for _, data in blobs))
-        return self._blobs.put_all(blobs)
+        return self._blobs.append_all(blobs)
 
     async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
         if payload.blob:

@@ -19,8 +19,8 @@ STALE_S = 0.25
 # fresh and never below a share of the learned rate, so that a short stall does not refuse every job.
 OBSERVED_FRESH_S = 2.0
 OBSERVED_FLOOR = 0.1
-# What was observed for this long, and for as long as some batches take, is no stall: then only it counts. Jobs may cost a
-# thousand times what those cost that the latencies were learned from.
+# A rate that was observed for this long, and for as long as this many batches take, is no stall. Then the learned rate only
+# bounds it from above: the jobs of now may cost a thousand times what the jobs cost that the latencies were learned from.
 SUSTAINED_S = 3.0
 SUSTAINED_BATCHES = 4
 SUSTAINED_MOST_S = 30.0
@@ -73,7 +73,7 @@ class Backlog:
     observed_per_s: float = 0.0
     observed_at: float = -math.inf
     last: QueueStats | None = None
-    # When, and how many jobs had ended by then; since the queue last ran empty, at most `SUSTAINED_MOST_S`.
+    # Moments, and how many jobs had ended by each; since the queue last ran empty, and at most `SUSTAINED_MOST_S` long.
     busy: deque[tuple[float, int]] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class Backlog:
         self.observed_at = now
 
     def _note_busy(self, now: float, ended: int, *, ran_empty: bool) -> None:
-        if ran_empty:
+        if ran_empty or (self.busy and ended < self.busy[-1][1]):  # fewer: the store came back without its counters
             self.busy.clear()
         self.busy.append((now, ended))
         while self.busy[0][0] < now - SUSTAINED_MOST_S:
@@ -119,9 +119,11 @@ class Backlog:
         if not self.busy or now - self.busy[-1][0] > OBSERVED_FRESH_S:
             return 0.0
         last_at, last = self.busy[-1]
+        if last_at - self.busy[0][0] < SUSTAINED_S:
+            return 0.0
         needed_s = max(SUSTAINED_S, SUSTAINED_BATCHES * max(capacity.latency_s.values(), default=0.0))
-        earlier = [(at, ended) for at, ended in self.busy if last_at - at >= needed_s]
-        return (last - earlier[-1][1]) / (last_at - earlier[-1][0]) if earlier else 0.0
+        earlier = next(((at, ended) for at, ended in reversed(self.busy) if last_at - at >= needed_s), None)
+        return (last - earlier[1]) / (last_at - earlier[0]) if earlier else 0.0
 
     def is_stale(self, now: float) -> bool:
         return now - self.stats_at > STALE_S
@@ -178,10 +180,12 @@ def admit(backlog: Backlog, capacity: SlotCapacity, now: float, *, deadline_s: f
     waiting = backlog.waiting(rate, now)
     if waiting >= max_depth and not backlog.is_stale(now):
         raise queue_full(int(waiting), max_depth, drain_s=backlog.drain_s(capacity, now))
+    # With an empty queue the prediction is one run. Refusing on that would refuse every job from then on.
+    if not waiting:
+        return
     safety_s = max(MIN_SAFETY_S, SAFETY_SHARE * deadline_s)
     expected_s = predicted_s(backlog, capacity, now, owner=owner)
-    # With an empty queue the prediction is one run. Refusing on that would refuse every job from then on.
-    if waiting and expected_s + safety_s > deadline_s:
+    if expected_s + safety_s > deadline_s:
         before = max(1.0, backlog.jobs_before_new(owner, waiting))
         raise DeadlineUnlikely(
             f"with about {before:.0f} jobs waiting before it, this job would take about {expected_s:.3g} s; "

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 
 def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
@@ -52,6 +52,9 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
     view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
     if not version.capacity.ready_slots:
         view["why"] = why_unserved(workers, entry.name, name)
+    learned = next((slot.calls for worker in workers for slot in worker.slots if _serves(slot, entry.name, name)), None)
+    if learned is not None:
+        view["calls"] = calls_view(learned)
     if version.info is not None:
         view |= {
             "description": version.info.description,
@@ -60,6 +63,19 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
             "output_schema": version.info.output_schema,
         }
     return view
+
+
+def _serves(slot: SlotInfo, model: str, version: str) -> bool:
+    return slot.calls is not None and (slot.model, slot.version) == (model, version)
+
+
+def calls_view(calls: LearnedCalls) -> dict[str, Any]:
+    """What a slot has learned of calls of the model: by which measure of their size, and the seconds by that size."""
+    return {
+        "measure": calls.measure,
+        "items_per_call": calls.items_per_call,
+        "run_s": {f"{size:g}": seconds for size, seconds in calls.run_s},
+    }
 
 
 def _slot_view(slot: SlotInfo) -> dict[str, Any]:
@@ -77,6 +93,7 @@ def _slot_view(slot: SlotInfo) -> dict[str, Any]:
         "placement": slot.placement,
         "provider": slot.provider or None,
         "latency_s": {str(size): seconds for size, seconds in sorted(slot.latency_s.items())},
+        "calls": calls_view(slot.calls) if slot.calls else None,
         "load_s": slot.load_s,
         "error": slot.error or None,
         "restarts": slot.restarts,

@@ -25,7 +25,7 @@ from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
-from penstock.gateway.jobs.results import ResultReader, next_end
+from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
@@ -96,11 +96,11 @@ class Embeddings:
             with self._held(caller):
                 ends = await self._ends(requests, jobs, connection_of(request.scope))
         except ClientGone:
-            await self._cancel(jobs, caller)
+            await self._submitter.cancel_all(jobs, caller)
             return Response(status_code=CLIENT_GONE)
         except BaseException:
             # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
-            await self._cancel(jobs, caller)
+            await self._submitter.cancel_all(jobs, caller)
             raise
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
@@ -151,17 +151,13 @@ class Embeddings:
         for waiter, job in open_jobs:
             left_s = max(0.0, until - time.monotonic())
             connection.on_lost = waiter.wake
-            end = await next_end(waiter, left_s, stop=lambda: connection.lost or self._lifetime.is_last_call())
+            end = await waiter.next_end(left_s, stop=lambda: connection.lost or self._lifetime.is_last_call())
             if end is None and connection.lost:
                 raise ClientGone
             if end is None:
                 raise NoAnswerYet(f"job {job} did not end in the time allowed for an answer", job=job)
             ends.append(end)
         return ends
-
-    async def _cancel(self, jobs: list[JobId], caller: Caller) -> None:
-        """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
-        await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
 
 
 def _value(output: Payload) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock import telemetry as names
-from penstock.broker.store.encoding import queue_name
+from penstock.broker.store.ops import queue_name
 from penstock.job import JobId
 from penstock.trace_context import TraceContext
 

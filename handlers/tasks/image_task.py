@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.array_handler import ArrayHandler
+from penstock.handlers.calls import shrinking_calls
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.runtimes.contract import Port
-from penstock.handlers.tasks.calls import shrinking_calls
 from penstock.handlers.tasks.images import (
     MAX_PIXELS,
     PILLOW_MAX_PIXELS,

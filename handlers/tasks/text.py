@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -12,7 +11,6 @@ from msgspec import Meta, Struct
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
-from penstock.handlers.tasks.calls import group_by_length, parallel_by_length
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 from penstock.handlers.tasks.vocabulary import read_vocabulary
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-    RunCalls = Callable[[list[dict[str, Array]]], Iterator[dict[str, Array]]]
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -44,8 +41,8 @@ class TextOptions(TaskOptions, kw_only=True, frozen=True):
     """`max_tokens`: by default the tokenizer's own limit, else the model's, else 512; never more than the model's. A longer
     text is cut as the tokenizer's file says, or refused if `too_long` is `refuse`.
 
-    Texts of a batch are sorted by length and run in calls of at most `rows_per_call` texts and `tokens_per_call` tokens,
-    padding included. The defaults suit the device. `parallel_calls`: if the model has several threads of the CPU, calls run
+    Texts of similar length run together, in calls of at most `rows_per_call` texts and `tokens_per_call` tokens, padding
+    included. The defaults suit the device. `parallel_calls`: if the model has several threads of the CPU, calls run
     side by side, one thread each, on a second copy of the weights (D45). A batch too small for that uses all threads.
     """
 
@@ -95,8 +92,9 @@ class TextTask(ArrayHandler):
             self.sample = self.vocabulary.beginning(self.sample)
         if self.options.too_long == "truncate":
             self.vocabulary.truncate()
-        rows, self._tokens_per_call = _bounds(self.options, context.device)
+        rows, tokens = _bounds(self.options, context.device)
         self.rows_per_call = rows if self.runtime.stacks else 1
+        self.call_bounds = (self.rows_per_call, tokens)
         self.calls_at_once = self.open_parallel() if self.options.parallel_calls else 1
         self._padded = self._filled = 0
 
@@ -108,26 +106,21 @@ class TextTask(ArrayHandler):
         texts = [value if isinstance(value, str) else _text_or_pair(value) for value in inputs]
         return [self._tokens(encoding) for encoding in self.vocabulary.encode(texts)]
 
-    def inference(self, batch: list[Any], /) -> list[Any]:
-        """Texts of similar length run together. The answers come in the order of the batch."""
-        lengths = [len(tokens.ids) for tokens in batch]
-        answers: list[Any] = [None] * len(batch)
-        padded = 0
-        calls, run = self._calls(lengths)
-        filled = [self._fill([batch[place] for place in places]) for places in calls]
-        for places, (mask, _), outputs in zip(calls, filled, run([feed for _, feed in filled]), strict=True):
-            padded += mask.size
-            for place, answer in zip(places, self.rows(outputs, mask), strict=True):
-                answers[place] = answer
-        self._padded, self._filled = padded, sum(lengths)
-        return answers
+    def cost(self, item: Any, /) -> float:
+        """The tokens of a text, so that texts of similar length run together."""
+        return len(item.ids)
 
-    def _calls(self, lengths: Sequence[int]) -> tuple[list[list[int]], RunCalls]:
-        """The places of the texts of each call, and the function that runs the calls."""
-        bounds = {"rows_per_call": self.rows_per_call, "tokens_per_call": self._tokens_per_call}
-        if self.calls_at_once > 1 and (calls := parallel_by_length(lengths, **bounds, threads=self.calls_at_once)):
-            return calls, self.run_parallel
-        return group_by_length(lengths, **bounds), partial(map, self.run_arrays)
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        """One call of the model: the texts padded to the longest of them."""
+        mask, outputs = self.run_texts(batch)
+        self._padded, self._filled = mask.size, sum(len(tokens.ids) for tokens in batch)
+        return list(self.rows(outputs, mask))
+
+    def inference_calls(self, calls: list[list[Any]], /) -> Iterator[list[Any]]:
+        """The answers of several calls, which run side by side (D45)."""
+        filled = [self._fill(batch) for batch in calls]
+        for (mask, _), outputs in zip(filled, self.run_parallel([feed for _, feed in filled]), strict=True):
+            yield list(self.rows(outputs, mask))
 
     def rows(self, outputs: dict[str, Array], mask: Array) -> Sequence[Any]:
         """The answer for each text of one call. Arrays have the texts as first axis; `mask` is 1 for tokens, 0 for padding."""
@@ -138,7 +131,7 @@ class TextTask(ArrayHandler):
         return output_of(outputs, self.options.output, self.usual_output)
 
     def padding_ratio(self) -> float:
-        """The share of padding among the tokens of the last batch, from 0 to 1."""
+        """The share of padding among the tokens of the last call, from 0 to 1."""
         return 1 - self._filled / self._padded if self._padded else 0.0
 
     def _tokens(self, encoding: Any) -> Tokens | Failure:

@@ -11,7 +11,7 @@ from redis.client import PubSub
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
 from penstock.broker.store.connection import connect, store_error
-from penstock.broker.store.encoding import parse_pushes
+from penstock.broker.store.replies import parse_pushes
 from penstock.errors import StoreUnavailable
 from penstock.job import new_serial
 

@@ -13,7 +13,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import StoreUnavailable
-from penstock.job import Call, Job, JobError, JobId, JobState, Payload, Priority, new_job_id
+from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from penstock.runs.rows import RowError
 from penstock.runs.shards.window import ShardPiece
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
@@ -194,7 +194,7 @@ class ShardQueue:
             self._back_off(away.message)
             return []
         self._waiting.extend((job, self._open.pop(job)) for job, found in zip(jobs, records, strict=True) if found is None)
-        return list(self._readable_ends(_pushes(found for found in records if found is not None)))
+        return list(self._readable_ends(filter(None, (Push.of_end(*found) for found in records if found is not None))))
 
     def _end_of(self, push: Push) -> ShardEnd:
         piece, batch = self._open[push.id], push.batch
@@ -271,14 +271,6 @@ class ShardQueue:
     def _back_off(self, reason: str) -> None:
         self.note = reason
         self._retry_at = time.monotonic() + self._failures.count_failure()
-
-
-def _pushes(records: Iterable[tuple[Job, Payload | None]]) -> Iterator[Push]:
-    """The push of each record whose job has ended."""
-    for job, output in records:
-        if job.state.final:
-            error = job.error or JobError("", "")
-            yield Push(job.id, job.state, output, error.code, error.message, job.batch)
 
 
 def _input_name(job: JobId) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,23 +17,18 @@ import httpx2
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload
+from penstock.loadtest.stack import free_port
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.eventually import eventually
+from tests.warm_process import Process, start, start_cold
 
 SQUARE_SCHEMA = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class GatewayClient(httpx2.Client):
     """HTTP client of one gateway, with the process of that gateway."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
 
 
 @contextmanager
@@ -43,7 +36,7 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
     """A new gateway process, as a client of it.
 
     `settings` are settings of the `gateway` table, except these: `models` are the declared models, `env` are further
-    environment variables, and `log` is the file for the gateway's output.
+    environment variables, `log` is the file for the gateway's output, and `cold` asks for a start by `python -m`.
     """
     port = settings.pop("port", None) or free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -56,8 +49,9 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
     }
     env |= settings.pop("env", {})
     log = settings.pop("log", sys.stderr)
+    begin = start_cold if settings.pop("cold", False) else start
     env |= {f"PENSTOCK_GATEWAY__{name.upper()}": str(value) for name, value in settings.items()}
-    process = subprocess.Popen([sys.executable, "-m", "penstock.gateway"], env=env, stdout=log)
+    process = begin("penstock.gateway", env=env, stdout=log, stderr=sys.stderr)
     try:
         with GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0) as client:
             client.process = process

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,8 +22,10 @@ import pytest
 
 from penstock.cli import exits
 from penstock.loadtest import ceiling
-from tests.acceptance.in_process import EntryPoint, entry_point
 from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, started, stopped
+from tests.command import called_here
+
+Bench = Callable[..., subprocess.CompletedProcess[str]]
 
 LONG = ("--rate", "60", "--duration", "1.5", "--warm-up", "0.3", "--json")
 QUICK = ("--rate", "60", "--duration", "0.8", "--warm-up", "0.2", "--json")
@@ -37,14 +39,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[EntryPoint]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(ceiling, "_SECONDS", 0.1)
-    with entry_point(monkeypatch, capsys) as penstock:
-        yield lambda *arguments: penstock("bench", *arguments)
+    return lambda *arguments: called_here("bench", *arguments, env=clean_environment())
 
 
 @pytest.fixture
-def bench_square(bench: EntryPoint, up: Up) -> EntryPoint:
+def bench_square(bench: Bench, up: Up) -> Bench:
     return lambda *arguments: bench(*arguments, "--url", up.ready["url"])
 
 
@@ -87,7 +88,7 @@ def test_a_model_is_measured_from_outside_and_inside(up: Up, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("client", ["async", "submit"])
-def test_jobs_are_measured_to_their_result_or_to_their_202(bench_square: EntryPoint, client: str) -> None:
+def test_jobs_are_measured_to_their_result_or_to_their_202(bench_square: Bench, client: str) -> None:
     found = report(bench_square("square", *QUICK, "--client", client))
     assert found["outcome"]["errors"] == {}
     assert found["outcome"]["answered"] > 20
@@ -95,7 +96,7 @@ def test_jobs_are_measured_to_their_result_or_to_their_202(bench_square: EntryPo
     assert ("rest" in found["inside"]["stages_ms"]) is (client == "async"), "a 202 has no part in what comes after it"
 
 
-def test_several_processes_share_a_closed_loop(bench_square: EntryPoint) -> None:
+def test_several_processes_share_a_closed_loop(bench_square: Bench) -> None:
     arguments = ("--closed", "5", "--processes", "2", "--duration", "1", "--warm-up", "0", "--json", "--body", '{"x": 3}')
     found = report(bench_square("square", *arguments))
     assert found["generator"]["processes"] == 2
@@ -124,20 +125,20 @@ def test_ctrl_c_gives_the_report_of_what_was_measured(up: Up) -> None:
     assert 0.0 < found["outcome"]["seconds"] < 30.0
 
 
-def test_a_wrong_body_is_refused_before_anything_is_measured(bench_square: EntryPoint) -> None:
+def test_a_wrong_body_is_refused_before_anything_is_measured(bench_square: Bench) -> None:
     done = bench_square("square", "--body", '{"y": 4}')
     assert done.returncode == exits.REFUSED
     assert "422" in done.stderr
     assert "next: " in done.stderr
 
 
-def test_an_unknown_model_is_reported_with_those_there_are(bench_square: EntryPoint) -> None:
+def test_an_unknown_model_is_reported_with_those_there_are(bench_square: Bench) -> None:
     done = bench_square("sqaure")
     assert done.returncode == exits.REFUSED
     assert "it serves: square" in done.stderr
 
 
-def test_a_former_servers_path_is_measured_without_what_it_does_not_report(bench_square: EntryPoint) -> None:
+def test_a_former_servers_path_is_measured_without_what_it_does_not_report(bench_square: Bench) -> None:
     found = report(bench_square("square", *QUICK, "--target", "torchserve", "--body", '{"x": 4}'))
     assert found["outcome"]["errors"] == {}
     assert found["subject"]["target"] == "torchserve"
@@ -189,7 +190,7 @@ def endpoint() -> Iterator[str]:
             thread.join()
 
 
-def test_any_http_endpoint_is_measured_and_what_it_does_not_report_is_named(bench: EntryPoint) -> None:
+def test_any_http_endpoint_is_measured_and_what_it_does_not_report_is_named(bench: Bench) -> None:
     with endpoint() as url:
         found = report(bench(f"{url}/page", *QUICK))
     assert found["outcome"]["errors"] == {}
@@ -201,14 +202,14 @@ def test_any_http_endpoint_is_measured_and_what_it_does_not_report_is_named(benc
     )
 
 
-def test_an_oip_models_input_is_made_from_its_metadata(bench: EntryPoint) -> None:
+def test_an_oip_models_input_is_made_from_its_metadata(bench: Bench) -> None:
     with endpoint() as url:
         found = report(bench("net", *QUICK, "--target", "oip", "--url", url))
     assert found["outcome"]["errors"] == {}
     assert found["outcome"]["answered"] > 20
 
 
-def test_errors_are_counted_by_code_and_a_run_without_success_fails(bench: EntryPoint) -> None:
+def test_errors_are_counted_by_code_and_a_run_without_success_fails(bench: Bench) -> None:
     with endpoint() as url:
         done = bench(f"{url}/busy", *QUICK)
     found = json.loads(done.stdout)
@@ -218,7 +219,7 @@ def test_errors_are_counted_by_code_and_a_run_without_success_fails(bench: Entry
 
 
 @pytest.mark.parametrize("target", ["penstock", "torchserve", "oip"])
-def test_a_server_that_is_not_there_is_reported_with_what_to_do(bench: EntryPoint, target: str) -> None:
+def test_a_server_that_is_not_there_is_reported_with_what_to_do(bench: Bench, target: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -172,6 +172,7 @@ def test_an_unknown_model_is_refused_with_near_names(up: Up) -> None:
 
 def test_models_and_workers_are_listed(up: Up) -> None:
     assert "square" in up.penstock("models").stdout
+    assert "square" in up.penstock("models", "show", "square").stdout
     assert "square" in up.penstock("workers").stdout
     model = json.loads(up.penstock("models", "--json").stdout.splitlines()[0])
     assert model["name"] == "square"

@@ -10,7 +10,7 @@ import pytest
 from penstock import AsyncClient, Client
 from penstock.client.problems import JobFailed
 from penstock.errors import Conflict, NotFound, PenstockError
-from tests.acceptance.gateway_process import free_port
+from penstock.loadtest.stack import free_port
 from tests.acceptance.test_cli import SQUARE, Up, started, stopped
 from tests.acceptance.test_metrics import Scrape, scraped
 from tests.eventually import eventually

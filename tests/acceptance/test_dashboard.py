@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from penstock.broker.server.embedded import EmbeddedServer
-from tests.acceptance.browser import CONTRAST, Watched, browsing, watched
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.browser import CONTRAST, Watched, watched
+from tests.acceptance.dashboard_stack import HELD, DashboardStack, dashboard_stack
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
 from tests.security.keyed import BOSS, READER
 
-# The handler holds this item until a file is there.
-HELD = 999_999
-HANDLER = """
-import time
-from pathlib import Path
-import penstock
-
-
-@penstock.model(max_batch_size=4)
-def moody(item: int) -> dict:
-    if item < 0:
-        raise ValueError(f"item {item} is <b onmouseover=alert()>below</b> zero")
-    while item == 999_999 and not Path(__file__).with_name("open").exists():
-        time.sleep(0.01)
-    time.sleep(0.02)
-    return {"square": item * item}
-"""
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 TABS_OUTSIDE = """[...document.querySelectorAll('.top nav a')]
   .filter((tab) => tab.getBoundingClientRect().right > innerWidth || tab.getBoundingClientRect().left < 0)
@@ -53,89 +30,25 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 TEXTS = "p, h1, h2, td, th, dt, dd, a, button, label, pre, summary, small, .chip, .banner, .code, .message, .muted"
 
 
-@dataclass
-class Stack:
-    """`gateway` needs no key; `keyed` needs keys and serves its pages below /penstock, as behind a proxy."""
-
-    gateway: GatewayClient
-    keyed: GatewayClient
-    browser: Browser
-    worker: WorkerProcess
-    server: EmbeddedServer
-    folder: Path
-
-    @contextmanager
-    def standstill(self) -> Iterator[None]:
-        """The worker is stopped within the block, so that it claims no job."""
-        self.worker.send(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.worker.send(signal.SIGCONT)
-
-    def open(self) -> None:
-        """Let the item that is held end."""
-        (self.folder / "open").touch()
-
-    def submit(self, *items: int) -> list[str]:
-        return [self.gateway.post("/v1/models/moody/jobs", json=item).json()["id"] for item in items]
-
-    def job(self, id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.gateway.get(f"/v1/jobs/{id}").json()
-        return found
-
-    def failed(self, count: int) -> list[str]:
-        """Submits `count` jobs that fail, and waits for their end."""
-        jobs = self.submit(*range(-1, -1 - count, -1))
-        eventually(lambda: self.queue()["in_flight"] == self.queue()["depth"] == 0, timeout_s=30.0)
-        return jobs
-
-    def queue(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.gateway.get("/v1/queues/moody").json()
-        return found
-
-    @property
-    def url(self) -> str:
-        return str(self.gateway.base_url)
+@pytest.fixture(scope="module")
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardStack]:
+    with dashboard_stack(tmp_path_factory.mktemp("dashboard")) as stack:
+        yield stack
 
 
 @pytest.fixture(scope="module")
-def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack with a store server of its own.
-
-    On the server that the tests share, records that processes of other tests still wrote appeared on the page as a row.
-    """
-    folder = tmp_path_factory.mktemp("dashboard")
-    (folder / "moody.py").write_text(HANDLER)
-    keys = folder / "keys.toml"
-    keys.write_text(READER.toml + BOSS.toml)
-    models = {"moody": {"source": str(folder / "moody.py"), "workers": 1}}
-    env = {"PENSTOCK_KEYS_FILE": str(keys)}
-    with (
-        browsing() as browser,
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        WorkerProcess(server.url, folder, models) as worker,
-        gateway_process(server.url, folder / "state", models=models) as gateway,
-        gateway_process(server.url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
-    ):
-        worker.await_ready()
-        eventually(lambda: gateway.get("/readyz").status_code == 200)
-        yield Stack(gateway, keyed, browser, worker, server, folder)
-
-
-@pytest.fixture(scope="module")
-def screen(stack: Stack) -> Iterator[Watched]:
+def screen(stack: DashboardStack) -> Iterator[Watched]:
     with watched(stack.browser, stack.url) as watch:
         yield watch
 
 
 @pytest.fixture(scope="module")
-def small_screen(stack: Stack) -> Iterator[Watched]:
+def small_screen(stack: DashboardStack) -> Iterator[Watched]:
     with watched(stack.browser, stack.url, **PHONE) as watch:
         yield watch
 
 
-def empty(watch: Watched, stack: Stack) -> None:
+def empty(watch: Watched, stack: DashboardStack) -> None:
     """Leave nothing to the next test: a new page for each test costs the browser a process."""
     watch.page.goto("about:blank")
     watch.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
@@ -143,13 +56,13 @@ def empty(watch: Watched, stack: Stack) -> None:
 
 
 @pytest.fixture
-def watch(screen: Watched, stack: Stack) -> Iterator[Watched]:
+def watch(screen: Watched, stack: DashboardStack) -> Iterator[Watched]:
     yield screen
     empty(screen, stack)
 
 
 @pytest.fixture
-def phone(small_screen: Watched, stack: Stack) -> Iterator[Page]:
+def phone(small_screen: Watched, stack: DashboardStack) -> Iterator[Page]:
     yield small_screen.page
     empty(small_screen, stack)
 
@@ -163,7 +76,7 @@ def number(text: str) -> int:
     return int(re.sub(r"\D", "", text) or 0)
 
 
-def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, page: Page) -> None:
+def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: DashboardStack, page: Page) -> None:
     page.goto("/")
     expect(page.locator("#live")).to_have_text("live")
     row = page.locator("tbody tr")
@@ -180,7 +93,7 @@ def test_the_queues_change_by_themselves_while_jobs_come_and_go(stack: Stack, pa
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
 
 
-def test_a_job_is_followed_to_its_end_and_tells_where_its_time_went(stack: Stack, page: Page) -> None:
+def test_a_job_is_followed_to_its_end_and_tells_where_its_time_went(stack: DashboardStack, page: Page) -> None:
     *_, last = stack.submit(*range(40))
     page.goto(f"/ui/jobs/{last}")
     expect(page.locator(".title .chip").first).to_have_text("succeeded")
@@ -193,7 +106,7 @@ def test_a_job_is_followed_to_its_end_and_tells_where_its_time_went(stack: Stack
     expect(page.get_by_label("Output", exact=True)).to_contain_text('"square": 1521')
 
 
-def test_a_whole_group_of_failed_jobs_is_replayed_in_batches_with_progress(stack: Stack, page: Page) -> None:
+def test_a_whole_group_of_failed_jobs_is_replayed_in_batches_with_progress(stack: DashboardStack, page: Page) -> None:
     jobs = stack.failed(130)
     page.goto("/ui/failed")
     group = page.locator(".group")
@@ -214,7 +127,7 @@ def test_a_whole_group_of_failed_jobs_is_replayed_in_batches_with_progress(stack
     expect(page.locator(".big")).to_have_text("131")
 
 
-def test_one_failed_job_is_replayed_from_its_page_and_the_two_are_linked(stack: Stack, page: Page) -> None:
+def test_one_failed_job_is_replayed_from_its_page_and_the_two_are_linked(stack: DashboardStack, page: Page) -> None:
     [old] = stack.failed(1)
     page.goto(f"/ui/jobs/{old}")
     expect(page.locator(".banner.bad")).to_contain_text("handler_error")
@@ -226,14 +139,14 @@ def test_one_failed_job_is_replayed_from_its_page_and_the_two_are_linked(stack: 
     expect(page.get_by_role("link", name=new)).to_be_visible()
 
 
-def test_without_keys_too_a_form_of_another_site_is_refused(stack: Stack) -> None:
+def test_without_keys_too_a_form_of_another_site_is_refused(stack: DashboardStack) -> None:
     [old] = stack.failed(1)
     for headers in ({}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
         assert stack.gateway.post(f"/ui/jobs/{old}/replay", data={"seen": ""}, headers=headers).status_code == 403
     assert "replayed_as" not in stack.job(old)
 
 
-def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack: Stack, page: Page) -> None:
+def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack: DashboardStack, page: Page) -> None:
     page.goto("/")
     focused = "document.activeElement.textContent.trim()"
     page.keyboard.press("Tab")
@@ -256,7 +169,7 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen_and_kept(stack:
     assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_a_dialog_opens_and_closes_by_keyboard_and_gives_the_focus_back(stack: Stack, page: Page) -> None:
+def test_a_dialog_opens_and_closes_by_keyboard_and_gives_the_focus_back(stack: DashboardStack, page: Page) -> None:
     [old] = stack.failed(1)
     page.goto(f"/ui/jobs/{old}")
     page.locator("#replay").focus()
@@ -287,7 +200,7 @@ def expect_refusal(watch: Watched, path: str) -> None:
         watch.errors = [error for error in watch.errors if "400" not in error]
 
 
-def test_text_stands_out_in_light_and_in_dark(stack: Stack, watch: Watched) -> None:
+def test_text_stands_out_in_light_and_in_dark(stack: DashboardStack, watch: Watched) -> None:
     [old] = stack.failed(1)
     for path in PAGES:
         watch.page.goto(path.format(job=old))
@@ -300,7 +213,7 @@ def test_text_stands_out_in_light_and_in_dark(stack: Stack, watch: Watched) -> N
         expect_refusal(watch, path)
 
 
-def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack, small_screen: Watched, phone: Page) -> None:
+def test_a_phone_shows_every_page_without_scrolling_sideways(stack: DashboardStack, small_screen: Watched, phone: Page) -> None:
     [old] = stack.failed(1)
     stack.submit(*range(60))
     for path in PAGES:
@@ -316,7 +229,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(stack: Stack, small
         expect_refusal(small_screen, path)
 
 
-def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: Stack, phone: Page) -> None:
+def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: DashboardStack, phone: Page) -> None:
     # Regression: the page of a job that was tried again was 456 pixels wide on a phone of 400.
     [job] = stack.submit(0)
     eventually(lambda: stack.job(job)["status"] == "succeeded")
@@ -326,7 +239,7 @@ def test_a_job_with_attempts_and_long_names_fits_a_phone(stack: Stack, phone: Pa
     assert phone.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: Stack, page: Page) -> None:
+def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: DashboardStack, page: Page) -> None:
     jobs = stack.failed(3)
     page.goto("/ui/failed")
     page.get_by_role("button", name="Dismiss").first.click()
@@ -345,7 +258,7 @@ def test_nothing_moves_for_users_who_prefer_reduced_motion(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('#live'), '::before').animationName") == "none"
 
 
-def test_charts_and_the_pinning_plan_are_drawn(stack: Stack, page: Page) -> None:
+def test_charts_and_the_pinning_plan_are_drawn(stack: DashboardStack, page: Page) -> None:
     stack.submit(*range(8))
     page.goto("/ui/models/moody")
     expect(page.locator(".chart canvas")).to_have_count(2)
@@ -356,7 +269,20 @@ def test_charts_and_the_pinning_plan_are_drawn(stack: Stack, page: Page) -> None
     assert number(slot.locator("[data-label=Process]").inner_text()) > 0
 
 
-def test_jobs_are_filtered_turned_and_found_by_id(stack: Stack, page: Page) -> None:
+def test_what_was_learned_of_calls_is_on_the_page_of_the_model(stack: DashboardStack, page: Page) -> None:
+    def learned() -> Any:
+        stack.submit(*range(8))
+        return stack.gateway.get("/v1/models/moody").json()["versions"]["1"].get("calls")
+
+    found = eventually(learned)
+    page.goto("/ui/models/moody")
+    heading = page.get_by_role("heading", name="Learned calls of the model")
+    rows = page.locator("section", has=heading).locator("table.plain").last.locator("tbody tr")
+    expect(rows).not_to_have_count(0)
+    expect(page.locator("section", has=heading)).to_contain_text(f"chosen by {found['measure']}")
+
+
+def test_jobs_are_filtered_turned_and_found_by_id(stack: DashboardStack, page: Page) -> None:
     [old] = stack.failed(1)
     page.goto("/ui/jobs")
     page.get_by_label("Status").select_option("failed")
@@ -370,8 +296,8 @@ def test_jobs_are_filtered_turned_and_found_by_id(stack: Stack, page: Page) -> N
     expect(page.locator("h1")).to_contain_text(old)
 
 
-def test_a_waiting_job_is_cancelled_from_its_page(stack: Stack, page: Page) -> None:
-    with stack.standstill():
+def test_a_waiting_job_is_cancelled_from_its_page(stack: DashboardStack, page: Page) -> None:
+    with stack.worker.standstill():
         *_, last = stack.submit(*range(20))
         page.goto(f"/ui/jobs/{last}")
         page.get_by_role("button", name="Cancel").click()
@@ -379,7 +305,7 @@ def test_a_waiting_job_is_cancelled_from_its_page(stack: Stack, page: Page) -> N
         expect(page.locator(".title .chip").first).to_have_text("cancelled")
 
 
-def test_behind_a_prefix_one_signs_in_with_a_key_and_every_address_stays_below_it(stack: Stack) -> None:
+def test_behind_a_prefix_one_signs_in_with_a_key_and_every_address_stays_below_it(stack: DashboardStack) -> None:
     with watched(stack.browser, str(stack.keyed.base_url)) as watch:
         page = watch.page
         page.goto("/penstock/ui/jobs?status=failed")
@@ -405,7 +331,7 @@ def test_behind_a_prefix_one_signs_in_with_a_key_and_every_address_stays_below_i
         assert {path for path in watch.paths if not path.startswith("/penstock/")} == set()
 
 
-def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: Stack) -> None:
+def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: DashboardStack) -> None:
     with watched(stack.browser, str(stack.keyed.base_url)) as watch:
         page = watch.page
         page.goto("/penstock/ui/login")
@@ -417,7 +343,7 @@ def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: Stack) -> No
         expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
 
 
-def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: Stack, page: Page) -> None:
+def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: DashboardStack, page: Page) -> None:
     page.goto("/")
     expect(page.locator("#live")).to_have_text("live")
     stack.server.stop()

@@ -60,6 +60,12 @@ def test_a_model_without_a_live_worker_is_refused_here_but_queued_there(client: 
     assert client.post("/v1/models/idle/jobs", json={"x": 4}).status_code == 202
 
 
+def test_a_deadline_that_the_model_forbids_is_refused_as_such_although_no_worker_is_there(client: httpx2.Client) -> None:
+    # Regression: the answer was 503 with Retry-After, and the client repeated a request that can never succeed.
+    answer = client.post("/predictions/idle?deadline_s=86399", json={"x": 4})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+
+
 def test_the_deadline_passes_with_a_504_that_names_the_job(client: httpx2.Client, hand: Hand) -> None:
     started = time.monotonic()
     answer = client.post("/predictions/square?deadline_s=0.3", json={"x": 4})

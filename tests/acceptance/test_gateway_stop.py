@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.acceptance.gateway_process import free_port
+from penstock.loadtest.stack import free_port
 
 # The first moment is before the parent has read its settings, the last one after its children listen.
 MOMENTS_S = [0.2, 0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0]

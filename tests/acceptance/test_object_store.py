@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,15 +93,6 @@ class Apart:
         """`penstock run` with the model, as the driver."""
         return run_command(("run", "pad", *arguments, "--json"), folder=self.driver, env=clean_environment() | self.env)
 
-    @contextmanager
-    def standstill(self) -> Iterator[None]:
-        """The worker is stopped within the block, so that it claims no job."""
-        self.worker.send(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.worker.send(signal.SIGCONT)
-
 
 @pytest.fixture(scope="module")
 def apart(has_server: None, s3_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
@@ -180,7 +169,7 @@ def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_n
 
 
 def test_a_job_whose_object_is_gone_fails_and_says_where_it_was_looked_for(apart: Apart) -> None:
-    with apart.standstill():
+    with apart.worker.standstill():
         job = apart.submit(1)
         apart.blobs.delete(f"{job.partition('-')[0]}.in")
     eventually(lambda: apart.status(job) == "failed", timeout_s=60.0)

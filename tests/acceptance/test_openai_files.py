@@ -33,7 +33,7 @@ MODELS = {
 @pytest.fixture(scope="module")
 def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
     env = {"PENSTOCK_RUNS__MAX_FILE_BYTES": str(150 * MIB)}
-    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=env) as client:
+    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=env, cold=True) as client:
         yield client
 
 

@@ -93,7 +93,7 @@ def test_a_replay_owns_its_input_file_and_keeps_it_when_its_origin_is_collected(
         blobs.delete(name)
     assert client.get(f"/v1/jobs/{old}").status_code == 410
     claimed = hand.take()
-    assert (str(claimed.id), claimed.input.blob) == (replayed, f"{claimed.id.serial}.in")
+    assert (str(claimed.id), claimed.input.blob.partition(".")[0]) == (replayed, claimed.id.serial)
     assert blobs.get(claimed.input.blob) == LARGE
 
 
@@ -124,8 +124,12 @@ def test_what_cannot_be_replayed_is_a_conflict_that_says_why(client: httpx2.Clie
 
 def test_an_input_whose_file_is_gone_is_a_conflict(client: httpx2.Client, hand: Hand, folder: Path) -> None:
     old = failed(client, hand, content=LARGE, headers={"content-type": "image/png"})
-    [file] = folder.glob(f"blobs/*/{old.partition('-')[0]}.in")
-    file.unlink()
+    blobs = LocalBlobs(folder / "blobs")
+    [name] = [name for name, _ in blobs.names() if name.startswith(old.partition("-")[0])]
+    blobs.delete(name)
+    [file] = blobs.readable([name])
+    assert file is not None, "its segment is kept to be filled again"
+    file.path.unlink()
     assert client.post(f"/v1/jobs/{old}/replay").json()["code"] == "conflict"
 
 

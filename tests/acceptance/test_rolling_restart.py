@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.acceptance.gateway_process import free_port
+from penstock.loadtest.stack import free_port
 from tests.acceptance.many_clients import Connection
 
 CLIENTS = 16

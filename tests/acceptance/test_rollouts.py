@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,99 +20,15 @@ from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
 from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, started_worker, worker_of
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
 
-CODE = "import time, penstock\n\n@penstock.model\ndef echo(x: int) -> str:\n    time.sleep({1})\n    return 'version {0}'\n"
-# No job ends before the file is there, so that jobs still wait when every gateway refuses the withdrawn version.
-HELD = """
-import os
-import time
-import penstock
-
-@penstock.model
-def echo(x: int) -> str:
-    while not os.path.exists({0!r}):
-        time.sleep(0.01)
-    return 'held'
-"""
-# One job at a time, and none of the model's own before the first.
-SINGLE = {"max_batch_size": 1, "warm_up": False}
-QUICK = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5}
 # The models that the settings name, each for one scene.
 NAMED = ("busy", "named", "broken", "failing", "stray", "waiting")
 
 
-@dataclass
-class Stack:
-    """A worker and a gateway, and the folder that the sources of versions may lie in."""
-
-    client: Client
-    redis_url: str
-    folder: Path
-
-    def ready(self, model: str, version: str) -> bool:
-        return bool(self.client.model(model)["versions"].get(version, {}).get("ready_slots"))
-
-    def load(self, model: str, version: str, source: str, **settings: Any) -> None:
-        """Load a version, and wait until it is ready."""
-        self.client.load_version(model, version, source, settings=settings)
-        eventually(lambda: self.ready(model, version), timeout_s=60.0)
-
-    def answer(self, model: str, version: str = "") -> Any:
-        return self.client.submit(model, 1, version=version).result(60.0)
-
-    def slots(self, model: str) -> list[dict[str, Any]]:
-        return [slot for worker in self.client.workers() for slot in worker["slots"] if slot["model"] == model]
-
-    def slots_of_version(self, model: str, version: str) -> list[dict[str, Any]]:
-        """All slots of the model, if each of them runs this version; otherwise an empty list."""
-        slots = self.slots(model)
-        return slots if {slot["version"] for slot in slots} == {version} else []
-
-    def await_only(self, model: str, version: str) -> list[dict[str, Any]]:
-        return eventually(lambda: self.slots_of_version(model, version), timeout_s=60.0)
-
-    def is_forgotten(self, model: str, version: str) -> bool:
-        """Whether neither the registry nor a rollout has an entry of the version."""
-        with closing(RedisStore(self.redis_url)) as store:
-            info = next((info for info in store.models() if info.name == model), None)
-            rollout = store.rollouts().get(model)
-        return rollout is None and (info is None or version not in info.versions)
-
-    def await_forgotten(self, model: str, version: str) -> None:
-        eventually(lambda: self.is_forgotten(model, version), timeout_s=60.0)
-
-    def hold(self, name: str) -> Path:
-        """A source whose jobs wait until the returned file is there."""
-        gate = self.folder / f"{name}.open"
-        (self.folder / "models" / f"{name}.py").write_text(HELD.format(str(gate)))
-        return gate
-
-
-def sources(folder: Path) -> Path:
-    (folder / "models").mkdir()
-    (folder / "one.py").write_text(CODE.format(1, 0))
-    for version, pause_s in ((2, 0.01), (3, 0)):
-        (folder / "models" / f"v{version}.py").write_text(CODE.format(version, pause_s))
-    (folder / "models" / "broken.py").write_text("raise RuntimeError('no such weights')\n")
-    return folder
-
-
-@contextmanager
-def worker_of(redis_url: str, folder: Path, models: Mapping[str, Any]) -> Iterator[WorkerProcess]:
-    with started_worker(redis_url, folder, models) as worker:
-        worker.await_ready()
-        yield worker
-
-
-def started_worker(redis_url: str, folder: Path, models: Mapping[str, Any]) -> WorkerProcess:
-    settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
-    return WorkerProcess(redis_url, folder / "w", models, **settings)
-
-
 @pytest.fixture(scope="module")
-def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutStack]:
     folder = sources(tmp_path_factory.mktemp("rollouts"))
     models: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in NAMED}
     with (
@@ -124,20 +39,20 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ):
         worker.await_ready()
         eventually(lambda: all(client.model(name)["ready"] for name in NAMED))
-        yield Stack(client, server.url, folder)
+        yield RolloutStack(client, server.url, folder)
 
 
-SCENES: dict[str, Callable[[Stack], None]] = {}
+SCENES: dict[str, Callable[[RolloutStack], None]] = {}
 
 
 @pytest.fixture(scope="module")
-def played(stack: Stack) -> Iterator[dict[str, Future[None]]]:
+def played(stack: RolloutStack) -> Iterator[dict[str, Future[None]]]:
     """All scenes at once, each with a model of its own: most wait until workers forget a version, which takes five seconds."""
     with ThreadPoolExecutor(len(SCENES)) as threads:
         yield {name: threads.submit(scene, stack) for name, scene in SCENES.items()}
 
 
-def at_once(scene: Callable[[Stack], None]) -> Callable[[dict[str, Future[None]]], None]:
+def at_once(scene: Callable[[RolloutStack], None]) -> Callable[[dict[str, Future[None]]], None]:
     """A test that plays its scene beside all others of this kind."""
     SCENES[scene.__name__] = scene
 
@@ -168,7 +83,7 @@ class Caller(threading.Thread):
 
 
 @at_once
-def test_a_new_version_takes_over_under_load_and_no_job_fails(stack: Stack) -> None:
+def test_a_new_version_takes_over_under_load_and_no_job_fails(stack: RolloutStack) -> None:
     callers = [Caller(stack.client.base_url) for _ in range(2)]
     for caller in callers:
         caller.start()
@@ -195,7 +110,7 @@ def test_a_new_version_takes_over_under_load_and_no_job_fails(stack: Stack) -> N
 
 
 @at_once
-def test_a_version_asked_for_by_name_is_gone_once_it_is_unloaded_and_comes_back_with_a_reset(stack: Stack) -> None:
+def test_a_version_asked_for_by_name_is_gone_once_it_is_unloaded_and_comes_back_with_a_reset(stack: RolloutStack) -> None:
     client = stack.client
     stack.load("named", "2", "v2.py")
     client.switch_version("named", "2")
@@ -210,7 +125,7 @@ def test_a_version_asked_for_by_name_is_gone_once_it_is_unloaded_and_comes_back_
 
 
 @at_once
-def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(stack: Stack) -> None:
+def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(stack: RolloutStack) -> None:
     stack.client.load_version("fresh", "1", "v3.py")
     assert eventually(lambda: answered(stack, "fresh"), timeout_s=60.0) == "version 3"
     stack.client.unload_version("fresh", "1")
@@ -220,7 +135,9 @@ def test_a_model_that_no_settings_name_can_be_loaded_and_taken_away_again(stack:
 
 
 @at_once
-def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and_then_it_is_forgotten(stack: Stack) -> None:
+def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and_then_it_is_forgotten(
+    stack: RolloutStack,
+) -> None:
     # A former bug: 46 of 60 jobs stayed queued for ever, and the gateway answered 202 to more jobs for the withdrawn version.
     client, gate = stack.client, stack.hold("waiting")
     stack.load("waiting", "20", "waiting.py", **SINGLE)
@@ -244,7 +161,7 @@ def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and
 
 
 @at_once
-def test_a_version_that_was_unloaded_before_does_not_return_with_a_reset(stack: Stack) -> None:
+def test_a_version_that_was_unloaded_before_does_not_return_with_a_reset(stack: RolloutStack) -> None:
     client = stack.client
     stack.load("stray", "3", "v3.py")
     client.unload_version("stray", "3")
@@ -257,7 +174,7 @@ def test_a_version_that_was_unloaded_before_does_not_return_with_a_reset(stack: 
 
 
 @at_once
-def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its_results_stay(stack: Stack) -> None:
+def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its_results_stay(stack: RolloutStack) -> None:
     client = stack.client
     client.load_version("alone", "1", "v3.py")
     assert eventually(lambda: answered(stack, "alone"), timeout_s=60.0) == "version 3"
@@ -277,7 +194,7 @@ def test_a_model_known_through_its_rollout_alone_disappears_with_a_reset_and_its
 
 
 @at_once
-def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others_are(stack: Stack) -> None:
+def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others_are(stack: RolloutStack) -> None:
     # A former bug: a version without its file was announced as failed while its rollout existed, so the version seemed in use.
     client = stack.client
     client.load_version("failing", "2", "broken.py")
@@ -290,7 +207,7 @@ def test_versions_that_could_not_be_loaded_are_forgotten_after_a_reset_as_others
 
 
 @at_once
-def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(stack: Stack) -> None:
+def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(stack: RolloutStack) -> None:
     stack.client.load_version("uncalled", "1", "v3.py")
     stack.client.reset_model("uncalled")
     with closing(RedisStore(stack.redis_url)) as store:
@@ -298,12 +215,12 @@ def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(
         assert "uncalled" not in store.rollouts()
 
 
-def answered(stack: Stack, model: str) -> str:
+def answered(stack: RolloutStack, model: str) -> str:
     return str(stack.answer(model)) if stack.client.model(model)["ready"] else ""
 
 
 @pytest.fixture
-def unloadable(stack: Stack) -> Client:
+def unloadable(stack: RolloutStack) -> Client:
     """The gateway, once it knows why two versions of `broken` cannot be loaded."""
     client = stack.client
     if list(client.model("broken")["versions"]) == ["1"]:
@@ -345,17 +262,20 @@ OUTSIDE = [
 ]
 
 
-def test_only_files_below_the_folder_of_models_can_be_named(stack: Stack) -> None:
+def test_only_files_below_the_folder_of_models_can_be_named(stack: RolloutStack) -> None:
     for source in OUTSIDE:
         with pytest.raises(InvalidInput, match="relative path"):
             stack.client.load_version("named", "9", source)
     with pytest.raises(InvalidInput, match="cannot be used") as refused:
         stack.client.load_version("named", "9", "v2.py", settings={"max_batch_sise": 2})
     assert refused.value.message.count("max_batch_sise: no such setting") == 1
+    for table in ("env", "secrets"):
+        with pytest.raises(InvalidInput, match="in the settings of its workers only"):
+            stack.client.load_version("named", "9", "v2.py", settings={table: {"LD_PRELOAD": "x.so"}})
 
 
 @pytest.fixture(scope="module")
-def unnamed(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def unnamed(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutStack]:
     """A gateway whose settings name no model: what settings say, it hears from workers alone. The tests start these."""
     folder = sources(tmp_path_factory.mktemp("unnamed"))
     with (
@@ -363,10 +283,10 @@ def unnamed(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         gateway_process(server.url, folder, models={}) as http,
         closing(Client(str(http.base_url))) as client,
     ):
-        yield Stack(client, server.url, folder)
+        yield RolloutStack(client, server.url, folder)
 
 
-def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(unnamed: Stack) -> None:
+def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(unnamed: RolloutStack) -> None:
     client, gate = unnamed.client, unnamed.hold("mortal")
     with worker_of(unnamed.redis_url, unnamed.folder, {"mortal": {"source": str(unnamed.folder / "one.py")}}) as worker:
         unnamed.load("mortal", "20", "mortal.py", **SINGLE)
@@ -392,7 +312,7 @@ def withdraw_workers(redis_url: str) -> None:
             store.withdraw_worker(worker.name)
 
 
-def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(unnamed: Stack) -> None:
+def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(unnamed: RolloutStack) -> None:
     client, folder = unnamed.client, unnamed.folder
     with worker_of(unnamed.redis_url, folder, {"written": {"source": str(folder / "one.py"), "version": "1"}}):
         unnamed.load("written", "2", "v2.py")

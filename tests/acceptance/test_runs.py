@@ -22,6 +22,7 @@ from penstock.run import Run, RunSpec, RunState
 from tests.acceptance.test_cli import COMMAND, Up, clean_environment, started, stopped
 from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
+from tests.warm_process import start
 
 # A row takes 0.2 ms. A row may also kill its process, fail until a file exists, or wait until a file exists, so that a test
 # can stop a run halfway.
@@ -101,9 +102,8 @@ class Background:
     def __init__(self, up: Up, *arguments: str) -> None:
         self.log = up.folder / f"{arguments[arguments.index('-o') + 1]}.log"
         with self.log.open("w") as out:
-            self.process = subprocess.Popen(
-                [*COMMAND, "run", *arguments, "--json"], cwd=up.folder, env=clean_environment(), stdout=out, stderr=out
-            )
+            words = ("run", *arguments, "--json")
+            self.process = start("penstock.cli.main", *words, cwd=up.folder, env=clean_environment(), stdout=out, stderr=out)
 
     @property
     def events(self) -> list[dict[str, Any]]:

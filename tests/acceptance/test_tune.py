@@ -13,8 +13,8 @@ from penstock.cli import exits
 from penstock.tune import candidates, trials
 from penstock.tune.measuring.notebook import Notebook, SearchSubject
 from penstock.tune.result import ConfigurationVerdict, Overheads, from_json
-from tests.acceptance.in_process import entry_point
 from tests.acceptance.test_cli import COMMAND, clean_environment
+from tests.command import called_here
 
 MODEL = """
 import time
@@ -46,11 +46,8 @@ def project(folder: Path) -> Path:
     return folder
 
 
-def test_a_small_space_is_searched_confirmed_and_its_winner_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = project(tmp_path)
-    monkeypatch.chdir(folder)
     # The steps of the search and its stacks are under test, and not how exact a simulation of thousands of jobs is.
     monkeypatch.setattr(candidates, "_JOBS", 300)
     monkeypatch.setattr(trials, "_JOBS", 300)
@@ -58,8 +55,8 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(
     overheads = Overheads(claim_s=0.0002, feed_s=0.0002, request_s=0.004, per_item_s=0.001, per_batch_s=0.001)
     _remember(folder, overheads)
     written = ("--write", "penstock.toml", "--report", "result.json", "--resume", "state.jsonl", "--price-per-hour", "3.6")
-    with entry_point(monkeypatch, capsys) as penstock:
-        done = penstock("tune", "paced", "--slo", "p99=10s", "--min-rate", str(RARE), *TINY, *written, "--json")
+    words = ("tune", "paced", "--slo", "p99=10s", "--min-rate", str(RARE), *TINY, *written, "--json")
+    done = called_here(*words, cwd=folder, env=clean_environment())
     result = from_json(done.stdout.encode())
     assert (folder / "result.json").read_bytes().strip() == done.stdout.strip().encode()
     winner = result.winner

@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.access import digest_of, new_secret
+from penstock.loadtest.stack import free_port
 from tests.compose.load import Work
 from tests.compose.stack import BUILD_ARGS, ROOT, Refused, Stack, docker, missing_tool
 
@@ -126,10 +127,3 @@ def _own_address() -> str:
             return ""
         address: str = probe.getsockname()[0]
         return "" if address.startswith("127.") else address
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

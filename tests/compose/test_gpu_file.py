@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from penstock import Client
-from tests.compose.conftest import free_port, image_of, make_stack
+from penstock.loadtest.stack import free_port
+from tests.compose.conftest import image_of, make_stack
 from tests.compose.stack import FILES, GPU_EXTRA, Refused, Stack, docker
 
 pytestmark = pytest.mark.compose

@@ -17,17 +17,21 @@ from penstock.broker.blobs.objects import ObjectBlobs
 from penstock.broker.blobs.places import open_blobs
 from penstock.errors import Gone, InternalError
 from penstock.job import BlobPlace, new_serial
+from penstock.workers.child.input_files import with_data
+from penstock.workers.ipc.frames import Item
 
 Open = Callable[[], BlobStore]
 
 
-@pytest.fixture(params=["folder", "objects in memory", "objects on a disk", "objects behind S3"])
+@pytest.fixture(params=["folder", "shared folder", "objects in memory", "objects on a disk", "objects behind S3"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Return a function that opens the same blob store each time."""
     place, copies = tmp_path / "blobs", tmp_path / "copies"
     match request.param:
         case "folder":
-            return lambda: LocalBlobs(place)
+            return lambda: LocalBlobs(place, segments=True)
+        case "shared folder":
+            return lambda: LocalBlobs(place, segments=False)
         case "objects in memory":
             memory = MemoryStore()
             return lambda: ObjectBlobs(memory, Copies(copies), place="memory")
@@ -49,7 +53,10 @@ def input_name() -> str:
 def read(blobs: BlobStore, name: str) -> bytes | None:
     """Read a blob as a child process does, which deletes nothing."""
     [file] = blobs.readable([name])
-    return file.path.read_bytes() if file else None
+    if file is None:
+        return None
+    [item] = with_data([Item("image/png", path=str(file.path), offset=file.offset, length=file.length, checksum=file.checksum)])
+    return None if item.is_missing else item.data
 
 
 def test_what_was_put_is_got_back_whole(blobs: BlobStore) -> None:
@@ -79,6 +86,28 @@ def test_several_are_put_at_once_and_all_are_there(blobs: BlobStore) -> None:
     assert {name: blobs.get(name) for name, _ in given} == dict(given)
     files = blobs.readable([name for name, _ in given])
     assert [file.path.read_bytes() if file else None for file in files] == [data for _, data in given]
+
+
+def test_what_was_appended_is_known_by_a_name_that_begins_with_its_serial(opened: Open) -> None:
+    given = [(input_name(), os.urandom(size)) for size in (1, 4_096, 100_000, 3_000_000)]
+    given.append((f"{new_serial()}.9f86d081.out", b"output"))
+    names = opened().append_all(given)
+    assert [name.partition(".")[0] for name in names] == [name.partition(".")[0] for name, _ in given]
+    blobs = opened()
+    assert [blobs.get(name) for name in names] == [read(blobs, name) for name in names] == [data for _, data in given]
+    assert [blobs.peek(name, 2) for name in names] == [(data[:2], len(data)) for _, data in given]
+    assert {name: -1.0 <= age_s < 60.0 for name, age_s in blobs.names()} == dict.fromkeys(names, True)
+
+
+def test_what_was_appended_and_deleted_is_listed_no_more_and_its_neighbours_stay(blobs: BlobStore) -> None:
+    first, second, third = blobs.append_all([(input_name(), os.urandom(50_000)) for _ in range(3)])
+    kept = blobs.get(second)
+    for _ in range(2):
+        blobs.delete_all([first, third])
+    assert [name for name, _ in blobs.names()] == [second]
+    assert blobs.get(second) == kept
+    blobs.delete(second)
+    assert list(blobs.names()) == []
 
 
 def test_a_look_shows_the_beginning_and_how_much_there_is(blobs: BlobStore) -> None:
@@ -120,7 +149,11 @@ def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_fault(blobs: BlobSto
 
 
 @pytest.mark.parametrize(
-    "name", ["", "../etc/passwd", "/etc/passwd", "a/../b.in", "0" * 26 + ".in/../x", "0" * 26 + ".in\n", "STORE"]
+    "name",
+    [
+        *("", "../etc/passwd", "/etc/passwd", "a/../b.in", "0" * 26 + ".in/../x", "0" * 26 + ".in\n", "STORE"),
+        *("0" * 26 + ".in@../../ab.0.1.1.00000000", "0" * 26 + ".in@abcdabcd.0.1.1", "0" * 26 + ".in@abcdabcd.0.1.1.0000000\n"),
+    ],
 )
 def test_a_name_that_could_leave_the_place_is_refused(blobs: BlobStore, name: str) -> None:
     for call in (blobs.get, blobs.delete, lambda name: blobs.readable([name]), lambda name: blobs.put(name, b"")):

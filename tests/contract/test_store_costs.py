@@ -128,12 +128,15 @@ def lease_holders(queue: ModelQueue, count: int) -> list[str]:
 
 @contextmanager
 def subscribed(client: Any, workers: Sequence[str]) -> Iterator[None]:
+    channels = [f"ps:worker:{worker}" for worker in workers]
     with ExitStack() as opened:
         pubsub = opened.enter_context(client.pubsub())
-        pubsub.subscribe(*(f"ps:worker:{worker}" for worker in workers))
+        pubsub.subscribe(*channels)
         for _ in workers:
             assert pubsub.get_message(timeout=10.0)
         yield
+    # The store notices only after a moment that a connection was closed.
+    eventually(lambda: not any(count for _, count in client.pubsub_numsub(*channels)))
 
 
 def test_five_hundred_workers_are_looked_for_once_and_not_by_each_of_them(queue: ModelQueue, client: Any) -> None:

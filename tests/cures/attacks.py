@@ -44,7 +44,7 @@ ATTACKS = (
     ),
     Cure(
         "A12",
-        "workers/slot/child_process.py",
+        "workers/slot/child_environment.py",
         "and not _SECRET.search(name)",
         "",
         ("tests/unit/workers/slot/test_child_process.py::test_a_secret_does_not_pass_by_way_of_an_allowed_prefix",),
@@ -218,9 +218,16 @@ ATTACKS = (
         (f"{_SECURITY}/test_owners.py::test_an_owner_at_its_quota_is_told_when_to_come_back_and_others_are_served",),
     ),
     Cure(
+        "A41",
+        "workers/slot/child_process.py",
+        "return [self._mask.text(line) for line in said] if self._mask else said",
+        "return said",
+        ("tests/integration/test_worker_environment.py::test_the_child_has_its_variables_and_nobody_else_sees_a_secret",),
+    ),
+    Cure(
         "F33",
         "gateway/asgi/wire.py",
-        "while len(body) <= limit:",
+        "while taken <= limit:",
         "while True:",
         (f"{_SECURITY}/test_wire.py::test_a_body_of_100_mib_is_refused_without_being_kept",),
     ),

@@ -43,7 +43,7 @@ FAULTS = (
         "",
         fault="F5-late",
     ),
-    Cure("F6", _SUPERVISOR, "elif not self._is_hung and now > self._limit_at(self._child):", "elif False:", fault="F6"),
+    Cure("F6", _SUPERVISOR, "if not self._is_hung and now > self._limit_at(self._child):", "if False:", fault="F6"),
     Cure(
         "F7",
         _SUPERVISOR,
@@ -53,7 +53,7 @@ FAULTS = (
     ),
     Cure(
         "F8",
-        "workers/child/stage_call.py",
+        "workers/child/calls/halving.py",
         "return self._run(values[:middle]) + self._run(values[middle:])",
         "return [refused.failure] * len(values)",
         fault="F8",
@@ -147,7 +147,7 @@ FAULTS = (
         "        return error",
         fault="F23",
     ),
-    Cure("F24", "broker/blobs/files.py", "            self._path.unlink()\n", "            pass\n", fault="F24"),
+    Cure("F24", "broker/blobs/segment_writer.py", "        path.unlink()\n", "        pass\n", fault="F24"),
     Cure("F25", "broker/store/connection.py", "            self._break(failure)\n", "", fault="F25"),
     Cure(
         "F26",
@@ -159,12 +159,12 @@ FAULTS = (
     Cure(
         "F27", "gateway/models/registry.py", "return await self._store.now()", 'return __import__("time").time()', fault="F27"
     ),
-    Cure("F29", "gateway/models/admission.py", "if waiting and expected_s + safety_s > deadline_s:", "if False:", fault="F29"),
+    Cure("F29", "gateway/models/admission.py", "if expected_s + safety_s > deadline_s:", "if False:", fault="F29"),
     Cure(
         "F31",
         "gateway/asgi/wire.py",
-        "    body = bytearray()\n",
-        '    body = bytearray(b"x" * limit)\n    body.clear()\n',
+        "    parts: list[bytes] = []\n",
+        '    kept = b"x" * limit\n    parts: list[bytes] = []\n    assert kept\n',
         fault="F31",
     ),
     Cure(
@@ -199,4 +199,19 @@ FAULTS = (
         fault="F39-freeze",
     ),
     Cure("F40", f"{_SLOT}/batcher.py", "IDLE_POLL_S = 1.0", "IDLE_POLL_S = 60.0", fault="F40"),
+    Cure("F41", f"{_LUA}/presence.lua", "      gone[#gone + 1] = worker\n", "", fault="F41"),
+    Cure(
+        "F41-freeze",
+        f"{_SLOT}/claims.py",
+        "message.nonce, asked_at=since, now=now)",
+        "message.nonce, asked_at=now, now=now)",
+        fault="F41-freeze",
+    ),
+    Cure(
+        "F41-drain",
+        f"{_SLOT}/claims.py",
+        "            self._end_offer(now, is_draining=is_draining)\n",
+        "",
+        fault="F41-drain",
+    ),
 )

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import psutil
 
+from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.asker import Asker, Question
 from tests.faults.face import HttpFace
 from tests.faults.memory import MemoryWatch, members
 from tests.faults.processes import Group
-from tests.faults.server import Server, free_port
+from tests.faults.server import Server
 
 MODEL = "rows"
 SOURCE = f"{Path(__file__).resolve().parent / 'rows_model.py'}:Rows"

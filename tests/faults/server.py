@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,17 +13,11 @@ from pathlib import Path
 import redis
 
 from penstock.broker.server.embedded import find_server
+from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.shims import Fsync, build, read_notes
 
 UNLIMITED = resource.RLIM_INFINITY
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:

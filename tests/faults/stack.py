@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.loadtest.stack import free_port
 from tests.contract.dumps import Dump, RedisDump
 from tests.eventually import eventually
 from tests.faults.asker import Asker, Question, echo_question
@@ -22,7 +24,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.memory import USUAL_GROWTH_MIB, MemoryWatch, members
 from tests.faults.processes import Group
 from tests.faults.proxy import Proxy
-from tests.faults.server import Server, free_port
+from tests.faults.server import Server
 
 MODEL = "echo"
 SOURCE = f"{Path(__file__).resolve().parent / 'echo.py'}:Echo"
@@ -32,7 +34,8 @@ SOURCE = f"{Path(__file__).resolve().parent / 'echo.py'}:Echo"
 class Plan:
     """What differs between faults. `model` holds entries of the model's table, `options` those of its handler.
 
-    `excused` are error codes that the fault may give to an innocent prediction; `growth_mib` is what a process may grow by.
+    `excused` are error codes that the fault may give to an innocent prediction; `growth_mib` is what a process may grow by;
+    `variables` are further environment variables of all processes.
     """
 
     workers: int = 1
@@ -45,6 +48,7 @@ class Plan:
     server: Mapping[str, str] = field(default_factory=dict)
     excused: frozenset[str] = frozenset()
     growth_mib: float = USUAL_GROWTH_MIB
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stack:
@@ -145,8 +149,8 @@ class Stack:
         return {name.decode(): int(value) for name, value in found.items()}
 
     def blobs(self) -> list[str]:
-        """Return the files of payloads; the file that marks whose folder it is does not count."""
-        return [str(path) for path in (self.folder / "state" / "blobs").glob("[0-9a-f][0-9a-f]/*")]
+        """Return the names of the payloads that are not in a record."""
+        return [name for name, _ in LocalBlobs(self.folder / "state" / "blobs").names()]
 
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-4_000:] for path in sorted(self.folder.glob("*.log")))
@@ -183,12 +187,13 @@ class Stack:
             "PENSTOCK_WORKER__BEAT_S": str(self.plan.beat_s),
             "PENSTOCK_WORKER__GRACE_S": str(self.plan.grace_s),
             "PENSTOCK_WORKER__MODEL_DIR": SOURCE.rpartition("/")[0],
-            "PENSTOCK_MODELS": json.dumps({MODEL: self._table()}),
+            "PENSTOCK_MODELS": json.dumps({MODEL: self.table()}),
             "PENSTOCK_DIE_WITH_PARENT": "1",
+            **self.plan.variables,
             **settings,
         }
 
-    def _table(self) -> dict[str, Any]:
+    def table(self) -> dict[str, Any]:
         options = {"log": str(self.folder / "executions.log"), **self.plan.options}
         # Predictions are kept until the store is looked at: a record that goes meanwhile would look like a fault.
         return {"source": SOURCE, "threads": 1, "sync_result_ttl_s": 3_600, "options": options, **self.plan.model}

@@ -40,15 +40,16 @@ class FailingLibrary:
         self.store = RedisStore(url, source=SOURCE)
         self.store.load_functions()
         self._redis = redis.Redis.from_url(url)
+        self._suffix, _ = library(SOURCE)
 
     def close(self) -> None:
-        self._redis.function_delete(f"penstock_{library(SOURCE)[0]}")
+        self._redis.function_delete(f"penstock_{self._suffix}")
         self._redis.close()
         self.store.close()
 
     def arm(self, fail_at: int = 0, *, for_good: bool = False) -> int:
         """Fail at this command, counted from 1 (0: at none); returns how many were called since the last call of this."""
-        return int(self._redis.fcall(f"penstock_arm_{library(SOURCE)[0]}", 0, fail_at, "1" if for_good else ""))
+        return int(self._redis.fcall(f"penstock_arm_{self._suffix}", 0, fail_at, "1" if for_good else ""))
 
     @contextmanager
     def failing(self, fail_at: int, *, for_good: bool) -> Iterator[None]:

@@ -41,5 +41,4 @@ class ShardClient(JobClient):
         assert found is not None
         payload = found[1]
         assert payload is not None
-        path = self.blobs.local_path(payload.blob) if payload.blob else None
-        return decode_outcome(path.read_bytes() if path else payload.data)
+        return decode_outcome(self.blobs.get(payload.blob) if payload.blob else payload.data)

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, LeaseRenewal, NewJob, Settled
+from penstock.broker.store.notifications import handed_over
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from tests.contract.dumps import Dump, RedisDump, dump_memory
@@ -55,8 +56,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.client = redis.Redis.from_url(url)
         self.views: dict[str, tuple[JobState, Any]] = {}
         self.nonces = (f"nonce{n}" for n in count())
+        self.offers: dict[str, ClaimRequest] = {}
+        self.listen()
+
+    def listen(self) -> None:
+        """Be slot w1, which hears what is handed to it. A subscription ends with the server that has it."""
+        self.slots = self.client.pubsub(ignore_subscribe_messages=True)
+        self.slots.subscribe("ps:worker:w1")
+        # The subscription is confirmed before anything is published; the confirmation itself is no message.
+        assert self.slots.get_message(timeout=5.0) is None
 
     def teardown(self) -> None:
+        self.slots.close()
         keys = [
             *self.client.scan_iter(f"ps:{{{self.model}}}:*", count=1000),
             *self.client.scan_iter(f"penstock.{{{self.model}}}*"),
@@ -111,7 +122,16 @@ class StoreMachine(RuleBasedStateMachine):
             call=call,
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
+        self.follow_hand_over()
         return JobId(*answer.id)
+
+    def follow_hand_over(self) -> None:
+        """A submit that serves the offer of a slot is the submit and that slot's claim in one: the twin makes the claim."""
+        self.client.publish("ps:worker:w1", "end")
+        texts = iter(lambda: self.slots.get_message(timeout=5.0)["data"], b"end")
+        for text in filter(lambda text: text[:1] == b"h", texts):
+            nonce, claim = handed_over(text[1:], self.model)
+            assert _timeless(claim) == _timeless(self.twin.claim(self.offers[nonce]))
 
     @rule(
         target=leases,
@@ -137,6 +157,16 @@ class StoreMachine(RuleBasedStateMachine):
         claim = self.both(lambda store: store.claim(ask))
         assert claim.reason == "solo" or all(job.call is not Call.SHARD for job in claim.jobs)
         return multiple(*((worker, job) for job in claim.jobs))
+
+    @rule(limit=st.sampled_from([1, 2]), min_slack_s=st.sampled_from([0.0, 1_500.0]), lease_s=now_or_never)
+    def offer(self, limit: int, min_slack_s: float, lease_s: float) -> None:
+        """Slot w1, which listens, asks and would take what comes next; slot w2 never does."""
+        nonce = next(self.nonces)
+        ask = ClaimRequest(
+            self.model, "1", "w1", nonce, limit=limit, min_slack_s=min_slack_s, lease_s=lease_s, max_wait_s=0.0, offer=True
+        )
+        self.offers[nonce] = ask
+        self.both(lambda store: store.claim(ask))
 
     @rule(target=leases, worker=workers, lease_s=now_or_never)
     def claim_shard(self, worker: str, lease_s: float) -> Any:
@@ -232,14 +262,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     def keep_views(self, dump: Dump) -> None:
         """I2, I8: the view of a final job stays the same until the job is collected."""
-        for serial, job in dump.jobs.items():
-            if job.state.final:
-                found = self.store.result(JobId(serial, self.model))
-                assert found is not None
-                view = self.views.setdefault(serial, (job.state, found))
-                assert view == (job.state, found)
-            else:
-                assert serial not in self.views, f"{serial} was {self.views[serial][0]} and is {job.state}"
+        for serial in self.views.keys() & dump.jobs.keys():
+            assert dump.jobs[serial].state.final, f"{serial} was {self.views[serial][0]} and is {dump.jobs[serial].state}"
+        final = [serial for serial, job in dump.jobs.items() if job.state.final]
+        for serial, found in zip(final, self.store.results([JobId(serial, self.model) for serial in final]), strict=True):
+            assert found is not None
+            state = dump.jobs[serial].state
+            assert self.views.setdefault(serial, (state, found)) == (state, found)
 
 
 def walk(make: Callable[[], StoreMachine], how: settings) -> None:

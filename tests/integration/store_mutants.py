@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.broker.run_contract import Runs
@@ -11,6 +12,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
+from tests.contract import test_store_hand_over as handing
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
 from tests.contract import test_store_settle as settling
@@ -40,6 +42,14 @@ class Mutant:
 
 def by_finish(test: Callable[[ModelQueue, settling.Settling], None]) -> Callable[[ModelQueue], None]:
     return lambda queue: test(queue, ModelQueue.finish)
+
+
+def by_slot(test: Callable[[ModelQueue, handing.Listener], None]) -> Callable[[ModelQueue], None]:
+    def check(queue: ModelQueue) -> None:
+        with closing(handing.Listener(queue, "w1")) as slot:
+            test(queue, slot)
+
+    return check
 
 
 def by_run(test: Callable[[Runs], None]) -> Callable[[ModelQueue], None]:
@@ -323,4 +333,20 @@ SHARDS = [
     ),
 ]
 
-MUTANTS = [*RUNS, *SHARDS, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
+HAND_OVER = [
+    Mutant(
+        "jobs go to a slot that does not hear",
+        "guard:heard",
+        "    if sent then return true end",
+        handing.test_a_slot_that_does_not_listen_gets_nothing_and_the_job_is_as_new,
+    ),
+    Mutant("an offer is used twice", "guard:once", "", by_slot(handing.test_an_offer_is_used_once)),
+    Mutant(
+        "who asks without offering is given jobs",
+        "guard:offer",
+        "",
+        by_slot(handing.test_a_slot_that_asks_again_keeps_its_offer_and_one_that_asks_without_ends_it),
+    ),
+]
+
+MUTANTS = [*RUNS, *SHARDS, *HAND_OVER, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import Ending, GiveBack, NewJob
@@ -10,6 +11,7 @@ from penstock.broker.store import ops
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobState, Payload
 from tests.contract.model_queue import STAMP, ModelQueue
+from tests.contract.test_store_hand_over import Listener
 
 LARGE = Payload("application/json", b'"' + b"x" * 200 + b'"')
 Act = Callable[[], object]
@@ -27,6 +29,21 @@ def submit(queue: ModelQueue) -> Act:
         queue.new(replay_of=failed.id, foreign=b"a message"),
     ]
     return lambda: queue.store.submit(jobs)
+
+
+def submit_to_a_waiting_slot(queue: ModelQueue) -> Act:
+    """A slot has left an offer; it listens until the test's client is closed."""
+    with closing(Listener(queue, "w1")):
+        queue.claim("w1", offer=True)
+    listener = Listener(queue, "w2")
+    queue.claim("w2", limit=2, offer=True)
+    jobs = [queue.new(input=LARGE), queue.new(owner="a"), queue.new()]
+
+    def act() -> None:
+        with closing(listener):
+            queue.store.submit(jobs)
+
+    return act
 
 
 def claim(queue: ModelQueue) -> Act:
@@ -136,6 +153,7 @@ def watch(queue: ModelQueue) -> Act:
 
 SCENARIOS: list[Callable[[ModelQueue], Act]] = [
     submit,
+    submit_to_a_waiting_slot,
     claim,
     claim_in_one_line,
     claim_a_suspect,

@@ -7,7 +7,8 @@ from pathlib import Path
 from benchmarks.peers.catalogue import peers_named
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.environments import requirements_mark
-from benchmarks.peers.table import ratio, rows
+from benchmarks.peers.key_figures import ratio
+from benchmarks.peers.table import rows
 from benchmarks.peers.turn import LoadLengths
 from benchmarks.peers.workloads import NOOP, Workload
 
@@ -32,7 +33,9 @@ def test_servers_are_started_checked_loaded_and_ended_and_one_that_is_not_set_up
     assert result["failed"] == []
     assert set(result["peers"]) == {"penstock", "celery"}
     assert "setup mosec" in result["absent"]["mosec"]
-    assert all(line["workloads"][NOOP]["rps"] > 0 for line in result["peers"].values())
+    measured = [line["workloads"][NOOP] for line in result["peers"].values()]
+    assert all(found["rps"] > 0 and found["cpu_us"] > 0 and found["memory_mib"] > 0 for found in measured)
+    assert result["cpu_us_per_noop"] > 0
     assert {name: line["version"] for name, line in result["peers"].items()} == {n: version(n) for n in ("penstock", "celery")}
     assert ratio(result, "celery", NOOP)
     assert len(rows(result, NOOP)) == 2

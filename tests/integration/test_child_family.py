@@ -78,7 +78,7 @@ def started(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     child = ChildProcess(ModelSpec("m", source, warm_up=False), Pin((), 1), max_batch_size=1)
-    eventually(lambda: any(isinstance(frame, Ready) for frame in child.receive()), timeout_s=60.0)
+    eventually(lambda: any(isinstance(frame, Ready) for frame in child.wire.receive()), timeout_s=60.0)
     eventually(lambda: all((folder / name).exists() for name in NAMES), timeout_s=60.0)
     return child, [int((folder / name).read_text()) for name in NAMES]
 

@@ -183,7 +183,7 @@ def test_the_faulty_handler_fails_only_the_item_told_to() -> None:
     )
     first, raised, failed, last = answers(outcome)
     assert (first, last) == (1, 4)
-    assert raised == Failed("handler_error", "ValueError: bad item 2")
+    assert raised == Failed("handler_error", "ValueError: bad item 2", kinds=("ValueError", "Exception"))
     assert failed == Failed("refused", "refused 3")
 
 

@@ -42,7 +42,9 @@ class DurableMachine(StoreMachine):
         assert self.server.check()
         self.store.close()
         self.store = self.connect()
+        self.slots.close()
         self.client.connection_pool.disconnect()
+        self.listen()
 
 
 @pytest.fixture

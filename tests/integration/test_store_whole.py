@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from penstock.broker.records import Ending
+from penstock.broker.store.sync import RedisStore
 from penstock.job import JobId, JobState
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants, check_jobs
@@ -45,9 +46,10 @@ def fresh_queue(failing: FailingLibrary, client: redis.Redis) -> ModelQueue:
     return ModelQueue(failing.store, model, RedisDump(client, model).dump)
 
 
-def final_views(queue: ModelQueue) -> Views:
+def final_views(store: RedisStore, queue: ModelQueue) -> Views:
     """What a reader sees of each job that has ended. A success always has its output."""
-    found = {serial: queue.store.result(JobId(serial, queue.model)) for serial in queue.dump().jobs}
+    jobs = list(queue.dump().jobs)
+    found = dict(zip(jobs, store.results([JobId(serial, queue.model) for serial in jobs]), strict=True))
     ended = {serial: view for serial, view in found.items() if view is not None and view[0].state.final}
     outputs = [view[1] for view in ended.values() if view[0].state is JobState.SUCCEEDED]
     assert all(output in (OUTPUT, LARGE) for output in outputs), "a success without its output"
@@ -91,13 +93,13 @@ def fail_everywhere(
     for fail_at in count(1):
         queue = fresh_queue(failing, client)
         act = scenario(queue)
-        before = final_views(queue)
+        before = final_views(failing.store, queue)
         if not act_and_fail(failing, act, fail_at, for_good=for_good):
             return
-        seen = final_views(queue)
+        seen = final_views(failing.store, queue)
         mend(queue)
         kept = {**before, **seen}
-        now = final_views(queue)
+        now = final_views(failing.store, queue)
         assert {serial: view for serial, view in kept.items() if serial in now} == {
             serial: view for serial, view in now.items() if serial in kept
         }, f"an end was retracted after a failure at command {fail_at}"

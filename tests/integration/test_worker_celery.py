@@ -248,7 +248,7 @@ def depth(address: str) -> int:
 
 def test_the_celery_command_starts_the_same_worker(fresh_redis: str, tmp_path: Path) -> None:
     process = WorkerProcess(fresh_redis, tmp_path, {MODEL: MODELS[MODEL]})
-    process.command = (sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
+    process.command = ("celery", "-A", "penstock.broker.celery_app", "worker", "--loglevel=INFO")
     with process, closing(JobClient(fresh_redis, MODEL)) as client:
         assert process.await_ready().startswith("penstock@")
         [job] = client.await_final(client.submit({"do": "echo", "tag": 1}))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +20,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.job import Job, JobId, Payload, new_job_id
 from penstock.model_spec import Limits
 from tests.eventually import eventually
+from tests.warm_process import Process, start
 
 HANDLERS = Path(__file__).resolve().parents[1] / "handlers"
 FAULTY = str(HANDLERS / "faulty.py")
@@ -75,8 +74,8 @@ class WorkerProcess:
             **{f"PENSTOCK_WORKER__{name.upper()}": str(value) for name, value in settings.items()},
             **(env or {}),
         }
-        self.command: Sequence[str] = (sys.executable, "-m", "penstock.workers")
-        self._process: subprocess.Popen[bytes] | None = None
+        self.command: Sequence[str] = ("penstock.workers",)
+        self._process: Process | None = None
         self._slots = sum(int(table.get("workers", 1)) for table in models.values())
         self._url = url
 
@@ -89,17 +88,24 @@ class WorkerProcess:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            self._process = start(*self.command, env=self._env, stdout=log, stderr=log, start_new_session=True)
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Process:
         assert self._process is not None
         return self._process
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    @contextmanager
+    def standstill(self) -> Iterator[None]:
+        """The worker is stopped within the block, so that it claims no job; its children are not."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
 
     def kill(self) -> None:
         """Send SIGKILL to the whole process group, as a host does that runs out of memory or power."""

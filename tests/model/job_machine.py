@@ -83,6 +83,34 @@ def steps(world: World, rules: Rules) -> Iterator[Step]:
         yield from _worker(world, rules, who)
 
 
+def representative(world: World, rules: Rules) -> World:
+    """Return the one of all worlds like this one that a search looks at: no action and no invariant tells them apart.
+
+    Workers that change places make no difference, and a nonce is compared with others and nothing else: any other number would
+    do. A bare epoch is counted on from, so it keeps its number.
+    """
+    job, disk, seen = world.job, world.disk, world.seen
+    given = (job.token, job.final_token, disk.token, disk.final_token, seen[1] if seen else 0, *world.held)
+    counted = _counted if rules.nonce else tuple
+    names = min(counted(given), counted((*given[:5], given[6], given[5])))
+    if names == given and world.popper < 1:
+        return world
+    return world._replace(
+        job=job._replace(token=names[0], final_token=names[1]),
+        disk=disk._replace(token=names[2], final_token=names[3]),
+        seen=(seen[0], names[4]) if seen else None,
+        held=(names[5], names[6]),
+        # Who has popped the job and not recorded it holds no token.
+        popper=-1 if world.popper < 0 else names[5:].index(0),
+    )
+
+
+def _counted(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the tokens with new names: numbers in the order in which they stand here; 0 stays no token."""
+    names = {0: 0}
+    return tuple([names.setdefault(token, len(names)) for token in tokens])
+
+
 def broken(world: World) -> str:
     """Return the first invariant that does not hold, or ""."""
     job = world.job

@@ -19,7 +19,8 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import ClaimRequest, GiveBack, NewJob, SubmitStatus
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Payload, Priority, new_job_id
-from tests.acceptance.gateway_process import GatewayClient, free_port, gateway_process
+from penstock.loadtest.stack import free_port
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.faults.server import Server
 from tests.integration.worker_process import WorkerProcess
@@ -182,9 +183,12 @@ def ended(stack: Stack, model: str) -> int:
     return sum(stack.store.stats(model).ended.values())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack after all steps of `tell`; its processes still run."""
+    """The stack after all steps of `tell`; its processes still run.
+
+    They end with the module: Prometheus scrapes and evaluates as long as it runs, a tenth of a core.
+    """
     folder = tmp_path_factory.mktemp("watched")
     server = Server(folder / "store", fsync="everysec")
     ports = {"penstock-gateway": [free_port()], "penstock-worker": [free_port()]}

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from tests.acceptance.gateway_process import free_port
+from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 
 LOGIN = ("watcher", "a-password-for-tests")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.acceptance.gateway_process import free_port
+from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 
 FILES = Path(__file__).parents[2] / "compose"

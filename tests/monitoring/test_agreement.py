@@ -1,18 +1,34 @@
-"""Depth, age, ends and latency in /v1/queues, Prometheus and Flower agree with the ledger of the submitted jobs."""
+"""Depth, age, ends and latency in /v1/queues, Prometheus and Flower agree with the ledger of the submitted jobs.
+
+The same stack has data for every query of the Grafana dashboards: with work, failures and a crash.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from functools import partial
 
 import pytest
 
 from penstock.broker.celery_app import queue_name
 from tests.eventually import eventually
+from tests.monitoring.boards import BOARDS, QUERIES
 from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack
 from tests.monitoring.flower import tasks
+from tests.monitoring.prometheus import RULES
 
 BOTH = ("left", "right")
 STATUSES = ("succeeded", "failed", "cancelled", "expired")
+# The metrics that have no data in this stack, with the reason.
+EMPTY = {
+    "penstock_device_memory_used_bytes": "no GPU",
+    "penstock_device_memory_total_bytes": "no GPU",
+    "penstock_device_utilization_ratio": "no GPU",
+    "penstock_lease_losses_total": "no worker lost its leases",
+}
+# `$__rate_interval` is a variable of Grafana; two minutes cover all steps of the stack. The model `right` had a crash.
+VARIABLES = {"$__rate_interval": "2m", "$model": "right"}
 
 
 def test_thousands_of_jobs_wait_in_three_priorities_of_two_models(told: Stack) -> None:
@@ -115,3 +131,54 @@ def test_flower_knows_the_worker_and_has_figures_of_its_own(told: Stack) -> None
     figures = told.flower.get("/metrics").text
     assert f'flower_worker_online{{worker="{worker}"}} 1.0' in figures
     assert f'flower_task_runtime_seconds_count{{task="penstock.infer.timed",worker="{worker}"}} 4.0' in figures
+
+
+def substituted(expr: str) -> str:
+    for name, value in VARIABLES.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+@pytest.mark.parametrize(("board", "panel", "expr"), QUERIES, ids=[f"{board}: {panel}" for board, panel, _ in QUERIES])
+def test_a_query_has_data(told: Stack, board: str, panel: str, expr: str) -> None:
+    expr = substituted(expr)
+    assert "$" not in expr
+
+    def numbers() -> list[float]:
+        return [float(sample["value"][1]) for sample in told.prometheus.query(expr)]
+
+    if any(metric in expr for metric in EMPTY):
+        assert numbers() == [], "there is data, so it need not stand in EMPTY"
+    else:
+        eventually(lambda: any(not math.isnan(number) for number in numbers()))
+
+
+def test_the_list_of_models_to_choose_from_has_them(told: Stack) -> None:
+    [variable] = [entry for entry in BOARDS["model"]["templating"]["list"] if entry["name"] == "model"]
+    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+    assert asked
+    found = told.prometheus.get(f"label/{asked[2]}/values", **{"match[]": asked[1]})
+    assert found == ["left", "right", "timed"]
+
+
+def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
+    groups = told.prometheus.get("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {rule["health"] for rule in rules} == {"ok"}, [rule for rule in rules if rule["health"] != "ok"]
+    written = sum(
+        len(re.findall(r"^      - (?:record|alert): ", path.read_text("utf-8"), re.MULTILINE)) for path in RULES.glob("*.yml")
+    )
+    assert len(rules) == written
+
+
+def test_every_recording_has_data(told: Stack) -> None:
+    names = set(re.findall(r"record: (\S+)", (RULES / "recording.yml").read_text("utf-8")))
+    for name in names:
+        assert eventually(partial(told.prometheus.query, name)), name
+
+
+def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
+    alerts = 'ALERTS{alertstate="firing"}'
+    # The rule looks back over minutes. If a scrape was missed, one evaluation has no data, and a later one fires.
+    firing = eventually(lambda: (found := told.prometheus.values(alerts, "alertname")).keys() >= {"PenstockDeadJobs"} and found)
+    assert not firing.keys() & {"PenstockStoreDown", "PenstockTargetDown", "PenstockNoReadySlot", "PenstockRedisMemory"}

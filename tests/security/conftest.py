@@ -20,8 +20,9 @@ def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gateway(redis_url: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    """One gateway with keys, which all tests of this folder share."""
-    with gateway_log.open("wb") as log, keyed_gateway(redis_url, tmp_path_factory.mktemp("keyed"), log=log) as client:
+    """One gateway with keys, which all tests of this folder share. The memory that it takes is its own, as in a real one."""
+    folder = tmp_path_factory.mktemp("keyed")
+    with gateway_log.open("wb") as log, keyed_gateway(redis_url, folder, log=log, cold=True) as client:
         yield client
 
 

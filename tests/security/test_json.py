@@ -89,7 +89,7 @@ def test_numbers_that_share_a_hash_cost_no_more_than_others() -> None:
     never hashes a number of a client.
     """
     prime = 2**61 - 1
-    crafted = [number * prime for number in range(10_000)]
+    crafted = [number * prime for number in range(4_000)]
     body = ("[" + ",".join(map(str, crafted)) + "]").encode()
     schema = {"type": "array", "items": {"type": "number"}}
     validator = jsonschema_rs.validator_for(schema)

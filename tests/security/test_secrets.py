@@ -68,7 +68,8 @@ def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> N
 
 
 def test_no_secret_is_on_a_command_line(redis_url: str, tmp_path: Path) -> None:
-    with gateway_process(redis_url, tmp_path, models=MODELS, processes=2, env={"PENSTOCK_KEYS": ALICE.toml}) as client:
+    env = {"PENSTOCK_KEYS": ALICE.toml}
+    with gateway_process(redis_url, tmp_path, models=MODELS, processes=2, env=env, cold=True) as client:
         family = [psutil.Process(client.process.pid), *psutil.Process(client.process.pid).children(recursive=True)]
         words = " ".join(" ".join(process.cmdline()) for process in family)
         assert len(family) == 3

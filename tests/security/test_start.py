@@ -15,8 +15,8 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.errors import ConfigError, NotFound, Unauthorized, WrongRole
+from penstock.loadtest.stack import free_port
 from penstock.settings.keys import access_rule
-from tests.acceptance.gateway_process import free_port
 from tests.acceptance.test_cli import COMMAND, SQUARE, Up, clean_environment, listening, started, stopped
 from tests.security.keyed import ALICE, BOB, BOSS, KEYS, READER, keyed_gateway
 

@@ -257,10 +257,12 @@ def test_a_flood_of_form_fields_or_part_headers_is_refused_at_once(gateway: Gate
     many = b"".join(b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n' for _ in range(5_000)) + b"--b--\r\n"
     spent = psutil.Process(gateway.process.pid).cpu_times
     before = spent()
+    # A form is one input, so the path for many inputs takes none.
+    of_parts = 415 if path.endswith(":batch") else 400
     for body, media, status in (
         (flood, "application/x-www-form-urlencoded", 415),
-        (parts, "multipart/form-data; boundary=b", 400),
-        (many, "multipart/form-data; boundary=b", 400),
+        (parts, "multipart/form-data; boundary=b", of_parts),
+        (many, "multipart/form-data; boundary=b", of_parts),
     ):
         answer = gateway.post(filled(path), content=body, headers={**ALICE.header, "content-type": media})
         assert answer.status_code == status, answer.text

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 
 from penstock.errors import HandlerLoadError, PenstockError
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import LearnedCalls, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, Item, LoadFailed, Ready
 from penstock.workers.slot.child_process import ChildProcess
@@ -32,9 +32,10 @@ class MeasuredChild:
         self.ready: Ready | None = None
         self.under_way: dict[int, int] = {}
         self.last_lines: list[str] = []
+        self.learned: LearnedCalls | None = None
 
     def give(self, items: Sequence[Item]) -> None:
-        number = self.process.run(items)
+        number = self.process.in_flight.run(items)
         self.under_way[number] = len(items)
 
 
@@ -80,7 +81,7 @@ class Children:
 
     def _read_frames(self, child: MeasuredChild, on_done: Callable[[MeasuredChild, BatchDone], None]) -> None:
         try:
-            frames = child.process.receive()
+            frames = child.process.wire.receive()
         except ChildGone:
             self._read_log(child)
             raise ChildLost(f"its process {self._how_it_ended(child)}{_tail(child)}") from None
@@ -97,6 +98,7 @@ class Children:
                 raise ChildLost(f"its device fails every call: {message}")
             case BatchDone():
                 child.under_way.pop(frame.batch, None)
+                child.learned = frame.learned or child.learned
                 on_done(child, frame)
 
     def _read_log(self, child: MeasuredChild) -> None:

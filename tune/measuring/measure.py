@@ -84,6 +84,7 @@ class BatchTimer:
                 memory_bytes=max(child.process.resident_bytes() for child in children.members),
                 device_memory_bytes=(_used(meter, pins[0]) - before) // workers if pins[0].uuid else 0,
                 load_s=ready.load_s,
+                calls=children.members[0].learned,
             )
         return EngineMeasurement(measured, tuple(answers), ready.max_batch_size, inputs)
 

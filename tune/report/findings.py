@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.model_spec import LearnedCalls
 from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, Figures, Goal, TuneResult
-from penstock.words import UNKNOWN, milliseconds, number, per_second
+from penstock.words import UNKNOWN, duration, milliseconds, number, per_second
 
 CASE_COLUMNS = (
     "model",
@@ -24,6 +25,7 @@ CASE_COLUMNS = (
     "figures",
 )
 _RUNTIMES = {"onnx": "ONNX Runtime", "torch": "torch", "tensorrt": "TensorRT", "auto": "the file's own runtime"}
+_CALL_SIZES = 6
 _ORDER = {
     ConfigurationVerdict.WINNER: 0,
     ConfigurationVerdict.CONFIRMED: 1,
@@ -72,6 +74,21 @@ def served(choice: Choice) -> str:
     runs += "" if engine.compile == "off" else f", compiled ({engine.compile})"
     runs += "" if engine.threads is None else f", {engine.threads} {'thread' if engine.threads == 1 else 'threads'} each"
     return f"{size} in {workers} on {engine.device}, {runs}{_waiting(choice)}"
+
+
+def learned_calls(result: TuneResult) -> str:
+    """What the winner's engine was found to do with batches; empty if its calls are quick, or few ran."""
+    winner = result.winner
+    known = [one.calls for one in result.measured if winner and one.engine == winner.choice.engine and one.calls]
+    return calls_in_words(known[0]) if known else ""
+
+
+def calls_in_words(calls: LearnedCalls) -> str:
+    """`calls of 4 items on average, chosen by padded cost: 64 takes 2 ms, 256 takes 7 ms`; of many sizes some."""
+    step = max(1, -(-len(calls.run_s) // _CALL_SIZES))
+    some = [*calls.run_s[:-1:step], *calls.run_s[-1:]]
+    times = ", ".join(f"{number(size)} takes {duration(seconds)}" for size, seconds in some)
+    return f"calls of {number(calls.items_per_call)} items on average, chosen by {calls.measure}: {times}"
 
 
 def _waiting(choice: Choice) -> str:

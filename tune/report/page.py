@@ -94,7 +94,7 @@ def _tables(result: TuneResult) -> Iterable[TextTable]:
     yield TextTable(
         "Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons"
     )
-    columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift")
+    columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
     rows = [_engine(measured) for measured in result.measured[:_MOST_ENGINES]]
     yield TextTable("What was measured of each engine", columns, rows, look="cards")
     yield TextTable("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
@@ -104,14 +104,15 @@ def _tables(result: TuneResult) -> Iterable[TextTable]:
 def _engine(measured: Measured) -> tuple[str, ...]:
     name, workers = measured.engine.label, str(measured.workers)
     if not measured.times:
-        return (f"{name}: {measured.error or 'not measured'}", workers, *[UNKNOWN] * 5)
+        return (f"{name}: {measured.error or 'not measured'}", workers, *[UNKNOWN] * 6)
     ordered = sorted(measured.times, key=lambda time: time.size)
     alone, full = (
         f"{number((time.preprocess_s + time.inference_s + time.postprocess_s) * 1e3)} ms" for time in (ordered[0], ordered[-1])
     )
     memory = measured.device_memory_bytes or measured.memory_bytes
     largest = f"{full} for {ordered[-1].size}"
-    return name, workers, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift)
+    calls = f"{number(measured.calls.items_per_call)}, by {measured.calls.measure}" if measured.calls else UNKNOWN
+    return name, workers, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift), calls
 
 
 def _drift(found: Drift | None) -> str:

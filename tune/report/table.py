@@ -7,6 +7,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
+from penstock.tune.report.findings import learned_calls
 from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Figures, TuneResult
 from penstock.words import milliseconds, number, per_second, percent, size
 
@@ -27,6 +28,8 @@ def print_result(result: TuneResult, console: Console) -> None:
         say(f"winner: {winner.choice.label}", "bold green")
         say(f"  {winner.why}")
         say(f"  {_rerun(winner)}")
+        if calls := learned_calls(result):
+            say(f"  {calls}")
     if result.capacity:
         say(capacity_line(result.capacity), "bold")
     for note in result.notes:

@@ -11,7 +11,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import BatchStamp, Claim, Ending, NewJob
@@ -19,6 +19,9 @@ from penstock.job import JobId, JobState, Payload
 from penstock.model_spec import ModelSpec
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
+from penstock.workers.child.calls.cuts import Bounds
+from penstock.workers.child.calls.planner import Plan, Planner
+from penstock.workers.child.calls.run import Pace
 from penstock.workers.slot.batch import ChildLoad
 from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.latency import Latency
@@ -43,14 +46,17 @@ class SimulatedBatch:
     ready_at: float
     fresh: bool
     began_at: float = 0.0
+    plan: Plan = field(default_factory=lambda: Plan([]))
 
 
 class SimulatedSlot:
     """One slot and its child: at most one batch runs, and at most one waits behind it."""
 
-    def __init__(self, name: str, batcher: Batcher) -> None:
+    def __init__(self, name: str, batcher: Batcher, planner: Planner) -> None:
         self.name = name
         self.batcher = batcher
+        self.planner = planner
+        self.pace = Pace()
         self.claims: deque[Claim] = deque()
         # Batches before inference, the batch in inference, and batches that only have to be postprocessed.
         self.waiting: deque[SimulatedBatch] = deque()
@@ -64,6 +70,15 @@ class SimulatedSlot:
     def busy(self) -> ChildLoad:
         size = len(self.claims[0].jobs) if self.claims else 0
         return ChildLoad(len(self.claims), size, self.since, alone=any(claim.reason == "solo" for claim in self.claims))
+
+    def on_ran(self, batch: SimulatedBatch) -> None:
+        """As the child learns (`Calls`)."""
+        if self.pace.is_slow:
+            self.planner.on_batch(batch.plan, batch.run.inference_s)
+        self.pace.on_batch(batch.run.inference_s)
+
+    def wish(self) -> int:
+        return self.planner.wish() if self.pace.is_slow else 0
 
 
 class Simulation:
@@ -116,12 +131,15 @@ class Simulation:
     def _slot(self, name: str) -> SimulatedSlot:
         latency = Latency()
         limit = self._scenario.policy.max_batch_size
+        planner = Planner(Bounds(limit))
         for size in [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]:
-            latency.observe(size, self._scenario.device.draw(size, self._random).inference_s)
+            run_s = self._scenario.device.draw(size, self._random).inference_s
+            latency.observe(size, run_s)
+            planner.on_ran(size, (), run_s)
         spec = ModelSpec(_MODEL, "", _VERSION, self._scenario.policy)
         batcher = Batcher(spec, latency, worker=lambda: name, new_nonce=lambda: str(next(self._nonces)), lease_s=1e9)
         batcher.peers = self._scenario.workers - 1
-        return SimulatedSlot(name, batcher)
+        return SimulatedSlot(name, batcher, planner)
 
     def _arrive(self) -> None:
         id = JobId(f"{next(self._numbers):026}", _MODEL)
@@ -156,10 +174,10 @@ class Simulation:
         self._at(slot.ask_at, "ask", slot)
 
     def _take(self, slot: SimulatedSlot, claim: Claim) -> None:
-        run = self._scenario.device.draw(len(claim.jobs), self._random)
+        plan, run = self._calls(slot, len(claim.jobs))
         given_at = self._now + self._scenario.costs.claim_s
         slot.prepared_at = max(given_at + self._scenario.costs.feed_s, slot.prepared_at) + run.preprocess_s
-        slot.waiting.append(SimulatedBatch(claim, run, given_at, slot.prepared_at, fresh=not slot.claims))
+        slot.waiting.append(SimulatedBatch(claim, run, given_at, slot.prepared_at, fresh=not slot.claims, plan=plan))
         if not slot.claims:
             slot.since = self._now
         slot.claims.append(claim)
@@ -167,6 +185,19 @@ class Simulation:
             self._at(slot.prepared_at, "ready", slot)
         else:
             self._start(slot)
+
+    def _calls(self, slot: SimulatedSlot, size: int) -> tuple[Plan, BatchSeconds]:
+        """The batch in the calls that the child would make of it, and its seconds."""
+        if not slot.pace.is_slow:
+            return Plan([list(range(size))]), self._scenario.device.draw(size, self._random)
+        plan = slot.planner.plan(size, (), may_try=not slot.batcher.is_urgent)
+        runs = [self._scenario.device.draw(len(places), self._random) for places in plan.calls]
+        for places, run in zip(plan.calls, runs, strict=True):
+            slot.planner.on_ran(len(places), (), run.inference_s)
+        if len(runs) == 1:
+            return plan, runs[0]
+        whole = self._scenario.device.draw(size, self._random)
+        return plan, replace(whole, inference_s=sum(run.inference_s for run in runs))
 
     def _start(self, slot: SimulatedSlot) -> None:
         if slot.running is not None or not slot.waiting or slot.waiting[0].ready_at > self._now:
@@ -191,7 +222,8 @@ class Simulation:
         batch = slot.leaving.popleft()
         claim = slot.claims.popleft()
         feed_s = batch.began_at - batch.given_at if batch.fresh else None
-        slot.batcher.on_ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s)
+        slot.on_ran(batch)
+        slot.batcher.on_ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s, wish=slot.wish())
         endings = [Ending(job.id, job.token, JobState.SUCCEEDED) for job in claim.jobs]
         self._store.finish(endings, worker=slot.name, stamp=BatchStamp(size=len(endings), reason=claim.reason))
         self._listener.on_batch(claim, batch.run.inference_s, now=self._now)

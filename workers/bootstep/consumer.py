@@ -1,4 +1,4 @@
-"""Where Celery's consumer would start to take messages: the step in its place, and the remote command that shows what runs.
+"""Where Celery's consumer would start to take messages: the step in its place, and the remote commands that are ours.
 
 The slots claim their jobs themselves. They belong to the pool and not to this step, because Celery restarts its consumer
 whenever its connection breaks, and that must not stop a batch.
@@ -10,9 +10,11 @@ import time
 from typing import Any
 
 from celery import bootsteps
-from celery.worker.control import inspect_command
+from celery.worker import control
+from celery.worker.control import control_command, inspect_command
 
 from penstock.workers.bootstep.pool import DevicePool
+from penstock.workers.fleet.fleet import Fleet
 from penstock.workers.telemetry.task_events import TASK_PREFIX
 
 
@@ -22,17 +24,36 @@ class ClaimStep(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.events:Events", "celery.worker.consumer.tasks:Tasks")
 
     def start(self, c: Any) -> None:
-        if isinstance(c.pool, DevicePool) and c.pool.fleet is not None:
-            c.pool.fleet.events.follow(c)
+        if fleet := _fleet(c):
+            fleet.follow(c)
 
     def stop(self, c: Any) -> None:
         """Nothing to do: the pool's `close` and `stop` end the work."""
+
+    def info(self, c: Any) -> dict[str, Any]:
+        """What `inspect stats` and Flower show as `total`. Celery's own counter stays at 0, since it runs no task."""
+        fleet = _fleet(c)
+        return {"total": {f"{TASK_PREFIX}{model}": count for model, count in fleet.ended().items() if count}} if fleet else {}
+
+
+def _fleet(consumer: Any) -> Fleet | None:
+    return consumer.pool.fleet if isinstance(consumer.pool, DevicePool) else None
+
+
+@control_command()
+def enable_events(state: Any) -> Any:
+    """Tell worker(s) to send task-related events."""
+    answer = control.enable_events(state)
+    # The feed follows at once: the next beat, which asks every observer again, may be seconds away.
+    if fleet := _fleet(state.consumer):
+        fleet.follow(state.consumer)
+    return answer
 
 
 @inspect_command(name="active", alias="dump_active")
 def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
     """List of jobs currently being executed."""
-    fleet = getattr(state.consumer.pool, "fleet", None)
+    fleet = _fleet(state.consumer)
     slots = fleet.slots if fleet is not None else []
     # Batches carry monotonic moments, and Celery's readers expect Unix time.
     epoch = time.time() - time.monotonic()

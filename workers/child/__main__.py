@@ -18,13 +18,14 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
 from penstock.workers.child import confinement, warmup
+from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
 
 
-def _load(order: LoadModel) -> tuple[Loaded, Ready]:
+def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
     began = time.monotonic()
     loaded = load(
         order.source,
@@ -37,27 +38,33 @@ def _load(order: LoadModel) -> tuple[Loaded, Ready]:
         runtime=order.runtime,
         max_batch_size=order.max_batch_size,
     )
-    warm = _warm_up(loaded, order, loaded.context.max_batch_size)
+    calls = Calls(loaded)
+    warm = _warm_up(loaded, order, calls)
     info = loaded.info()
-    return loaded, Ready(
-        load_s=time.monotonic() - began,
-        provider=loaded.provider,
-        description=info.description,
-        accepts=info.accepts,
-        schemas=(info.input_schema, info.output_schema),
-        warm=list(warm.runs),
-        warm_origin=warm.origin,
-        warm_note=warm.note,
-        max_batch_size=loaded.attributes.max_batch_size,
-        max_wait_s=loaded.attributes.max_wait_s,
-        fits=warm.fits,
+    return (
+        loaded,
+        calls,
+        Ready(
+            load_s=time.monotonic() - began,
+            provider=loaded.provider,
+            description=info.description,
+            accepts=info.accepts,
+            schemas=(info.input_schema, info.output_schema),
+            warm=list(warm.runs),
+            warm_origin=warm.origin,
+            warm_note=warm.note,
+            max_batch_size=loaded.attributes.max_batch_size,
+            max_wait_s=loaded.attributes.max_wait_s,
+            fits=warm.fits,
+        ),
     )
 
 
-def _warm_up(loaded: Loaded, order: LoadModel, limit: int) -> warmup.WarmUp:
+def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
-    return warmup.warm_up(loaded, warmup.sizes(limit, order.runtime.batch_buckets), budget_s=order.warm_budget_s)
+    sizes = warmup.sizes(loaded.context.max_batch_size, order.runtime.batch_buckets)
+    return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
 
 
 def _limit_resources(order: LoadModel) -> None:
@@ -84,7 +91,7 @@ def main(argv: list[str]) -> int:
     if not confinement.hide():
         sys.stdout.write(f"This kernel has no Landlock: model code can read the secrets below {confinement.SECRETS}.\n")
     try:
-        loaded, ready = _load(order)
+        loaded, calls, ready = _load(order)
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
         wire.write(LoadFailed(_message(error)))
         return 1
@@ -95,7 +102,7 @@ def main(argv: list[str]) -> int:
     sizes = ShardSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
     if ready.fits is not None:
         sizes.cap(ready.fits)
-    Pipeline(wire, ProgressPage(page_fd), loaded, sizes).serve()
+    Pipeline(wire, ProgressPage(page_fd), loaded, sizes, calls).serve()
     return 0
 
 

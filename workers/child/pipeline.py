@@ -15,16 +15,18 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
+from penstock.workers.child.calls.halving import DeviceFault
+from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.input_files import with_data
 from penstock.workers.child.output_sizes import unsent
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.child.stage_call import DeviceFault
-from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, Item, RunBatch, RunShard
+from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, RunBatch, RunShard
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 if TYPE_CHECKING:
@@ -104,6 +106,11 @@ class DeviceQueue(Generic[T]):
             return self._bulk.popleft()
         return self._online.popleft()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the next `take` has something to return."""
+        return not self._tokens.empty()
+
     def on_online_ended(self, at: float, *, run_s: float) -> None:
         """An online batch has run. Called by the thread that takes."""
         self._linger_until = at + min(_LINGER_MOST_S, _LINGER_SHARE * run_s)
@@ -127,6 +134,9 @@ class DeviceQueue(Generic[T]):
         self._tokens.put(None)
 
 
+# To wake a thread and hand it the interpreter takes about this long on an idle machine.
+_AT_ONCE_S = 0.0001
+
 CRASH_EXIT = 70
 _DEVICE_EXIT = 71
 
@@ -139,24 +149,43 @@ Ran = Work | BatchDone
 class Pipeline:
     """Serves one supervisor, over `wire`, with one loaded model."""
 
-    def __init__(self, wire: ChildWire, page: ProgressPage, loaded: Loaded, sizes: ShardSizes) -> None:
+    def __init__(self, wire: ChildWire, page: ProgressPage, loaded: Loaded, sizes: ShardSizes, calls: Calls) -> None:
         self._wire = wire
         self._page = page
         self._loaded = loaded
-        self._shards = ShardPipeline(loaded, page.shards, sizes)
+        self._calls = calls
+        self._shards = ShardPipeline(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
+        # How much the main thread gave to the writing one, and how much of it that one has put out: each counts alone.
+        self._handed_on = self._put_out_count = 0
+        # What completing and writing took per item, the last time.
+        self._item_s = float("inf")
 
     def serve(self) -> None:
         """Until the supervisor says stop or is gone; a batch that was begun is finished and sent."""
         writer = _start_thread(self._write)
         _start_thread(self._read)
         while (work := self._device_queue.take()) is not None:
-            self._ran.put(ran := self._run(work))
+            ran = self._run(work)
+            if isinstance(ran, Flow) and self._is_written_at_once(ran):
+                self._put_out(ran)
+                continue
+            self._handed_on += 1
+            self._ran.put(ran)
             if isinstance(ran, DeviceFault):
                 break
         self._ran.put(None)
         writer.join()
+
+    def _is_written_at_once(self, flow: Flow) -> bool:
+        """D71: whether this thread writes the outcomes sooner than it could wake another one, and keeps nothing waiting.
+
+        A handler's own postprocess stays in one thread.
+        """
+        if self._loaded.postprocess is not None or self._device_queue.has_work or self._handed_on != self._put_out_count:
+            return False
+        return flow.size * self._item_s < _AT_ONCE_S
 
     # The thread that reads and prepares.
 
@@ -178,13 +207,13 @@ class Pipeline:
     def _prepare(self, frame: RunBatch) -> Flow | DeviceFault:
         began_at = time.monotonic()
         self._page.mark(frame.batch, Stage.DECODING, began_at)
-        items = [_with_data(item) if item.path else item for item in frame.items]
+        items = with_data(frame.items) if any(item.path for item in frame.items) else frame.items
         files_s = time.monotonic() - began_at
         try:
-            flow = runner.prepare(self._loaded, items)
+            flow = runner.prepare(self._loaded, items, self._calls)
         except DeviceFault as fault:
             return fault
-        flow.batch, flow.profile_dir = frame.batch, frame.profile_dir
+        flow.batch, flow.profile_dir, flow.may_try = frame.batch, frame.profile_dir, not frame.urgent
         flow.decode_s += files_s
         flow.ready_at = time.monotonic()
         self._page.mark(frame.batch, Stage.DECODED, flow.ready_at)
@@ -209,11 +238,11 @@ class Pipeline:
         if self._page.is_recalled(flow.batch):
             return BatchDone(flow.batch, [], began_at, began_at, 0.0, 0.0, 0.0)
         if profile:
-            profile.run(lambda: runner.infer(self._loaded, flow))
+            profile.run(lambda: runner.infer(self._loaded, flow, self._calls))
         else:
-            runner.infer(self._loaded, flow)
+            runner.infer(self._loaded, flow, self._calls)
         ended_at = time.monotonic()
-        self._shards.on_online_ran(flow.inference_s, ended_at)
+        self._shards.online_runs.append((flow.inference_s, ended_at))
         self._device_queue.on_online_ended(ended_at, run_s=flow.inference_s)
         self._page.mark(flow.batch, Stage.RAN, ended_at)
         if profile:
@@ -235,13 +264,20 @@ class Pipeline:
 
     def _write(self) -> None:
         while (ran := self._ran.get()) is not None:
-            try:
-                frame = self._completed(ran)
-            except DeviceFault as fault:
-                self._give_up(fault)
-                return
-            if frame is not None:
-                self._send(frame)
+            self._put_out(ran)
+            self._put_out_count += 1
+
+    def _put_out(self, ran: Ran) -> None:
+        # Of this thread alone: what other programs on the core take says nothing about the outcomes.
+        began = time.thread_time()
+        try:
+            frame = self._completed(ran)
+        except DeviceFault as fault:
+            self._give_up(fault)
+        if frame is not None:
+            self._send(frame)
+        if isinstance(ran, Flow):
+            self._item_s = (time.thread_time() - began) / ran.size
 
     def _send(self, frame: FromChild) -> None:
         try:
@@ -263,14 +299,10 @@ class Pipeline:
                 return ran
         raise ran
 
-    def _give_up(self, fault: DeviceFault) -> None:
+    def _give_up(self, fault: DeviceFault) -> NoReturn:
         """Exit at once: what libraries do at a normal exit may wait for the device for ever."""
         self._wire.write(DeviceLost(fault.message, fault.broken))
         os._exit(_DEVICE_EXIT)
-
-
-def _with_data(item: Item) -> Item:
-    return Item(item.content_type, Path(item.path).read_bytes(), call=item.call)
 
 
 def _start_thread(work: Callable[[], None]) -> Thread:

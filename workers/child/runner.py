@@ -6,21 +6,31 @@ Pure except for the handler's own code: no Redis, no Celery, no files, and time 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from penstock.errors import InvalidInput, UnsupportedMedia
-from penstock.handlers.contract import NOT_EXPLAINABLE, Failure, failure_of
+from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
 from penstock.job import Call
+from penstock.model_spec import LearnedCalls
+from penstock.workers.child.calls.halving import raise_if_fatal
+from penstock.workers.child.calls.run import Calls, call_stage
 from penstock.workers.child.output_sizes import MOST_BYTES, bounded
 from penstock.workers.child.shard_rows import read_rows, write_rows
-from penstock.workers.child.stage_call import call_stage, raise_if_fatal
-from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output, output_bytes
+from penstock.workers.ipc.frames import (
+    INPUT_MISSING,
+    INPUT_MISSING_CODE,
+    BatchDone,
+    Failed,
+    Item,
+    Outcome,
+    Output,
+    output_bytes,
+)
 
 Clock = Callable[[], float]
 
@@ -29,9 +39,9 @@ Clock = Callable[[], float]
 class Flow:
     """A batch or micro-batch between two stages. The thread that has it changes it in place; each thread hands it to the next.
 
-    `values` are those of the items still in play, whose places are `live`; the other items have `failed`. Items at the places
-    `to_explain` leave the flow before `inference`, and their explanations are in `explained`. The pipeline sets the moments
-    (monotonic): `ready_at`: preprocessed; `began_at` and `ended_at`: on the device.
+    `values` are those of the items still in play, whose places are `live`, and whose `costs` are given where they matter; the
+    other items have `failed`. Items at the places `to_explain` leave the flow before `inference`, and their explanations are in
+    `explained`. The pipeline sets the moments (monotonic): `ready_at`: preprocessed; `began_at` and `ended_at`: on the device.
     """
 
     size: int
@@ -45,6 +55,11 @@ class Flow:
     inference_s: float = 0.0
     largest_ok: int | None = None
     padding: float | None = None
+    costs: list[float] = field(default_factory=list)
+    may_try: bool = True
+    calls: int = 0
+    wish: int = 0
+    learned: LearnedCalls | None = None
     batch: int = 0
     profile_dir: str = ""
     ready_at: float = 0.0
@@ -61,59 +76,58 @@ class RowsOutcome(NamedTuple):
     largest_ok: int | None
 
 
-def run_batch(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> BatchDone:
+def run_batch(loaded: Loaded, items: Sequence[Item], *, calls: Calls | None = None, clock: Clock = perf_counter) -> BatchDone:
     """All three steps in a row."""
-    flow = prepare(loaded, items, clock=clock)
-    infer(loaded, flow, clock=clock)
+    calls = calls or Calls(loaded)
+    flow = prepare(loaded, items, calls, clock=clock)
+    infer(loaded, flow, calls, clock=clock)
     return complete(loaded, flow, clock=clock)
 
 
-def prepare(loaded: Loaded, items: Sequence[Item], *, clock: Clock = perf_counter) -> Flow:
+def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock = perf_counter) -> Flow:
     """Read the inputs, which the items hold as `data`, and preprocess them. An input that cannot be read fails alone."""
     began = clock()
     to_explain = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
     flow = Flow(len(items), [_read(loaded, item) for item in items], range(len(items)), to_explain=to_explain)
-    return _preprocessed(loaded, flow, began=began, clock=clock)
+    return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
-def prepare_rows(loaded: Loaded, media: str, rows: Sequence[Any], *, clock: Clock = perf_counter) -> Flow:
+def prepare_rows(loaded: Loaded, media: str, rows: Sequence[Any], calls: Calls, *, clock: Clock = perf_counter) -> Flow:
     """The same for rows of a shard (`penstock.shard`)."""
     began = clock()
     flow = Flow(len(rows), read_rows(loaded.codec, media, list(rows), refusal), range(len(rows)))
-    return _preprocessed(loaded, flow, began=began, clock=clock)
+    return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
-def _preprocessed(loaded: Loaded, flow: Flow, *, began: float, clock: Clock) -> Flow:
+def _preprocessed(loaded: Loaded, flow: Flow, calls: Calls, *, began: float, clock: Clock) -> Flow:
     read = clock()
     _sift(flow, flow.values)
-    _advance(flow, loaded.preprocess, "preprocess")
+    costs = calls.costs_before(flow.values, flow.live)
+    _advance(flow, loaded.preprocess, "preprocess", most=loaded.context.max_batch_size)
+    flow.costs = calls.costs_after(flow.values, flow.live, costs)
     flow.decode_s, flow.preprocess_s = read - began, clock() - read
     return flow
 
 
-def infer(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> None:
-    """Run the device stage on the items that `prepare` left in play."""
+def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_counter) -> None:
+    """Run the device stage on the items that `prepare` left in play, in calls of items that cost alike."""
     began = clock()
     if flow.to_explain:
         _explain(loaded, flow)
-    _advance(flow, loaded.inference, "inference")
+    if flow.values:
+        learn = not flow.profile_dir
+        done = calls.run(flow.values, flow.costs, clock, may_try=flow.may_try, learn=learn)
+        _note_largest(flow, done.largest_ok)
+        flow.padding, flow.calls = done.padding, done.calls
+        flow.wish, flow.learned = calls.wish(), calls.news()
+        _sift(flow, done.outputs)
     flow.inference_s = clock() - began
-    flow.padding = _padding(loaded) if flow.values else None
-
-
-def _padding(loaded: Loaded) -> float | None:
-    """The handler's figure for the batch just run. A fault of the handler costs the figure and not the batch."""
-    try:
-        return loaded.padding_ratio()
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        sys.stderr.write(f"padding_ratio raised {type(error).__name__}: {error}\n")
-        return None
 
 
 def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> BatchDone:
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
-    _advance(flow, loaded.postprocess, "postprocess")
+    _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
     outcomes = _placed(flow, [_written(value) for value in flow.values])
     if sum(map(output_bytes, outcomes)) > MOST_BYTES:
         outcomes = bounded(outcomes)
@@ -129,13 +143,16 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
         decode_s=flow.decode_s,
         padding=flow.padding,
         device_wait_s=flow.device_wait_s,
+        calls=flow.calls,
+        wish=flow.wish,
+        learned=flow.learned,
     )
 
 
 def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> RowsOutcome:
     """Postprocess, make plain values or bytes of the outputs, and put every row back in its place."""
     began = clock()
-    _advance(flow, loaded.postprocess, "postprocess")
+    _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
     outputs = write_rows(flow.values, _unwritable)
     if flow.failed:
         by_place = {**flow.failed, **dict(zip(flow.live, outputs, strict=True))}
@@ -149,6 +166,8 @@ def _explain(loaded: Loaded, flow: Flow) -> None:
     asking = [(place, value) for place, value in pairs if place in flow.to_explain]
     rest = [(place, value) for place, value in pairs if place not in flow.to_explain]
     alone = Flow(flow.size, [value for _, value in asking], [place for place, _ in asking])
+    if flow.costs:
+        flow.costs = [cost for place, cost in zip(flow.live, flow.costs, strict=True) if place not in flow.to_explain]
     _advance(alone, loaded.explain or _not_explainable, "explain")
     flow.values, flow.live = [value for _, value in rest], [place for place, _ in rest]
     flow.failed = {**flow.failed, **alone.failed}
@@ -161,6 +180,8 @@ def _not_explainable(values: list[Any]) -> list[Failure]:
 
 
 def _read(loaded: Loaded, item: Item) -> Any:
+    if item.is_missing:
+        return Failure(INPUT_MISSING, INPUT_MISSING_CODE)
     try:
         return loaded.codec.decode(item.content_type, item.data)
     except Exception as error:  # noqa: BLE001 - see `refusal`
@@ -188,7 +209,7 @@ def _unwritable(error: Exception) -> Failure:
 
 def failed(failure: Failure) -> Failed:
     """A handler's `Failure` as the supervisor gets it."""
-    return Failed(failure.code, failure.message, failure.retryable)
+    return Failed(failure.code, failure.message, failure.retryable, failure.kinds)
 
 
 def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:
@@ -200,14 +221,23 @@ def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:
     return [by_place[place] for place in range(flow.size)]
 
 
-def _advance(flow: Flow, stage: Stage | None, name: str) -> None:
-    """Move the flow through one stage: it gets new values, and the items that fail leave it."""
+def _advance(flow: Flow, stage: Stage | None, name: str, *, most: int = NO_LIMIT) -> None:
+    """Move the flow through one stage: it gets new values, and the items that fail leave it. No call has more than `most`."""
     if stage is None or not flow.values:
         return
-    outputs, largest_ok = call_stage(stage, name, flow.values)
+    outputs: list[Any] = []
+    for first in range(0, len(flow.values), most):
+        some, largest_ok = call_stage(
+            stage, name, flow.values[first : first + most] if most < len(flow.values) else flow.values
+        )
+        _note_largest(flow, largest_ok)
+        outputs = outputs + some if outputs else some
+    _sift(flow, outputs)
+
+
+def _note_largest(flow: Flow, largest_ok: int | None) -> None:
     if largest_ok is not None:
         flow.largest_ok = largest_ok if flow.largest_ok is None else min(largest_ok, flow.largest_ok)
-    _sift(flow, outputs)
 
 
 def _sift(flow: Flow, outputs: list[Any]) -> None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -19,10 +18,12 @@ from penstock.handlers.contract import failure_of
 from penstock.handlers.loaded import Loaded
 from penstock.shard import Shard, decode_shard
 from penstock.workers.child import runner
+from penstock.workers.child.calls.halving import DeviceFault
+from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.input_files import input_of
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.child.shard_work import ShardWork, shard_work
-from penstock.workers.child.stage_call import DeviceFault
 from penstock.workers.ipc.frames import BatchDone, Item, RunShard, ShardDone
 from penstock.workers.ipc.progress_page import Lane, ShardProgress
 
@@ -58,24 +59,26 @@ Put = Callable[[MicroBatch | ShardReport | DeviceFault], None]
 
 
 class ShardPipeline:
-    """`feed` is one thread's work, `infer` the main thread's, `complete` the writer's."""
+    """`feed` is one thread's work, `infer` the main thread's, `complete` the writer's.
 
-    def __init__(self, loaded: Loaded, progress: ShardProgress, sizes: ShardSizes) -> None:
+    `online_runs`: the last online batches, in seconds on the device and by the moment (monotonic) at which each ended. The main
+    thread appends to it.
+    """
+
+    def __init__(self, loaded: Loaded, progress: ShardProgress, sizes: ShardSizes, calls: Calls) -> None:
         self._loaded = loaded
         self._progress = progress
         self._sizes = sizes
+        self._calls = calls
         self._shards: SimpleQueue[RunShard] = SimpleQueue()
         # Other threads append to these; the thread that chooses sizes learns from them.
         self._runs: deque[_MicroBatchRun] = deque()
-        self._online: deque[tuple[float, float]] = deque(maxlen=64)
+        self.online_runs: deque[tuple[float, float]] = deque(maxlen=64)
 
-    # From the other threads.
+    # From the thread that reads.
 
     def give(self, order: RunShard) -> None:
         self._shards.put(order)
-
-    def on_online_ran(self, run_s: float, at: float) -> None:
-        self._online.append((run_s, at))
 
     # The thread that prepares.
 
@@ -125,14 +128,14 @@ class ShardPipeline:
         places = work.take(self._sizes.choose(work.next_cost, began_at))
         rows = work.shard.rows
         self._progress.enter(Lane.PREPARING, work.number, began_at)
-        flow = runner.prepare_rows(self._loaded, work.shard.media, [rows[place] for place in places])
+        flow = runner.prepare_rows(self._loaded, work.shard.media, [rows[place] for place in places], self._calls)
         self._progress.leave(Lane.PREPARING)
         flow.ready_at = time.monotonic()
         return MicroBatch(work, places, flow)
 
     def _learn(self) -> None:
-        while self._online:
-            self._sizes.on_online_ran(*self._online.popleft())
+        while self.online_runs:
+            self._sizes.on_online_ran(*self.online_runs.popleft())
         while self._runs:
             run = self._runs.popleft()
             if run.largest_ok is None:
@@ -146,7 +149,7 @@ class ShardPipeline:
         began_at = time.monotonic()
         self._progress.enter(Lane.RUNNING, batch.work.number, began_at)
         batch.flow.device_wait_s = began_at - batch.flow.ready_at
-        runner.infer(self._loaded, batch.flow)
+        runner.infer(self._loaded, batch.flow, self._calls)
         self._progress.leave(Lane.RUNNING)
         return batch
 
@@ -170,7 +173,7 @@ class ShardPipeline:
 
 
 def _rows_of(item: Item) -> Shard:
-    return decode_shard(Path(item.path).read_bytes() if item.path else item.data)
+    return decode_shard(input_of(item))
 
 
 def _recalled(shard: int, now: float) -> ShardDone:

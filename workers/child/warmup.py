@@ -17,6 +17,7 @@ from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON
 from penstock.model_spec import WarmOrigin, fitted_buckets
+from penstock.workers.child.calls.run import Calls
 from penstock.workers.ipc.frames import Warm
 
 Clock = Callable[[], float]
@@ -41,24 +42,27 @@ def sizes(limit: int, buckets: Sequence[int] = ()) -> list[int]:
     return list(fitted_buckets([*wanted, limit], limit))
 
 
-def warm_up(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock = perf_counter) -> WarmUp:
+def warm_up(
+    loaded: Loaded, wanted: Sequence[int], *, budget_s: float, calls: Calls | None = None, clock: Clock = perf_counter
+) -> WarmUp:
     """Run every size on the handler's `sample`, or on an input generated from its schema.
 
     Ends early if `budget_s` would be exceeded, and at the first size that does not fit into memory. Raises what the handler
     raises on its own sample, and `HandlerLoadError` if it refuses the sample or not even the smallest size fits. What it raises
-    on a generated input becomes a note, unless the handler broke its contract: no input is to blame for that.
+    on a generated input becomes a note, unless the handler broke its contract: no input is to blame for that. `calls` learns
+    from the runs on a sample.
     """
-    done = _run(loaded, wanted, budget_s=budget_s, clock=clock)
+    done = _run(loaded, wanted, calls or Calls(loaded), budget_s=budget_s, clock=clock)
     return replace(done, runs=_with_first_call(done.runs, loaded.handler.first_call_s))
 
 
-def _run(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+def _run(loaded: Loaded, wanted: Sequence[int], calls: Calls, *, budget_s: float, clock: Clock) -> WarmUp:
     sample: Any = getattr(loaded.handler, "sample", None)
     if sample is not None:
-        return _on_sample(loaded, sample, wanted, budget_s=budget_s, clock=clock)
+        return _on_sample(loaded, sample, wanted, calls, budget_s=budget_s, clock=clock)
     try:
         generated = _generated(loaded)
-        return _run_all(loaded, generated, wanted, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
+        return _run_all(loaded, generated, wanted, calls, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
     except HandlerContractError:
         raise
     except (NoExample, PenstockError) as error:
@@ -71,9 +75,9 @@ def _run(loaded: Loaded, wanted: Sequence[int], *, budget_s: float, clock: Clock
         )
 
 
-def _on_sample(loaded: Loaded, sample: Any, wanted: Sequence[int], *, budget_s: float, clock: Clock) -> WarmUp:
+def _on_sample(loaded: Loaded, sample: Any, wanted: Sequence[int], calls: Calls, *, budget_s: float, clock: Clock) -> WarmUp:
     try:
-        return _run_all(loaded, sample, wanted, origin=WarmOrigin.SAMPLE, budget_s=budget_s, clock=clock)
+        return _run_all(loaded, sample, wanted, calls, origin=WarmOrigin.SAMPLE, budget_s=budget_s, clock=clock)
     except NoExample as error:
         raise HandlerLoadError(
             f"the model cannot be warmed up on its own sample: {error}; set `sample` to an input that it takes"
@@ -87,7 +91,7 @@ def _generated(loaded: Loaded) -> Any:
 
 
 def _run_all(
-    loaded: Loaded, sample: Any, wanted: Sequence[int], *, origin: WarmOrigin, budget_s: float, clock: Clock
+    loaded: Loaded, sample: Any, wanted: Sequence[int], calls: Calls, *, origin: WarmOrigin, budget_s: float, clock: Clock
 ) -> WarmUp:
     runs: list[Warm] = []
     until = clock() + budget_s
@@ -96,7 +100,7 @@ def _run_all(
         if runs and clock() + 2 * (runs[-1].first_s + runs[-1].run_s) > until:
             note = f"sizes over {runs[-1].size} are not warm: they would take longer than {budget_s:.0f} s"
             return WarmUp(origin, tuple(runs), note)
-        run = _timed_if_it_fits(loaded, sample, size, clock)
+        run = _timed_if_it_fits(loaded, sample, size, calls, clock, learn=origin is WarmOrigin.SAMPLE)
         if isinstance(run, Failure):
             return WarmUp(origin, tuple(runs), *_what_fits(loaded, runs, size, run))
         runs.append(run)
@@ -115,10 +119,10 @@ def _what_fits(loaded: Loaded, runs: Sequence[Warm], size: int, failure: Failure
     return note, fits
 
 
-def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, clock: Clock) -> Warm | Failure:
+def _timed_if_it_fits(loaded: Loaded, sample: Any, size: int, calls: Calls, clock: Clock, *, learn: bool) -> Warm | Failure:
     """As `_timed`, but a `Failure` if memory ran out: the exception's traceback would keep the batch's memory."""
     try:
-        return _timed(loaded, sample, size, clock)
+        return _timed(loaded, sample, size, calls, clock, learn=learn)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -132,17 +136,19 @@ def _with_first_call(runs: tuple[Warm, ...], first_call_s: float) -> tuple[Warm,
     return (structs.replace(runs[0], first_s=max(runs[0].first_s, first_call_s)), *runs[1:])
 
 
-def _timed(loaded: Loaded, sample: Any, size: int, clock: Clock) -> Warm:
+def _timed(loaded: Loaded, sample: Any, size: int, calls: Calls, clock: Clock, *, learn: bool) -> Warm:
     values = list(loaded.preprocess([sample] * size)) if loaded.preprocess else [sample] * size
     refused = next((value for value in values if isinstance(value, Failure)), None)
     if refused is not None:
         raise NoExample(f"preprocess refused it: {refused.message}")
     began = clock()
     # The first run of a size compiles, allocates and fills caches; the second one takes as long as those of jobs.
-    loaded.inference(list(values))
+    calls.warm(list(values))
     between = clock()
-    outputs = loaded.inference(values)
+    outputs = calls.warm(values)
     ended = clock()
+    if learn:
+        calls.on_warmed(values, ended - between)
     if loaded.postprocess:
-        loaded.postprocess(list(outputs))
+        loaded.postprocess(outputs)
     return Warm(size, between - began, ended - between)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,11 @@ from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
 from penstock.workers.fleet.announcer import Announcer
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
+from penstock.workers.fleet.learned import TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.rollouts import Key
 from penstock.workers.fleet.roster import Roster
+from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, SourceWatch
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
@@ -57,6 +60,7 @@ class Fleet:
         self._spans = batch_spans()
         self._metrics = WorkerMetrics(name, models=len(settings.models))
         self._versions = ServedVersions(settings)
+        self._times = TimesKeeper()
         self._announcer = Announcer(name, self._versions, beat_s=settings.worker.beat_s)
         self._swept_models = set(settings.models)
         self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
@@ -91,6 +95,10 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
+        watch = SourceWatch(lambda: self.slots)
+        self._reloads = (
+            PeriodicThread("reload", LOOK_EVERY_S, watch.run_once, failure_event=SOURCES_NOT_SEEN) if worker.reload else None
+        )
 
     def _announce_soon(self) -> None:
         self._beat.wake()
@@ -111,6 +119,8 @@ class Fleet:
             self._roster.add(spec, pin)
         self._beat.start()
         self._sweeper.start()
+        if self._reloads:
+            self._reloads.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
 
     def _machine(self) -> Machine:
@@ -138,6 +148,17 @@ class Fleet:
             self._roster.remove_one(spec)
             log.info(SLOT_REMOVED, model=spec.name, slots=self._roster.count(spec))
 
+    # Celery's view.
+
+    def follow(self, consumer: Any) -> None:
+        """Send events of tasks while `consumer` does, which Celery replaces with each new connection."""
+        self.events.follow(consumer)
+        self._roster.ask_observers()
+
+    def ended(self) -> Counter[str]:
+        """How many jobs this worker has ended, by model."""
+        return self._roster.ended()
+
     # The end.
 
     def drain(self) -> None:
@@ -162,6 +183,8 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
+        if self._reloads:
+            self._reloads.stop()
         self._beat.stop()
         self._sweeper.stop()
         self.events.stop()
@@ -188,6 +211,7 @@ class Fleet:
             return
         slots, infos = self.slots, [*self._roster.infos(), *refusals(self._versions.refused)]
         self._announcer.announce(store, slots, infos)
+        self._times.save(store, slots, now)
         self._look_around(store, slots, infos, now)
 
     def _follow_rollouts(self, store: RedisStore, now: float) -> None:

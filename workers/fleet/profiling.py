@@ -88,8 +88,11 @@ class Profiler(Observer):
 
     # Which batch is recorded.
 
-    def folder(self, batch: Batch) -> str:
-        """The folder to record this batch in; empty for nearly every batch."""
+    @property
+    def wants_every_batch(self) -> bool:
+        return self._active or self._recording is not None
+
+    def profile_dir(self, batch: Batch) -> str:
         if not self._active:
             return ""
         self._claimed += 1

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.profiling import Profiler
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.versions import ServedVersions
-from penstock.workers.slot.context import Observer, SlotContext
+from penstock.workers.slot.context import Observer, Observers, SlotContext
 from penstock.workers.slot.slot import Slot
 
 
@@ -29,6 +30,7 @@ class RunningSlot:
     slot: Slot
     thread: threading.Thread
     profiler: Profiler
+    observers: Observers
 
     @property
     def key(self) -> Key:
@@ -63,6 +65,7 @@ class Roster:
         self._running: list[RunningSlot] = []
         # Removed slots whose batches have not ended; their leases must stand until then.
         self._leaving: list[RunningSlot] = []
+        self._ended_by_gone: Counter[str] = Counter()
         # D4: names this process; an earlier one may have had the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._added = 0
@@ -93,9 +96,10 @@ class Roster:
         name = f"{self._incarnation}.{self._added}"
         self._added += 1
         profiler = Profiler(spec, self._settings.profile_dir, on_change=self._on_change)
-        slot = Slot(spec, pin, self._context(spec, profiler), name=name)
+        observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change))
+        slot = Slot(spec, pin, self._context(spec, observers), name=name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
-        self._running.append(RunningSlot(slot, thread, profiler))
+        self._running.append(RunningSlot(slot, thread, profiler, observers))
         thread.start()
 
     def remove_one(self, spec: ModelSpec) -> None:
@@ -111,6 +115,21 @@ class Roster:
         """Hand each slot the profile that the store asks of its model; `now` is by the store's clock."""
         for one in self._running:
             one.profiler.wish(wishes.get(one.slot.spec.name), now)
+        self.ask_observers()
+
+    def ask_observers(self) -> None:
+        """Ask the observers again whether they want every batch. A profiler does while it records, Flower's feed while it has
+        listeners.
+        """
+        for one in [*self._running, *self._leaving]:
+            one.observers.ask()
+
+    def ended(self) -> Counter[str]:
+        """How many jobs this worker has ended, by model."""
+        total = Counter(self._ended_by_gone)
+        for one in [*self._running, *self._leaving]:
+            total[one.slot.spec.name] += one.slot.ended
+        return total
 
     def drain(self, *, by: float) -> None:
         """Stop taking jobs; what still runs at `by` (monotonic) is given back."""
@@ -136,26 +155,30 @@ class Roster:
         return [one for one in self._running if one.key == key]
 
     def _remove(self, leaver: RunningSlot) -> None:
-        self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [leaver]
+        for one in [one for one in self._leaving if not one.thread.is_alive()]:
+            self._ended_by_gone[one.slot.spec.name] += one.slot.ended
+            self._leaving.remove(one)
+        self._leaving.append(leaver)
         self._running.remove(leaver)
         leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
 
-    def _context(self, spec: ModelSpec, profiler: Profiler) -> SlotContext:
+    def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
             blobs=self._blobs,
-            observers=(*self._observers, profiler, _ChangeObserver(self._on_change)),
+            observers=observers,
             lease_s=self._settings.worker.lease_s,
             inline_output_bytes=self._settings.store.inline_output_bytes,
             info=self._versions.info,
             declared_policy=self._versions.declared_policy(spec),
-            profile_dir=profiler.folder,
         )
 
 
 class _ChangeObserver(Observer):
     """Has a slot's new state announced at once; the next beat may be seconds away."""
+
+    wants_every_batch = False
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, msgpack
 
 from penstock.errors import InternalError
 from penstock.job import Call
-from penstock.model_spec import RuntimeOptions, WarmOrigin
+from penstock.model_spec import LearnedCalls, RuntimeOptions, WarmOrigin
 
 _LENGTH = struct.Struct("<I")
 # A batch is at most a few MiB; a larger length means that the stream is out of step or that the child wrote nonsense.
 FRAME_LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
+# How a job ends whose input is not found.
+INPUT_MISSING_CODE = "input_missing"
+INPUT_MISSING = (
+    "its input is not where the worker looks for it; gateway and workers must share the folder store.blob_dir or "
+    "the object store store.blob_url"
+)
 
 
 class LoadModel(Struct, tag="load", array_like=True):
@@ -37,21 +44,32 @@ class LoadModel(Struct, tag="load", array_like=True):
 
 
 class Item(Struct, array_like=True, gc=False):
-    """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back."""
+    """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back.
+
+    With a `length`, it is so many bytes of that file from `offset`, whose CRC-32 is `checksum`. `is_missing`: it was not found.
+    """
 
     content_type: str
     data: bytes = b""
     path: str = ""
     call: Call = Call.PREDICT
     own: bool = False
+    offset: int = 0
+    length: int = -1
+    checksum: int = 0
+    is_missing: bool = False
 
 
 class RunBatch(Struct, tag="run", array_like=True):
-    """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: the folder to record it in, if any."""
+    """Run these items as one batch; `batch` counts from 1 per child. `profile_dir`: the folder to record it in, if any.
+
+    `urgent`: deadlines are near, so nothing is tried on it.
+    """
 
     batch: int
     items: list[Item]
     profile_dir: str = ""
+    urgent: bool = False
 
 
 class RunShard(Struct, tag="shard", array_like=True):
@@ -78,6 +96,7 @@ class Failed(Struct, tag="bad", array_like=True, gc=False):
     code: str
     message: str
     retryable: bool = False
+    kinds: tuple[str, ...] = ()
 
 
 Outcome = Output | Failed
@@ -124,7 +143,8 @@ class BatchDone(Struct, tag="done", array_like=True):
     Moments are monotonic, on the clock that all processes of a machine share. `cap`: if the batch did not fit into memory, the
     largest part of it that did (0: none); else None. `padding`: the share of the batch that was padding, if the handler says.
     `device_wait_s`: how long the batch was ready while another was at the device. `rows`: of a shard; `bad_rows` of them have
-    no output.
+    no output. `calls`: of the model. `wish`: how many items the next batch should have at most, 0: as many as one call may
+    have. `learned`: what is new about calls, from time to time.
     """
 
     batch: int
@@ -140,6 +160,9 @@ class BatchDone(Struct, tag="done", array_like=True):
     device_wait_s: float = 0.0
     rows: int = 0
     bad_rows: int = 0
+    calls: int = 0
+    wish: int = 0
+    learned: LearnedCalls | None = None
 
 
 class ShardDone(Struct, tag="shard_done", array_like=True):
@@ -178,10 +201,14 @@ class ChildGone(Exception):
 
 
 class SupervisorWire:
-    """The supervisor's end: never blocks, so that a stopped child cannot stop its supervisor."""
+    """The supervisor's end: never blocks, so that a stopped child cannot stop its supervisor.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `mask` takes secrets out of each frame that arrives.
+    """
+
+    def __init__(self, sock: socket.socket, *, mask: Callable[[FromChild], FromChild] | None = None) -> None:
         self._sock = sock
+        self._mask = mask
         self._inbox = bytearray()
         self._outbox = bytearray()
 
@@ -221,7 +248,7 @@ class SupervisorWire:
         frames = self._frames()
         if ended and not frames:
             raise ChildGone
-        return frames
+        return frames if self._mask is None else [self._mask(frame) for frame in frames]
 
     def _fill(self) -> bool:
         """Read all bytes that have arrived. True at the end of the stream."""

@@ -12,13 +12,14 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
 from penstock.errors import InternalError
 from penstock.job import Call, JobState, Payload
+from penstock.model_spec import Limits
 from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
 
 SOLO = "solo"
 BULK = "bulk"
 _NO_STAMP = BatchStamp()
-_RETRY = Backoff(1.0, 60.0, jitter=1.0)
+_DEFAULTS = Limits()
 _SHARD_INLINE_BYTES = 1_024
 
 
@@ -28,7 +29,8 @@ class Batch:
 
     Fields below `device` are filled in on the way. `items`: the inputs, one per job. `fresh`: `device` was idle when the child
     got the batch. `profile_dir`: the folder in which the child records this batch's inference. `endings`: how the jobs ended,
-    one per job. Moments are monotonic, except `leased_at`: the moment of the claim once more, as Unix time by Redis' clock.
+    one per job. `urgent`: deadlines were near when it was claimed. Moments are monotonic, except `leased_at`: the moment of the
+    claim once more, as Unix time by Redis' clock.
     """
 
     jobs: tuple[ClaimedJob, ...]
@@ -44,6 +46,7 @@ class Batch:
     profile_dir: str = ""
     endings: tuple[Ending, ...] = ()
     stamp: BatchStamp = _NO_STAMP
+    urgent: bool = False
 
     @property
     def size(self) -> int:
@@ -102,7 +105,9 @@ class Release:
     detail: str = ""
 
 
-def decide(batch: Batch, done: BatchDone, *, jitter: Callable[[], float] = random.random) -> tuple[Batch, list[Retry]]:
+def decide(
+    batch: Batch, done: BatchDone, limits: Limits = _DEFAULTS, *, jitter: Callable[[], float] = random.random
+) -> tuple[Batch, list[Retry]]:
     """The part of the batch that ended, with its endings, and a retry for each other job. `jitter` gives 0..1."""
     if len(done.outcomes) != batch.size:
         raise InternalError(f"batch {done.batch} had {batch.size} items and came back with {len(done.outcomes)} outcomes")
@@ -110,8 +115,9 @@ def decide(batch: Batch, done: BatchDone, *, jitter: Callable[[], float] = rando
     ended: list[ClaimedJob] = []
     retries: list[Retry] = []
     for job, outcome in zip(batch.jobs, done.outcomes, strict=True):
-        if isinstance(outcome, Failed) and outcome.retryable:
-            retries.append(_retry(job, batch.worker, outcome, jitter()))
+        if isinstance(outcome, Failed) and is_retryable(outcome, limits):
+            delay_s = retry_delay_s(job.attempts, jitter(), limits)
+            retries.append(Retry(GiveBack(job.id, job.token, job.trace), batch.worker, delay_s, outcome.code, outcome.message))
         else:
             endings.append(_ending(job, outcome))
             ended.append(job)
@@ -133,14 +139,15 @@ def fail(batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stam
     return replace(batch, jobs=tuple(jobs), endings=tuple(_failure(job, code, message) for job in jobs), stamp=stamp)
 
 
-def _retry(job: ClaimedJob, worker: str, failed: Failed, jitter: float) -> Retry:
-    item = GiveBack(job.id, job.token, job.trace)
-    return Retry(item, worker, retry_delay_s(job.attempts, jitter), failed.code, failed.message)
+def is_retryable(failed: Failed, limits: Limits) -> bool:
+    """Whether the handler says so, or the model's settings: they name its code, its exception, or a base class of that."""
+    return failed.retryable or failed.code in limits.retry_on or any(kind in limits.retry_on for kind in failed.kinds)
 
 
-def retry_delay_s(attempts: int, jitter: float) -> float:
-    """Full jitter over 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
-    return _RETRY.delay_s(max(1, attempts), chance=jitter)
+def retry_delay_s(attempts: int, jitter: float, limits: Limits = _DEFAULTS) -> float:
+    """Full jitter over delays that double, by default 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
+    delays = Backoff(limits.retry_delay_s, limits.max_retry_delay_s, jitter=1.0)
+    return delays.delay_s(max(1, attempts), chance=jitter)
 
 
 def release(batch: Batch, reason: ReleaseReason, detail: str = "") -> Release:

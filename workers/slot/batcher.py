@@ -7,6 +7,7 @@ idle or a full batch is waiting, and otherwise shortly before the running batch 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import JobId
@@ -31,6 +32,8 @@ _LEAD_LEAST_S = 0.001
 _NEVER_S = 1e9
 # Jobs with less slack than this many full batches are urgent: claimed early, they would be late before they start.
 _URGENT_BATCHES = 4
+# An idle slot offers to take what comes next if its last batches held fewer jobs than this, on average.
+_FEW = 1.5
 # In units of one claim call: during a run this long a claim is worth its cost, because without it the device would wait for
 # settling and claiming.
 _LONG_RUN = 2.0
@@ -39,6 +42,14 @@ _LONG_RUN_BESIDE_SHARDS = 8.0
 # After memory ran out, this many full batches in a row must pass before a larger one is tried; each further failure doubles it.
 _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
+
+
+# A batch of more than one call takes one of so many parts of the slot's share of the queue, and at most so many jobs.
+_PARTS_OF_SHARE = 2
+_MOST_JOBS = 256
+# Reasons for which a batch leaves.
+FULL = "full"
+EFFICIENCY = "efficiency"
 
 
 class Batcher:
@@ -75,7 +86,9 @@ class Batcher:
         self._grow_after = _GROW_AFTER
         self._passed = 0
         self._grown = False
+        self._wish = 0
         self.claim_s = Smoothed()
+        self._claimed = Smoothed()
         self.feed_s = Smoothed()
         self.peers = 0
 
@@ -99,21 +112,30 @@ class Batcher:
 
     def on_claim(self, claim: Claim, *, asked_at: float, now: float) -> None:
         """The store's answer to a request of `next_request`."""
+        self.claim_s.add(now - asked_at)
+        self.on_handed_over(claim, now)
+
+    def on_handed_over(self, claim: Claim, now: float) -> None:
+        """The store's answer to a request of this slot, whoever made the call."""
         self._depth = claim.depth
         self._asked_at = now
         self._woken = False
-        self.claim_s.add(now - asked_at)
         if claim.foreign:
             self._foreign_at = now
         self._vain_for = None if claim.jobs or claim.foreign else self._asked_for
         if claim.jobs:
+            self._claimed.add(len(claim.jobs))
             slack_s = min(job.deadline_at for job in claim.jobs) - claim.now
             self._urgent = slack_s < _URGENT_BATCHES * (self._latency.bound(self._policy.max_batch_size) or 0.0)
         self._retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
 
-    def on_ran(self, size: int, seconds: float, *, feed_s: float | None = None) -> None:
-        """A batch of `size` took `seconds` on the device. `feed_s`: from its claim to its start, if the device was idle."""
+    def on_ran(self, size: int, seconds: float, *, feed_s: float | None = None, wish: int = 0) -> None:
+        """A batch of `size` took `seconds` on the device. `feed_s`: from its claim to its start, if the device was idle.
+
+        `wish`: how many items the child would like to have at once, 0: as many as one call may have.
+        """
         self._latency.observe(size, seconds)
+        self._wish = wish
         if self._retry_at is not None:
             # Jobs that were refused in order to gather more may leave now: with this batch ended, the pool may be idle.
             self._vain_for = None
@@ -143,9 +165,29 @@ class Batcher:
         cap = min(self._policy.max_batch_size, self._memory_cap)
         # Twice the largest size that ran: a larger one may not fit, or take a time that no deadline was checked against.
         grown = min(cap, max(1, 2 * self._latency.largest))
-        best = self._latency.worthwhile(grown)
+        best = self._as_wished(grown, cap)
         # The last few items of a full batch gain little and may cost the first ones their deadline.
         return self._latency.nearly_full(best) if self._urgent else best
+
+    def _as_wished(self, grown: int, cap: int) -> int:
+        """D65: fewer than one call may have where that is cheaper; more where the child can then choose items that are alike.
+
+        More only of a queue that is long: half of this slot's share of it, so that the next batch has a choice too.
+        """
+        if 0 < self._wish <= cap or cap < self._policy.max_batch_size:
+            return min(grown, self._wish or grown)
+        share = self._depth // (_PARTS_OF_SHARE * (self.peers + 1))
+        return max(grown, min(self._wish, share, _MOST_JOBS)) if grown == cap else grown
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the jobs claimed last have little slack."""
+        return self._urgent
+
+    def reason(self, claim: Claim) -> str:
+        """Why the batch left: a full batch that is smaller than it might be was full by `efficiency`."""
+        is_smaller = len(claim.jobs) == self._wish < self._policy.max_batch_size
+        return EFFICIENCY if claim.reason == FULL and is_smaller else claim.reason
 
     def next_request(self, now: float, load: ChildLoad = IDLE) -> ClaimRequest | None:
         """What to ask the queue for now, or None: then wait until `ask_at` or the next event."""
@@ -158,7 +200,7 @@ class Batcher:
         if load.alone or load.batches >= BATCHES_AHEAD:
             return None
         if load.batches == 0:
-            return self._partial_batch(0.0) if self._is_worth_asking(now) else None
+            return replace(self._partial_batch(0.0), offer=self._is_lone) if self._is_worth_asking(now) else None
         # D8: while a batch runs, only a full one is claimed early; a partial one keeps growing in the queue.
         is_full_likely = not self._urgent and self._vain_for is None and (self._woken or self._depth >= self.limit)
         if not is_full_likely and now < self._fetch_at(now, load):
@@ -182,6 +224,13 @@ class Batcher:
     def _is_worth_asking(self, now: float) -> bool:
         has_waited = self._retry_at is not None and now >= self._retry_at
         return not self._is_registered or has_waited or now >= self._asked_at + self._poll_s
+
+    @property
+    def _is_lone(self) -> bool:
+        """Whether jobs come one by one. Of several that come together, the first would be handed over, and leave the others to
+        a batch of their own.
+        """
+        return self._claimed.value < _FEW
 
     @property
     def _is_registered(self) -> bool:

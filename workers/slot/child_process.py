@@ -1,16 +1,15 @@
-"""A slot's child process as its supervisor sees it: started, given batches, listened to, ended. Never blocks."""
+"""A slot's child process as its supervisor sees it: started, worn, ended, restarted. Never blocks."""
 
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from threading import Thread
 
@@ -18,10 +17,10 @@ from penstock.backoff import Backoff
 from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices import mps
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import FromChild, Item, LoadModel, RunBatch, RunShard, StopChild, SupervisorWire
+from penstock.workers.ipc.frames import LoadModel, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.slot import family
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.child_environment import Mask, child_environment, read_variables
 from penstock.workers.slot.in_flight import InFlight
 
 _MEASURE_EVERY_S = 0.02
@@ -35,17 +34,17 @@ class Restarts:
     """How long to wait before the next start: not at all, then 1 s, 2 s, 4 s ... 60 s, until a batch succeeds."""
 
     def __init__(self) -> None:
-        self._failures = 0
+        self.failures = 0
         self.total = 0
 
     def on_failure(self) -> float:
-        delay = _BACKOFF.delay_s(self._failures)
-        self._failures += 1
+        delay = _BACKOFF.delay_s(self.failures)
+        self.failures += 1
         self.total += 1
         return delay
 
     def on_success(self) -> None:
-        self._failures = 0
+        self.failures = 0
 
 
 class DeviceHealth:
@@ -75,17 +74,22 @@ class DeviceHealth:
 class Recycling:
     """Replaces one child between two batches, before a leak meets the memory limit inside one.
 
-    A worn child is given no more shards. Once it has no shard left it `is_due`: it is given nothing more, and ends when it is
-    empty.
+    Without a limit (`is_limited`) no child wears. A worn child is given no more shards. Once it has no shard left it `is_due`:
+    it is given nothing more, and ends when it is empty.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.is_limited = limits.recycle_after_batches is not None or bool(limits.memory_limit_bytes)
         self._measure_at = float("-inf")
         self.runs = 0
         self.is_worn = False
         self.is_due = False
         self.due_at = float("-inf")
+
+    def wear_out(self) -> None:
+        """Have the child replaced, whatever its limits."""
+        self.is_limited = self.is_worn = True
 
     def check(self, child: ChildProcess, now: float) -> bool:
         """Look at the child's wear. True when its replacement has just become due."""
@@ -109,48 +113,32 @@ class Recycling:
         return child.resident_bytes() > limit * _WORN_SHARE
 
 
-# What model code may see of the environment. Our own variables stay out: a store's URL may contain a password.
-_SYSTEM = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
-_COMPILERS = ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
-_TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_HOME", "TORCH_LOGS", "CUBLAS_WORKSPACE_CONFIG")
-_HUGGING_FACE = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
-_ALLOWED = frozenset({*_SYSTEM, *_COMPILERS, *_TORCH, *_HUGGING_FACE})
-_ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_", "TORCHINDUCTOR_", "TRITON_")
-# Some names below these prefixes hold secrets as well: NVIDIA_API_KEY, TORCHINDUCTOR_REDIS_URL.
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|REDIS|URL")
-# ONNX Runtime's wheels report to their maker every few seconds unless this is set before the import; others may do so too.
-_QUIET = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
 _LOG_BYTES = 1 << 16
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BUFFER_BYTES = 1 << 20
 
 
-def child_environment(environment: Mapping[str, str], pin: Pin) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if _allowed(name)}
-    return {**kept, **_QUIET, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **pin.environment()}
-
-
-def _allowed(name: str) -> bool:
-    return name in _ALLOWED or (name.startswith(_ALLOWED_PREFIXES) and not _SECRET.search(name))
-
-
 class ChildProcess:
     """One child from its start to its end; a restart is another one. It ends with the thread that starts it, so its owner must.
 
-    `in_flight`: the batches that the child has.
+    `in_flight`: the batches that the child has; `wire`: the way to it. Raises `ConfigError` if an environment variable of the
+    model has no value.
     """
 
     def __init__(self, spec: ModelSpec, pin: Pin, *, max_batch_size: int) -> None:
+        secrets = read_variables(spec.name, "secrets", spec.secrets, os.environ)
+        variables = read_variables(spec.name, "env", spec.env, os.environ) | secrets
+        self._mask = Mask(secrets.values()) if secrets else None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._page = ProgressPage.create()
-        self.in_flight = InFlight(self._page)
-        self.wire = SupervisorWire(ours)
+        self.wire = SupervisorWire(ours, mask=self._mask.frame if self._mask else None)
+        self.in_flight = InFlight(self._page, self.wire)
         self._mark = family.new_mark()
-        self._process = self._spawn(spec.name, theirs, pin)
+        self._process = self._spawn(spec.name, theirs, child_environment(os.environ, pin, variables))
         theirs.close()
         self.exit_fd = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
@@ -159,12 +147,10 @@ class ChildProcess:
         self._is_mps_client = bool(pin.uuid) and mps.is_used()
         self._ending: Thread | None = None
         self.started_at = time.monotonic()
-        self._last_batch = 0
-        self._last_shard = 0
         self._half_line = b""
         self.wire.send(_load_order(spec, pin, max_batch_size))
 
-    def _spawn(self, model: str, theirs: socket.socket, pin: Pin) -> subprocess.Popen[bytes]:
+    def _spawn(self, model: str, theirs: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         fds = (theirs.fileno(), self._page.fileno())
         return subprocess.Popen(
             # The model's name is for people who look at a list of processes, and for `penstock bench`.
@@ -173,7 +159,7 @@ class ChildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=fds,
-            env=child_environment(os.environ, pin) | {family.VARIABLE: self._mark},
+            env={**environment, family.VARIABLE: self._mark},
             # A session of its own: Ctrl-C in the terminal reaches the supervisor only, which lets the batch end. The session is
             # a group too, so that what the handler starts can be ended with the child.
             start_new_session=True,
@@ -182,25 +168,6 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    def give(self, batch: Batch, now: float) -> None:
-        """Send a batch or a shard of the slot, which is in flight from now on."""
-        if batch.is_shard:
-            self._last_shard += 1
-            [item] = batch.items
-            self.wire.send(RunShard(self._last_shard, item))
-            self.in_flight.add_shard(self._last_shard, batch, now)
-        else:
-            self.in_flight.add_batch(self.run(batch.items, batch.profile_dir), batch, now)
-
-    def run(self, items: Sequence[Item], profile_dir: str = "") -> int:
-        """Send items as one batch, to be recorded in `profile_dir` if that is given. The batch's number."""
-        self._last_batch += 1
-        self.wire.send(RunBatch(self._last_batch, list(items), profile_dir))
-        return self._last_batch
-
-    def receive(self) -> list[FromChild]:
-        return self.wire.receive()
 
     def read_log(self) -> list[str] | None:
         """The complete lines that the handler wrote since the last call; None at the end of the stream."""
@@ -213,7 +180,8 @@ class ChildProcess:
         *lines, self._half_line = (self._half_line + data).split(b"\n")
         if len(self._half_line) > _LOG_BYTES:
             lines, self._half_line = [*lines, self._half_line], b""
-        return [line.decode("utf-8", "replace") for line in lines if line.strip()]
+        said = [line.decode("utf-8", "replace") for line in lines if line.strip()]
+        return [self._mask.text(line) for line in said] if self._mask else said
 
     def resident_bytes(self) -> int:
         try:

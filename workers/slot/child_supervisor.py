@@ -7,7 +7,7 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 import msgspec
 import structlog
 
-from penstock.errors import InternalError
+from penstock.errors import ConfigError, InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
@@ -59,19 +59,30 @@ class ChildSupervisor:
 
     # The child's life.
 
-    def tend(self, now: float) -> None:
+    def tend(self, now: float) -> list[Event]:
         """Start the child when it is due, and end it when it hangs or is worn."""
         if self._child is None:
-            if now >= self._start_at:
-                self._start(now)
-        elif not self._is_hung and now > self._limit_at(self._child):
+            return self._start(now) if now >= self._start_at else []
+        if not self._is_hung and now > self._limit_at(self._child):
             self._is_hung, self._why = True, self._overrun()
             log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
             self._child.kill()
         elif self.state == "ready":
             self._recycle(self._child, now)
+        return []
+
+    def reload(self, now: float) -> None:
+        """Replace the child, because its code has changed: a ready one once it has nothing in flight, any other at once."""
+        self._start_at = now
+        if self._child is not None:
+            self._recycling.wear_out()
+            if self.state != "ready":
+                self._recycling.is_due, self._recycling.due_at = True, now
+                self._child.kill()
 
     def _recycle(self, child: ChildProcess, now: float) -> None:
+        if not self._recycling.is_limited:
+            return
         if self._recycling.check(child, now):
             log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._recycling.runs)
         if self._recycling.is_due and child.in_flight.is_empty:
@@ -98,8 +109,13 @@ class ChildSupervisor:
             return child.started_at + limits.load_timeout_s
         return child.in_flight.limit_at(limits.max_run_s)
 
-    def _start(self, now: float) -> None:
-        self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
+    def _start(self, now: float) -> list[Event]:
+        try:
+            self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
+        except ConfigError as error:
+            # What is missing may come: a file may be mounted later.
+            self._start_at = now + self.restarts.on_failure()
+            return [self._on_unloadable(error.message)]
         self.in_flight = child.in_flight
         self._recycling = Recycling(self._spec.limits)
         self._is_hung, self._fault, self._why = False, None, ""
@@ -110,6 +126,12 @@ class ChildSupervisor:
             self._selector.register(fd, EVENT_READ, name)
         placed = {"device": self._pin.device, "cores": self._pin.cores}
         log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, **placed)
+        return []
+
+    def _on_unloadable(self, message: str) -> Event:
+        self.state, self.error = "failed", message
+        log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
+        return ChildUnloadable(message)
 
     @property
     def is_taking(self) -> bool:
@@ -148,7 +170,7 @@ class ChildSupervisor:
 
     def _receive(self, child: ChildProcess, now: float) -> list[Event]:
         try:
-            frames = child.receive()
+            frames = child.wire.receive()
         except ChildGone:
             # The child may have closed the wire and live on; only its exit counts.
             self._unregister(child.wire.fileno())
@@ -175,16 +197,15 @@ class ChildSupervisor:
             case Ready():
                 return self._on_ready(frame)
             case LoadFailed(message):
-                self.state, self.error, self._why = "failed", message, "stopped after the failed load"
-                log.error(CHILD_UNLOADABLE, model=self._spec.name, version=self._spec.version, error=message)
-                return ChildUnloadable(message)
+                self._why = "stopped after the failed load"
+                return self._on_unloadable(message)
             case DeviceLost(message):
                 self._fault, self._why = frame, f"its device {self._pin.device} fails every call: {message}"
                 log.error(DEVICE_LOST, model=self._spec.name, pid=self.pid, device=self._pin.device, error=message)
                 return None
 
     def _came_back(self, event: BatchRan | BatchLost | None) -> Event | None:
-        if isinstance(event, BatchRan):
+        if isinstance(event, BatchRan) and self.restarts.failures:
             self.restarts.on_success()
         return event
 
@@ -216,7 +237,7 @@ class ChildSupervisor:
 
     def give(self, batch: Batch, now: float) -> None:
         assert self._child is not None
-        self._child.give(batch, now)
+        self._child.in_flight.give(batch, now)
         self._flush(self._child)
 
     def _flush(self, child: ChildProcess) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import Wake
+from penstock.broker.store.notifications import HandedOver, Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
@@ -29,10 +29,6 @@ log = structlog.get_logger(__name__)
 BLOBS_AWAY = "blobs_away"
 BLOBS_BACK = "blobs_back"
 RECORDS_GONE = "records_gone"
-INPUT_MISSING = (
-    "its input is not where the worker looks for it; gateway and workers must share the folder store.blob_dir or "
-    "the object store store.blob_url"
-)
 
 
 class Inputs:
@@ -77,7 +73,10 @@ def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:
     if not job.input.blob:
         return Item(job.input.content_type, job.input.data, call=job.call)
     file = files[job.input.blob]
-    return Item(job.input.content_type, path=str(file.path), call=job.call, own=file.own) if file else None
+    if file is None:
+        return None
+    media, path = job.input.content_type, str(file.path)
+    return Item(media, path=path, call=job.call, own=file.own, offset=file.offset, length=file.length, checksum=file.checksum)
 
 
 STORE_AWAY = "store_away"
@@ -85,6 +84,9 @@ STORE_BACK = "store_back"
 
 LISTENER = "listener"
 _NEVER = float("inf")
+_PAST = float("-inf")
+# An answer that was published before an offer could be withdrawn arrives within this time, or not at all.
+_ANSWER_ARRIVES_S = 2.0
 
 
 class Claims:
@@ -114,7 +116,7 @@ class Claims:
         )
         self.batcher = Batcher(spec, latency, worker=lambda: lease.name, new_nonce=_new_nonce, lease_s=context.lease_s)
         self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, notify=context.notify
+            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, observers=context.observers
         )
         self.waiting: list[Batch] = []
         self._shards = ShardLane()
@@ -122,20 +124,45 @@ class Claims:
         self._listener_fd: int | None = None
         # Whether the store may have granted a claim whose answer was lost.
         self._is_unsure = False
+        # Whether a submit may claim for this slot, and until when (monotonic) the answer to a used offer is waited for.
+        self._has_offered = False
+        self._awaited_until = _PAST
 
     @property
     def is_holding(self) -> bool:
         """Whether jobs are leased to this slot."""
         return bool(self.waiting or self._child_supervisor.in_flight.awaited())
 
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a submit may have handed jobs to this slot."""
+        return self._has_offered or self._awaited_until > _PAST
+
     # The subscription.
 
-    def read_messages(self) -> None:
+    def read_messages(self, *, since: float) -> None:
+        """`since`: a moment (monotonic) before which no message that is read now had arrived."""
         try:
-            if any(isinstance(message, Wake) for message in self.lease.read()):
-                self.batcher.on_wake_up()
+            messages = self.lease.read()
         except StoreUnavailable:
+            # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name.
+            self._is_unsure = self._is_unsure or self._has_offered
             self._stop_listening()
+            return
+        for message in messages:
+            if isinstance(message, HandedOver):
+                self._on_handed_over(message, since)
+            elif isinstance(message, Wake):
+                self.batcher.on_wake_up()
+
+    def _on_handed_over(self, message: HandedOver, since: float) -> None:
+        now = time.monotonic()
+        self._has_offered, self._awaited_until = _is_open(message.claim), _PAST
+        self.batcher.on_handed_over(message.claim, now)
+        self._shards.note(message.claim)
+        self._take(message.claim, self.lease.name, message.nonce, asked_at=since, now=now)
+        if message.claim.foreign:
+            self._adopt(message.claim)
 
     def _listen(self) -> None:
         self._listener_fd = self.lease.open()
@@ -154,15 +181,18 @@ class Claims:
         self.waiting.clear()
         self._stop_listening()
         self.lease.renew()
-        self._is_unsure = False
+        self._is_unsure = self._has_offered = False
+        self._awaited_until = _PAST
 
     # When to call.
 
     def due_at(self, now: float, *, is_draining: bool) -> float:
         """When the store is to be called if nothing happens before."""
         due_at = _NEVER
-        if self.settlements.has_debts or not self.lease.is_listening:
+        if self.settlements.has_debts or not self.lease.is_listening or self._is_withdrawal_due(is_draining=is_draining):
             due_at = self._absence.try_at
+        if self._awaited_until > _PAST:
+            due_at = min(due_at, self._awaited_until)
         if self._can_claim(is_draining=is_draining):
             ask_at = min(self.batcher.ask_at(now, self._child_supervisor.in_flight.load()), self._shard_at())
             due_at = min(due_at, max(self._absence.try_at, ask_at))
@@ -176,6 +206,10 @@ class Claims:
             and self.lease.is_listening
             and self._child_supervisor.is_taking
         )
+
+    def _is_withdrawal_due(self, *, is_draining: bool) -> bool:
+        """Whether jobs that were handed over now would wait for a child that cannot take them, while other slots could."""
+        return self._has_offered and not self._can_claim(is_draining=is_draining)
 
     def _shard_at(self) -> float:
         """When to ask for a shard."""
@@ -193,6 +227,7 @@ class Claims:
             return
         request: ClaimRequest | None = None
         try:
+            self._end_offer(now, is_draining=is_draining)
             self._prepare_lease(is_draining=is_draining)
             if self._can_claim(is_draining=is_draining):
                 request = self.batcher.next_request(now, self._child_supervisor.in_flight.load())
@@ -209,6 +244,20 @@ class Claims:
         if claim is not None and request is not None:
             self._on_claim(claim, request, asked_at=now)
 
+    def _end_offer(self, now: float, *, is_draining: bool) -> None:
+        """Withdraw an offer that cannot be kept; if a submit has used it, its answer is on the way, and is waited for."""
+        if _PAST < self._awaited_until < now:
+            self._awaited_until, self._is_unsure = _PAST, True
+        if not self._is_withdrawal_due(is_draining=is_draining):
+            return
+        self._has_offered = False
+        try:
+            if not self.settlements.withdraw(self.lease.name):
+                self._awaited_until = now + _ANSWER_ARRIVES_S
+        except StoreUnavailable:
+            self._is_unsure = True
+            raise
+
     def _prepare_lease(self, *, is_draining: bool) -> None:
         if self._is_unsure and not self.is_holding and not self.settlements.has_debts:
             self.renew_lease()
@@ -218,14 +267,15 @@ class Claims:
     def _on_failure(self, error: StoreUnavailable) -> None:
         if self._absence.on_failure(time.monotonic()):
             log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
-        self._context.notify(lambda observer: observer.on_store_failed("slot"))
+        self._context.observers.notify(lambda observer: observer.on_store_failed("slot"))
 
     def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
         self.batcher.on_claim(claim, asked_at=asked_at, now=now)
         self._shards.note(claim)
+        self._has_offered = request.offer and _is_open(claim)
         # First what is leased to this slot: a call for the messages that fails must not cost it.
-        self._take(claim, request, asked_at=asked_at, now=now)
+        self._take(claim, request.worker, request.nonce, asked_at=asked_at, now=now)
         if claim.foreign:
             self._adopt(claim)
 
@@ -252,13 +302,13 @@ class Claims:
             return False
         assert claim is not None
         self._shards.on_claim(claim, time.monotonic())
-        self._take(claim, request, asked_at=now, now=time.monotonic())
+        self._take(claim, request.worker, request.nonce, asked_at=now, now=time.monotonic())
         return True
 
-    def _take(self, claim: Claim, request: ClaimRequest, *, asked_at: float, now: float) -> None:
+    def _take(self, claim: Claim, worker: str, nonce: str, *, asked_at: float, now: float) -> None:
         if claim.changes:
             # D28: no worker settled these jobs, so the one whose call changed them reports it.
-            self._context.notify(lambda observer: observer.on_changed(claim.changes))
+            self._context.observers.notify(lambda observer: observer.on_changed(claim.changes))
         if claim.gone:
             log.error(RECORDS_GONE, model=self._spec.name, jobs=claim.gone, hint=GONE_HINT)
         if not claim.jobs:
@@ -267,19 +317,35 @@ class Claims:
         self.lease.confirm(asked_at)
         batch = Batch(
             claim.jobs,
-            claim.reason,
-            request.worker,
-            request.nonce,
+            self.batcher.reason(claim),
+            worker,
+            nonce,
             claimed_at=now,
             leased_at=claim.now,
             device=self._device,
+            urgent=self.batcher.is_urgent,
         )
         self.waiting.append(batch)
-        self._context.notify(lambda observer: observer.on_claimed(self._spec, batch))
+        for observer in self._context.observers.of_batches:
+            observer.on_claimed(self._spec, batch)
+
+    def learned_times(self, kind: str) -> Mapping[int, float]:
+        """How long batches of each size took in earlier processes of this kind; empty if nobody knows."""
+        try:
+            return self.settlements.learned_times(kind)
+        except StoreUnavailable as error:
+            # The slot learns the times anew.
+            self._on_failure(error)
+            return {}
 
     def close(self) -> None:
         self._stop_listening()
         self.settlements.close()
+
+
+def _is_open(claim: Claim) -> bool:
+    """Whether the claim's offer stands after this answer: nothing was taken, and nothing waits for a later moment."""
+    return not claim.jobs and claim.retry_in_s is None
 
 
 def _new_nonce() -> str:

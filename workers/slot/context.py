@@ -19,6 +19,7 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
+from penstock.broker.store.registry import KeptTimes
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
@@ -32,6 +33,10 @@ class SlotStore(Protocol):
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = ...) -> list[Submitted]: ...
 
     def claim(self, request: ClaimRequest) -> Claim: ...
+
+    def learned_times(self, model: str) -> dict[str, KeptTimes]: ...
+
+    def withdraw(self, model: str, version: str, worker: str) -> bool: ...
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]: ...
 
@@ -54,12 +59,24 @@ class Observer:
     The slots' threads call these methods, so none of them may block.
     """
 
+    @property
+    def wants_every_batch(self) -> bool:
+        """Whether it is to hear of each batch, and not only of what goes wrong. `Observers` asks from time to time."""
+        return True
+
+    def profile_dir(self, batch: Batch) -> str:
+        """The folder in which the child is to record this batch; empty for nearly every batch."""
+        return ""
+
     def on_claimed(self, spec: ModelSpec, batch: Batch) -> None: ...
 
     def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took."""
+        """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took.
+
+        An observer that does not want every batch hears of a batch if one of these jobs did not succeed.
+        """
 
     def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         """Jobs were given back to the queue; `answers` says which of them the store took."""
@@ -84,7 +101,25 @@ class Observer:
     def on_unloadable(self, spec: ModelSpec, error: str) -> None: ...
 
 
-Notify = Callable[[Callable[[Observer], None]], None]
+class Observers:
+    """The observers of one slot. `of_batches` are those that want every batch: none, unless somebody looks.
+
+    Any thread may call `ask`: the tuple is replaced as a whole.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self.all = observers
+        self.of_batches: tuple[Observer, ...] = ()
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask each of them again whether it wants every batch."""
+        self.of_batches = tuple(observer for observer in self.all if observer.wants_every_batch)
+
+    def notify(self, what: Callable[[Observer], None]) -> None:
+        """Tell all of them what is not the usual way of a batch."""
+        for observer in self.all:
+            what(observer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +129,10 @@ class SlotContext:
     open_store: Callable[[], SlotStore]
     listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore
-    observers: tuple[Observer, ...]
+    observers: Observers
     lease_s: float
     inline_output_bytes: int
     # The versions that a caller of the model may name, and the one of a caller who names none.
     info: Callable[[ModelSpec], ModelInfo] = lambda spec: ModelInfo(spec.name, spec.version, versions={spec.version: None})
     # Fields of the batch policy that nobody set: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
-    # The folder in which the child is to record this batch; empty for nearly every batch.
-    profile_dir: Callable[[Batch], str] = lambda _: ""
-
-    def notify(self, what: Callable[[Observer], None]) -> None:
-        for observer in self.observers:
-            what(observer)

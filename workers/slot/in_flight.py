@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from penstock.job import JobId
-from penstock.workers.ipc.frames import BatchDone, Item
+from penstock.workers.ipc.frames import BatchDone, Item, RunBatch, RunShard, SupervisorWire
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
 
 
 class InFlight:
-    """Part of a `ChildProcess`, whose progress it reads from `page`; without a page it is empty for ever.
+    """Part of a `ChildProcess`, whose progress it reads from `page`, and which gets its batches over `wire`.
 
-    Only the slot's thread uses it, except for `awaited`. Batches and shards have numbers of their own.
+    Without these it is empty for ever. Only the slot's thread uses it, except for `awaited`. Batches and shards have numbers of
+    their own.
     """
 
-    def __init__(self, page: ProgressPage | None = None) -> None:
+    def __init__(self, page: ProgressPage | None = None, wire: SupervisorWire | None = None) -> None:
         self._page = page
+        self._wire = wire
+        self._last_batch = 0
+        self._last_shard = 0
         # By number, in the order given. None: the child still works on that batch, but nobody awaits its outcome any more.
         self._batches: dict[int, Batch | None] = {}
         self._shards: dict[int, Batch | None] = {}
@@ -44,6 +48,26 @@ class InFlight:
         return self._page
 
     # Given and come back.
+
+    def give(self, batch: Batch, now: float) -> None:
+        """Send a batch or a shard of the slot, which is in flight from now on."""
+        if batch.is_shard:
+            self._last_shard += 1
+            [item] = batch.items
+            self._send(RunShard(self._last_shard, item))
+            self.add_shard(self._last_shard, batch, now)
+        else:
+            self.add_batch(self.run(batch.items, batch.profile_dir, urgent=batch.urgent), batch, now)
+
+    def run(self, items: Sequence[Item], profile_dir: str = "", *, urgent: bool = False) -> int:
+        """Send items as one batch, to be recorded in `profile_dir` if that is given. The batch's number."""
+        self._last_batch += 1
+        self._send(RunBatch(self._last_batch, list(items), profile_dir, urgent))
+        return self._last_batch
+
+    def _send(self, order: RunBatch | RunShard) -> None:
+        assert self._wire is not None
+        self._wire.send(order)
 
     def add_batch(self, number: int, batch: Batch, now: float) -> None:
         if not self._batches:

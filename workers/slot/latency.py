@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from math import ceil
 from statistics import median
 
@@ -14,10 +15,6 @@ _QUANTILE = 0.95
 _DRIFT_RUNS = 5
 _DRIFT_FACTOR = 2.0
 _TRUSTED_RUNS = 8
-# A smaller batch is preferred over a larger one only when its cost per item is clearly lower.
-_CHEAPER = 0.8
-# After this many batches the larger size is tried again, because no preference holds for ever.
-_RETRY_EVERY = 64
 _SMOOTHING = 0.2
 
 
@@ -41,7 +38,18 @@ class Latency:
         self._medians: dict[int, float] = {}
         self._ratios: deque[float] = deque(maxlen=_RATIOS)
         self._line: tuple[float, float] | None = None
-        self._count = 0
+        # Sizes of which only an earlier process knows how long they take.
+        self._remembered: set[int] = set()
+
+    def remember(self, table: Mapping[int, float]) -> None:
+        """Expect these medians, which an earlier process learned, until runs say otherwise. Sizes that ran here stay."""
+        for size, seconds in table.items():
+            if size not in self._runs:
+                self._runs[size] = deque([seconds] * _TRUSTED_RUNS, maxlen=_WINDOW)
+                self._medians[size] = seconds
+                self._remembered.add(size)
+        if self._medians:
+            self._line = _fit(self._medians)
 
     def observe(self, size: int, seconds: float) -> None:
         expected = self.expect(size)
@@ -49,10 +57,10 @@ class Latency:
             self._ratios.append(seconds / expected)
         runs = self._runs.setdefault(size, deque(maxlen=_WINDOW))
         runs.append(seconds)
+        self._remembered.discard(size)
         self._forget_drifted(size, runs)
         self._medians[size] = median(runs)
         self._line = _fit(self._medians)
-        self._count += 1
 
     def _forget_drifted(self, size: int, runs: deque[float]) -> None:
         if len(runs) <= _DRIFT_RUNS or size not in self._medians:
@@ -62,6 +70,13 @@ class Latency:
             runs.clear()
             runs.extend(recent)
             self._ratios.clear()
+            self._forget_remembered()
+
+    def _forget_remembered(self) -> None:
+        """Times have changed, so what an earlier process learned of sizes that have not run here fits no longer."""
+        for size in self._remembered:
+            del self._runs[size], self._medians[size]
+        self._remembered.clear()
 
     @property
     def largest(self) -> int:
@@ -114,19 +129,15 @@ class Latency:
         wanted = share * limit / (base + slope * limit)
         return min(limit, ceil(wanted * base / (1.0 - wanted * slope)))
 
-    def worthwhile(self, limit: int) -> int:
-        """`limit`, or a smaller size whose measured cost per item is clearly lower (because of padding or caches)."""
-        if self._count % _RETRY_EVERY == 0 or not self._is_trusted(limit):
-            return limit
-        costs = {size: self._medians[size] / size for size in self._medians if size <= limit and self._is_trusted(size)}
-        cheapest = min(costs, key=lambda size: (costs[size], -size))
-        return cheapest if costs[cheapest] < costs[limit] * _CHEAPER else limit
-
     def _is_trusted(self, size: int) -> bool:
         return len(self._runs.get(size, ())) >= _TRUSTED_RUNS
 
     def table(self) -> dict[int, float]:
         return dict(sorted(self._medians.items()))
+
+    def trusted(self) -> dict[int, float]:
+        """The medians of sizes that ran often enough to be remembered by a later process."""
+        return {size: seconds for size, seconds in self.table().items() if self._is_trusted(size)}
 
 
 def _sizes(limit: int) -> list[int]:

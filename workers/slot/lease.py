@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.store.notifications import CancelRequested, Wake
+from penstock.broker.store.notifications import Message
 
 # The slot stops this much before Redis would: the two clocks differ, and a message takes time.
 _MARGIN_S = 2.0
@@ -16,7 +16,7 @@ class WakeUpListener(Protocol):
 
     def fileno(self) -> int: ...
 
-    def read(self) -> list[Wake | CancelRequested]: ...
+    def read(self) -> list[Message]: ...
 
     def close(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Lease:
             listener, self._listener = self._listener, None
             listener.close()
 
-    def read(self) -> list[Wake | CancelRequested]:
+    def read(self) -> list[Message]:
         """The messages that arrived. Raises `StoreUnavailable` if the connection broke: then `close`, and `open` again."""
         return self._listener.read() if self._listener is not None else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -16,7 +16,7 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Settled
 from penstock.errors import InternalError
 from penstock.failpoints import failpoint
-from penstock.job import Payload, new_job_id
+from penstock.job import JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import (
@@ -33,7 +33,7 @@ from penstock.workers.slot.batch import (
 )
 from penstock.workers.slot.celery_messages import Rejected, job_from
 from penstock.workers.slot.child_events import BatchLost, Cause
-from penstock.workers.slot.context import Notify, SlotStore
+from penstock.workers.slot.context import Observers, SlotStore
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -75,13 +75,15 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, notify: Notify) -> None:
+    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers) -> None:
         self._spec = spec
         self._store = store
         self._blobs = blobs
         self._inline_bytes = inline_bytes
-        self._notify = notify
+        self._observers = observers
         self._debts: deque[Debt] = deque()
+        # How many jobs this slot has ended.
+        self.ended = 0
 
     @property
     def has_debts(self) -> bool:
@@ -99,6 +101,14 @@ class Settlements:
             self._settle(debt)
             self._debts.popleft()
         return self._store.claim(request) if request is not None else None
+
+    def withdraw(self, worker: str) -> bool:
+        """End the offer of `worker`; False if it was used, or there is none. Raises `StoreUnavailable`."""
+        return self._store.withdraw(self._spec.name, self._spec.version, worker)
+
+    def learned_times(self, kind: str) -> Mapping[int, float]:
+        kept = self._store.learned_times(self._spec.name).get(kind)
+        return kept.run_s if kept else {}
 
     def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
         began_at = time.monotonic()
@@ -121,11 +131,11 @@ class Settlements:
                 given_back = self._store.retry(
                     [item], worker=worker, delay_s=debt.delay_s, code=debt.code, message=debt.message
                 )
-                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
+                self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
             case Release(items, worker):
                 failpoint("in_release")
                 given_back = self._store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
-                self._notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
+                self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
 
     def _with_large_outputs_stored(self, batch: Batch) -> Batch:
         """The first debt, with its large outputs moved to the blob store.
@@ -135,17 +145,17 @@ class Settlements:
         """
         large = {blob_name(e): e.output.data for e in batch.endings if e.output and is_too_large(e, self._inline_bytes)}
         if large:
-            self._blobs.put_all(list(large.items()))
-            batch = replace(batch, endings=tuple(map(self._with_blob, batch.endings)))
+            stored = dict(zip(large, self._blobs.append_all(list(large.items())), strict=True))
+            batch = replace(batch, endings=tuple(self._with_blob(ending, stored) for ending in batch.endings))
             # After a lost reply the debt is settled again; its blobs are then already written.
             self._debts[0] = batch
         failpoint("after_blob_before_finish")
         return batch
 
-    def _with_blob(self, ending: Ending) -> Ending:
+    def _with_blob(self, ending: Ending, stored: Mapping[str, str]) -> Ending:
         if ending.output is None or not is_too_large(ending, self._inline_bytes):
             return ending
-        return replace(ending, output=Payload(ending.output.content_type, blob=blob_name(ending)))
+        return replace(ending, output=Payload(ending.output.content_type, blob=stored[blob_name(ending)]))
 
     def _on_settled(self, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         if unneeded := unneeded_blobs(batch, answers):
@@ -153,7 +163,10 @@ class Settlements:
         stale = sum(answer is Settled.STALE for answer in answers)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
-        self._notify(lambda observer: observer.on_settled(self._spec, batch, answers, store_s))
+        self.ended += len(batch.endings)
+        succeeded = all(ending.state is JobState.SUCCEEDED for ending in batch.endings)
+        for observer in self._observers.of_batches if succeeded else self._observers.all:
+            observer.on_settled(self._spec, batch, answers, store_s)
 
     def adopt(self, claim: Claim, info: ModelInfo) -> None:
         """Turn the stock Celery messages that a claim found into jobs, and answer those that cannot become one.
@@ -179,14 +192,14 @@ class Settlements:
 class Verdicts:
     """What becomes of a slot's batches: each verdict is a debt in `settlements` and a report to the observers."""
 
-    def __init__(self, spec: ModelSpec, settlements: Settlements, notify: Notify) -> None:
+    def __init__(self, spec: ModelSpec, settlements: Settlements, observers: Observers) -> None:
         self._spec = spec
         self._settlements = settlements
-        self._notify = notify
+        self._observers = observers
 
     def on_ran(self, batch: Batch, done: BatchDone) -> None:
         try:
-            ended, retries = decide(batch, done)
+            ended, retries = decide(batch, done, self._spec.limits)
         except InternalError:
             log.exception(SLOT_FAULT, model=self._spec.name)
             self.give_back(batch, ReleaseReason.CRASHED, _MISCOUNTED)
@@ -195,7 +208,8 @@ class Verdicts:
             self._settlements.owe(ended)
         for retry in retries:
             self._settlements.owe(retry)
-        self._notify(lambda observer: observer.on_ran(self._spec, batch, done))
+        for observer in self._observers.of_batches:
+            observer.on_ran(self._spec, batch, done)
 
     def on_lost(self, lost: BatchLost) -> None:
         batch = lost.batch
@@ -207,7 +221,7 @@ class Verdicts:
             self.fail(batch, batch.jobs, "timeout", message, stopped_stamp(batch, time.monotonic()))
         else:
             self.give_back(batch, ReleaseReason(lost.cause.value), lost.how)
-        self._notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
+        self._observers.notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
 
     def fail(self, batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         self._settlements.owe(fail(batch, jobs, code, message, stamp))

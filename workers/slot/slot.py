@@ -13,14 +13,14 @@ import structlog
 
 from penstock.broker.contract import ReleaseReason
 from penstock.failpoints import failpoint
-from penstock.model_spec import ModelSpec, SlotInfo, VersionInfo, WarmOrigin
+from penstock.model_spec import LearnedCalls, ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, Ready
+from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
 from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_supervisor import ChildSupervisor
-from penstock.workers.slot.claims import INPUT_MISSING, LISTENER, Claims, Inputs
+from penstock.workers.slot.claims import LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
@@ -52,18 +52,20 @@ class Slot:
         )
         self._settlements = self._claims.settlements
         self._batcher = self._claims.batcher
-        self._verdicts = Verdicts(spec, self._settlements, context.notify)
+        self._verdicts = Verdicts(spec, self._settlements, context.observers)
         self._inputs = Inputs(context.blobs)
         self.progress = LaneProgress()
         self._has_lapsed = False
         self._fenced = ""
         self._drain_by: float | None = None
         self._is_draining = False
+        self._is_reload_due = False
         self._is_over = False
         self.turned_at = time.monotonic()
         self.version_info: VersionInfo | None = None
         self.policy = spec.policy
         self._warm = Ready(load_s=0.0)
+        self._learned: LearnedCalls | None = None
 
     # From other threads.
 
@@ -77,9 +79,24 @@ class Slot:
         self._fenced = incarnation
         self.wake()
 
+    def reload(self) -> None:
+        """Load the model anew, because its code has changed. No job is lost: batches end first."""
+        self._is_reload_due = True
+        self.wake()
+
     def wake(self) -> None:
         """Make the loop take its next turn now."""
         os.eventfd_write(self._waker, 1)
+
+    def trusted_times(self) -> dict[int, float]:
+        """How long batches take, by size, of the sizes that ran often."""
+        return self._latency.trusted()
+
+    @property
+    def kind(self) -> str:
+        """What the times hold for, as one text: version, kind of device, runtime, threads."""
+        device = self.pin.device_name or self.pin.device.partition(":")[0]
+        return " | ".join((self.spec.version, device, self._child_supervisor.provider, str(self.pin.threads)))
 
     def set_peers(self, count: int) -> None:
         self._batcher.peers = count
@@ -87,6 +104,11 @@ class Slot:
     @property
     def lease(self) -> Lease:
         return self._claims.lease
+
+    @property
+    def ended(self) -> int:
+        """How many jobs this slot has ended."""
+        return self._settlements.ended
 
     @property
     def is_holding(self) -> bool:
@@ -124,6 +146,7 @@ class Slot:
             placement=pin.placement,
             device_name=pin.device_name,
             device_uuid=pin.uuid,
+            calls=self._learned,
         )
 
     # The loop.
@@ -150,12 +173,14 @@ class Slot:
                 self._hand_over()
 
     def _wait(self) -> None:
-        now = self.turned_at = time.monotonic()
+        before, now = self.turned_at, time.monotonic()
+        self.turned_at = now
         for key, mask in self._selector.select(self._pause_s(now)):
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
             elif key.data == LISTENER:
-                self._claims.read_messages()
+                # What had arrived before the turn before this one was read in that turn.
+                self._claims.read_messages(since=before)
             else:
                 for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
@@ -184,20 +209,23 @@ class Slot:
             case ChildReady(ready):
                 self._on_ready(ready)
             case ChildExited(why):
-                self._context.notify(lambda observer: observer.on_child_ended(self.spec, why))
+                self._context.observers.notify(lambda observer: observer.on_child_ended(self.spec, why))
             case ChildUnloadable(error):
-                self._context.notify(lambda observer: observer.on_unloadable(self.spec, error))
+                self._context.observers.notify(lambda observer: observer.on_unloadable(self.spec, error))
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
+        self._learned = done.learned or self._learned
         if done.cap is not None:
             self._batcher.cap(done.cap)
         elif not batch.profile_dir and not any(job.call for job in batch.jobs):
             # Explaining and profiling take many times as long as predicting, so their times are not learned.
             feed_s = done.began_at - batch.given_at if batch.fresh else None
-            self._batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s)
+            self._batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s, wish=done.wish)
 
     def _on_ready(self, ready: Ready) -> None:
         self._warm = ready
+        if not self._latency.largest:
+            self._latency.remember(self._claims.learned_times(self.kind))
         if ready.warm_origin is WarmOrigin.SAMPLE:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
@@ -207,7 +235,7 @@ class Slot:
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
         self.policy = replace(self.spec.policy, **granted)
         self._batcher.follow(self.policy, fits=ready.fits)
-        self._context.notify(lambda observer: observer.on_loaded(self.spec, ready.load_s))
+        self._context.observers.notify(lambda observer: observer.on_loaded(self.spec, ready.load_s))
 
     # What to do.
 
@@ -215,12 +243,16 @@ class Slot:
         now = time.monotonic()
         if self._fenced and self._fenced == self.lease.name:
             log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active_batches()))
-            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
+            self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
         if self._drain_by is not None:
             self._wind_down(now, self._drain_by)
         else:
-            self._child_supervisor.tend(now)
+            if self._is_reload_due:
+                self._is_reload_due = False
+                self._child_supervisor.reload(now)
+            for event in self._child_supervisor.tend(now):
+                self._apply(event)
         self._check_lease(now)
         in_flight = self._child_supervisor.in_flight
         if self._child_supervisor.is_worn:
@@ -232,21 +264,28 @@ class Slot:
         has_lapsed = self.is_holding and self.lease.has_lapsed(now)
         if has_lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
-            self._context.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
-            self._give_back_unstarted(ReleaseReason.UNSTARTED)
+            self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
+            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
+        if has_lapsed:
+            # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
+            self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = has_lapsed
 
     def _wind_down(self, now: float, drain_by: float) -> None:
-        if not self._is_draining:
+        if not self._is_draining or self._claims.waiting:
             self._is_draining = True
             self._give_back_unstarted(ReleaseReason.DRAIN)
         if now >= drain_by:
             self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
-        if not self.is_holding:
+        if not self.is_holding and not self._claims.is_expecting:
             self._is_over = not self._settlements.has_debts or now > drain_by + _SETTLE_LATE_S
 
     def _give_back_unstarted(self, reason: ReleaseReason) -> None:
-        self._give_back([*self._child_supervisor.in_flight.recall(), *self._claims.waiting], reason)
+        self._give_back(self._child_supervisor.in_flight.recall(), reason)
+        self._give_back_waiting(reason)
+
+    def _give_back_waiting(self, reason: ReleaseReason) -> None:
+        self._give_back(self._claims.waiting, reason)
         self._claims.waiting.clear()
 
     def _give_back(self, batches: Sequence[Batch], reason: ReleaseReason) -> None:
@@ -273,11 +312,12 @@ class Slot:
         claimed = waiting.pop(0)
         batch, missing = filled
         if missing:
-            self._verdicts.fail(claimed, missing, "input_missing", INPUT_MISSING, unrun_stamp(claimed))
+            self._verdicts.fail(claimed, missing, INPUT_MISSING_CODE, INPUT_MISSING, unrun_stamp(claimed))
         if batch.items:
             failpoint("before_run")
-            if not batch.is_shard and (profile_dir := self._context.profile_dir(claimed)):
-                batch = replace(batch, profile_dir=profile_dir)
+            for observer in self._context.observers.of_batches:
+                if not batch.is_shard and (profile_dir := observer.profile_dir(claimed)):
+                    batch = replace(batch, profile_dir=profile_dir)
             self._child_supervisor.give(batch, time.monotonic())
 
     def _is_free_for(self, batch: Batch) -> bool:

@@ -27,6 +27,10 @@ class WorkerJobLog(Observer):
         self._all = lines is JobLines.ALL
         self._on = lines is not JobLines.OFF
 
+    @property
+    def wants_every_batch(self) -> bool:
+        return self._all
+
     def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if not self._all:
             return

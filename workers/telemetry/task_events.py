@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
-from celery.worker import state as worker_state
 
 from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.job import JobId, JobState
@@ -61,7 +60,6 @@ class EventFeed(Observer):
         self._events: deque[_Event] = deque(maxlen=_BACKLOG)
         self._shown: set[JobId] = set()
         self._sampler = Sampler()
-        self._count_lock = threading.Lock()
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -70,8 +68,11 @@ class EventFeed(Observer):
         """Send events while Celery's `consumer` sends events of tasks."""
         self._consumer = consumer
 
+    @property
+    def wants_every_batch(self) -> bool:
+        return self._is_listened_to()
+
     def _is_listened_to(self) -> bool:
-        # Asked for every batch, because `control enable_events` changes the dispatcher while the worker runs.
         return self._consumer is not None and sends_task_events(self._consumer.event_dispatcher)
 
     def start(self) -> None:
@@ -96,9 +97,6 @@ class EventFeed(Observer):
         self._queue(event for job in shown for event in _begun_of(job, batch, spec.name, now))
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        # Celery's own counter, shown by `inspect stats` and Flower.
-        with self._count_lock:
-            worker_state.total_count[f"{TASK_PREFIX}{spec.name}"] += len(batch.endings)
         if not self._is_listened_to():
             if self._shown:
                 self._shown.clear()

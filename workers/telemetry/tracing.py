@@ -12,7 +12,7 @@ import structlog
 from penstock import telemetry as names
 from penstock import trace_context
 from penstock.broker.records import ClaimedJob
-from penstock.broker.store.encoding import queue_name
+from penstock.broker.store.ops import queue_name
 from penstock.job import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed

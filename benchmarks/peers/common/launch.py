@@ -8,7 +8,10 @@ from pathlib import Path
 
 from functions import Function, function_of
 
+NAME = os.environ["PEER_NAME"]
 WORKLOAD = os.environ["PEER_WORKLOAD"]
+# Whether the body of a request is the input itself, not JSON.
+RAW = bool(os.environ["PEER_RAW"])
 BATCH = int(os.environ["PEER_BATCH"])
 WAIT_MS = int(os.environ["PEER_WAIT_MS"])
 PORT = int(os.environ["PEER_PORT"])

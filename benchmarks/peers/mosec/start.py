@@ -13,6 +13,9 @@ class Stage(mosec.Worker):
         super().__init__()
         self.function = launch.load_function()
 
+    def deserialize(self, data):
+        return data if launch.RAW else super().deserialize(data)
+
     def forward(self, data):
         return self.function(data) if launch.BATCH > 1 else self.function([data])[0]
 

@@ -1,12 +1,13 @@
-"""The no-op and the stand-in accelerator as handlers; the embedding model is examples/embeddings."""
+"""The functions under comparison as handlers of a user's own; the built-in task is examples/embeddings."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
-from functions import accelerate, square
+from functions import Embed, accelerate, square
 
-from penstock import Handler
+from penstock import Context, Handler
 
 
 class Square(Handler):
@@ -23,3 +24,32 @@ class Accelerator(Handler):
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         return accelerate(batch)
+
+
+class BytesAccelerator(Accelerator):
+    """The same of a body of bytes."""
+
+    sample: ClassVar[bytes] = b"warm-up"
+
+    def inference(self, batch: list[bytes], /) -> list[Any]:
+        return accelerate(batch)
+
+
+class PlainTexts(Handler):
+    """MiniLM as the other servers run it. It declares nothing: what texts cost, and which calls are cheap, is found out."""
+
+    def initialize(self, context: Context, /) -> None:
+        self._embed = Embed(Path(context.options["model_folder"]))
+
+    def preprocess(self, inputs: list[Any], /) -> list[Any]:
+        return self._embed.tokens(inputs)
+
+    def inference(self, batch: list[Any], /) -> list[Any]:
+        return self._embed.vectors(batch)
+
+
+class CostedTexts(PlainTexts):
+    """The same, and a text costs its tokens."""
+
+    def cost(self, item: Any, /) -> float:
+        return len(item)

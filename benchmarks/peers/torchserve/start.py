@@ -6,16 +6,20 @@ import json
 import os
 import shutil
 import socket
+from contextlib import ExitStack
 
 import launch
 
 MODEL = "peer"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Different ports, because all are held until the last is known."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def write_model() -> None:
@@ -31,12 +35,13 @@ def write_model() -> None:
 def write_settings() -> str:
     batching = {"batchSize": launch.BATCH, "maxBatchDelay": launch.WAIT_MS}
     version = {"defaultVersion": True, "marName": MODEL, "minWorkers": 1, "maxWorkers": 1, "responseTimeout": 120, **batching}
+    management, metrics, grpc_inference, grpc_management = free_ports(4)
     lines = [
         f"inference_address=http://127.0.0.1:{launch.PORT}",
-        f"management_address=http://127.0.0.1:{free_port()}",
-        f"metrics_address=http://127.0.0.1:{free_port()}",
-        f"grpc_inference_port={free_port()}",
-        f"grpc_management_port={free_port()}",
+        f"management_address=http://127.0.0.1:{management}",
+        f"metrics_address=http://127.0.0.1:{metrics}",
+        f"grpc_inference_port={grpc_inference}",
+        f"grpc_management_port={grpc_management}",
         f"model_store={launch.SCRATCH / 'store'}",
         f"load_models={MODEL}",
         "job_queue_size=1000",

@@ -7,6 +7,7 @@ from tests.faults.scenarios import (
     celery_peer,
     children,
     gateway_loss,
+    hand_over,
     kill_storm,
     links,
     load,
@@ -17,7 +18,20 @@ from tests.faults.scenarios import (
     worker_loss,
 )
 
-MODULES = (children, worker_loss, kill_storm, gateway_loss, store_loss, space, links, load, meaning, runs, celery_peer)
+MODULES = (
+    children,
+    worker_loss,
+    kill_storm,
+    gateway_loss,
+    hand_over,
+    store_loss,
+    space,
+    links,
+    load,
+    meaning,
+    runs,
+    celery_peer,
+)
 
 
 def every_fault() -> list[Fault]:

@@ -20,6 +20,7 @@ from tests.faults.steps import Hit, conclude, healed_now, with_recovery
 
 RUN_S = 0.02
 _WANT = "ps:{echo}:want"
+_OFFERS = "ps:{echo}:offers:1"
 Break = Callable[[Proxy], None]
 
 
@@ -86,9 +87,10 @@ def wakeups_lost(setting: Setting) -> Verdict:
             # A prediction would wake the worker in place of the wake-up that is lost.
             with stack.asker.still(), stack.server.client() as client:
                 _silence(client)
-                # A slot that subscribes again looks once, and asks to be woken: only what it misses after that is lost.
-                eventually(lambda: client.exists(_WANT))
-                client.delete(_WANT)
+                # A slot that subscribes again looks once, asks to be woken and offers to take the next job: only what it misses
+                # after that is lost.
+                eventually(lambda: client.exists(_WANT, _OFFERS) == 2)
+                client.delete(_WANT, _OFFERS)
                 entry = stack.driver.submit(order())
                 at = time.time()
                 stack.driver.await_ends([entry], within_s=20.0)

@@ -21,12 +21,15 @@ _KIB = 1024
 
 
 def submit_until_refused(stack: Stack, *, most: int = 5_000, **fields: Any) -> Answer | None:
-    """Submit one by one until an answer is no 202; that answer."""
+    """Submit one by one until an answer is no 202, and is none when asked for again; that answer."""
     for _ in range(most):
         work = order(**fields)
         entry = stack.driver.submit(work, within_s=0.0)
         if entry.answers[-1][1] != 202:
-            return stack.face.submit(work["nonce"], work)[0]
+            # A job that ended meanwhile may have made room.
+            answer = stack.face.submit(work["nonce"], work)[0]
+            if answer.status != 202:
+                return answer
     return None
 
 

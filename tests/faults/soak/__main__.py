@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.faults.asker import Question
 from tests.faults.soak import picture, report
-from tests.faults.soak.events import KEEP_S, Cancels, Kills, Load, Runs
+from tests.faults.soak.events import KEEP_S, KEPT_S, Cancels, Kills, Load, Runs
 from tests.faults.soak.sampling import Sampler
 from tests.faults.stack import Plan, Stack, started
 
@@ -28,17 +28,26 @@ RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
 PAGE = ROOT / "docs" / "measurements" / "soak.md"
 PICTURE = PAGE.with_suffix(".svg")
 _NOOP = ROOT / "examples" / "noop.py"
+# What Python processes import by themselves lies there.
+COLLECTING = Path(__file__).resolve().parent / "collecting"
 _TOLD_TO_STOP = 143
 _LOOK_S = 0.1
-# A result is kept for `KEEP_S`, its tombstone for a minute more; the rest is room for what the load needs to begin.
-_FULL_S = KEEP_S + 60.0 + 20.0
+# Sweeps come every second, and a queue of the store's own work may be before them.
+_SWEPT_S = 15.0
+# The rest is room for what the load needs to begin.
+_FULL_S = KEPT_S + 20.0
+# What may be left in the store beside what was there before: entries of workers that came later.
+_KEYS_LEFT = 100
 # What the server compacts of its log by itself, as the embedded server does.
 _SERVER = {"auto-aof-rewrite-percentage": "100"}
 
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """`warm_s`: what is measured before that, and as long after the start of a process as half of that, shows no slope."""
+    """`warm_s`: what is measured before that, and as long after the start of a process as half of that, shows no slope.
+
+    `kept_s`: how long the store keeps anything of a job; as long after the end of the load, it must be nearly empty.
+    """
 
     lasts_s: float
     per_s: float
@@ -47,6 +56,7 @@ class SoakPlan:
     sample_every_s: float
     warm_s: float
     workers: int = 2
+    kept_s: float = KEPT_S
 
 
 def plan_of(minutes: float, per_s: float) -> SoakPlan:
@@ -83,9 +93,11 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
     """Return the report, which is also written to `out`."""
     kept = {"result_ttl_s": KEEP_S, "sync_result_ttl_s": KEEP_S}
     model = {"source": str(_NOOP), "max_batch_size": 64, "max_queue_depth": 100_000, **kept}
-    with started(Stack(Plan(workers=plan.workers, model=model, server=_SERVER), folder, make=_question)) as stack:
+    processes = Plan(workers=plan.workers, model=model, server=_SERVER, variables={"PYTHONPATH": _path_with_collector()})
+    with started(Stack(processes, folder, make=_question)) as stack:
+        before = _keys(stack)
         sampler, load, cancels = (
-            Sampler(stack, every_s=plan.sample_every_s),
+            Sampler(stack, every_s=plan.sample_every_s, kept_s=plan.kept_s),
             Load(stack, folder, per_s=plan.per_s),
             Cancels(stack),
         )
@@ -94,6 +106,7 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
             _follow(sampler, kills, runs, plan.lasts_s)
         runs.stop()
         asked = stack.asker.conclude()
+        left = _keys_left(stack, plan.kept_s)
     answers = load.answers()
     facts = {
         "minutes": round(plan.lasts_s / 60, 2),
@@ -106,11 +119,32 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
         "kills": dict(kills.done),
         "predictions_beside": dict(asked.answers),
         "results_kept_s": KEEP_S,
+        "keys_before": before,
+        "keys_left": left,
         "warm_up_s": plan.warm_s,
     }
     odd = [f"{count} requests were answered {kind}" for kind, count in answers.items() if kind not in _EXPECTED]
+    if left is not None and left > before + _KEYS_LEFT:
+        odd.append(f"{left:,} keys were left in the store {plan.kept_s:g} s after the load, {before} were there before")
     complaints = [*odd, *(text for text in asked.complaints if "grew by" not in text)]
     return report.write(out, facts, sampler.series, warm_s=plan.warm_s, complaints=complaints)
+
+
+def _keys(stack: Stack) -> int:
+    with stack.server.client() as client:
+        return int(client.dbsize())
+
+
+def _keys_left(stack: Stack, kept_s: float) -> int | None:
+    """The keys of the store once all jobs are collected; None if `kept_s` is too short for that."""
+    if kept_s < KEPT_S:
+        return None
+    time.sleep(kept_s + _SWEPT_S)
+    return _keys(stack)
+
+
+def _path_with_collector() -> str:
+    return os.pathsep.join(filter(None, [str(COLLECTING), os.environ.get("PYTHONPATH", "")]))
 
 
 _EXPECTED = ("right", "refused", "broken")

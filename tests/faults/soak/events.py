@@ -21,6 +21,8 @@ from tests.faults.stack import MODEL, Stack
 
 # Results, records of runs and everything else of a job are kept so long, so that a soak soon collects as much as it makes.
 KEEP_S = 10
+# A tombstone says for a minute more that a job was here.
+KEPT_S = KEEP_S + 60.0
 _ROWS = 2_000
 _CANCEL_EVERY_S = 0.2
 _JSON = {"content-type": "application/json"}

@@ -65,7 +65,17 @@ def markdown(told: Mapping[str, Any]) -> str:
     kills = sum(told["kills"].values())
     rate = f"{told['right_per_s']:,g} answers per second, {share:.0%} of the {told['offered_per_s']:,g} offered"
     beside = f"{kills} kills, {sum(told['runs'].values())} runs, {sum(told['cancels'].values()):,} cancels"
-    facts = [f"- {told['minutes']:g} minutes on {told['cores']} cores: {rate}; {beside}", f"- verdict: **{told['verdict']}**"]
+    left = told.get("keys_left")
+    after = (
+        []
+        if left is None
+        else [f"- keys in the store: {told['keys_before']:,} before the load, {left:,} after it was collected"]
+    )
+    facts = [
+        f"- {told['minutes']:g} minutes on {told['cores']} cores: {rate}; {beside}",
+        f"- verdict: **{told['verdict']}**",
+        *after,
+    ]
     lines = [f"| {' | '.join(_cells(row))} |" for row in told["rows"] if row["flat"] is not None]
     head = ["| quantity | of | mean | growth per hour | noise | |", "|---|---|---|---|---|---|"]
     wrapped = [textwrap.fill(fact, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for fact in facts]

@@ -12,6 +12,9 @@ from benchmarks.report import ACCEL_LIMIT_RPS, FIGURES, Findings, print_report, 
 
 PROMISED = {
     "noop_sync_c64_rps",
+    "cpu_us_per_noop",
+    "lone_vs_floor",
+    "accel_100k_ratio",
     "noop_sync_c1_p50_ms",
     "noop_sync_c1_p50_everysec_ms",
     "accel_saturated_ratio",
@@ -69,4 +72,4 @@ def test_a_drain_is_rated_without_its_start_and_end() -> None:
 
 
 def test_runs_have_one_name_each() -> None:
-    assert list(RUNS) == ["noop", "everysec", "accel", "submit", "engine", "deep_queue"]
+    assert list(RUNS) == ["noop", "everysec", "lone", "accel", "submit", "engine", "deep_queue"]

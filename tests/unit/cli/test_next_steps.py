@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -26,14 +27,20 @@ PRINTED = re.compile(r"`penstock ([a-z][^`]*)`|: penstock ([a-z][^`;(\n]*)")
 
 
 def texts(path: Path) -> Iterator[str]:
-    """The strings of a file, a letter in place of each value that is filled in. Comments and docstrings are no output."""
-    tree = ast.parse(path.read_text("utf-8"))
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    """The strings of a file that may name a command, a letter in place of each value that is filled in.
+
+    Comments and docstrings are no output.
+    """
+    source = path.read_text("utf-8")
+    if "penstock " not in source:
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (docstrings | parts):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
             yield node.value
 
 
@@ -51,6 +58,7 @@ def is_complete(command: str) -> bool:
     return True
 
 
+@cache
 def printed_commands() -> list[str]:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = [match for path in files for text in texts(path) for match in PRINTED.finditer(text)]

@@ -14,7 +14,7 @@ from penstock.failpoints import SITES, VARIABLE, InjectedFault, armed
 
 def test_without_the_variable_a_site_does_nothing() -> None:
     failpoint = armed({})
-    assert [failpoint(site) for site in SITES] == [None] * len(SITES)
+    assert not any(failpoint(site) for site in SITES)
 
 
 def test_a_site_fires_at_the_time_asked_for_and_never_again() -> None:

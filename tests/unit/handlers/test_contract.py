@@ -9,7 +9,9 @@ from penstock.handlers.contract import Failure, failure_of
 
 
 def test_a_failure_carries_class_and_message_of_the_error() -> None:
-    assert failure_of(ValueError("no such row")) == Failure("ValueError: no such row", "handler_error")
+    failure = failure_of(ValueError("no such row"))
+    assert (failure.message, failure.code, failure.retryable) == ("ValueError: no such row", "handler_error", False)
+    assert failure.kinds == ("ValueError", "Exception")
 
 
 def test_an_error_without_text_is_named_by_its_class() -> None:
@@ -17,7 +19,8 @@ def test_an_error_without_text_is_named_by_its_class() -> None:
 
 
 def test_errors_of_penstock_keep_their_own_code_and_words() -> None:
-    assert failure_of(InvalidInput("too short")) == Failure("too short", "invalid_input")
+    failure = failure_of(InvalidInput("too short"))
+    assert (failure.message, failure.code) == ("too short", "invalid_input")
     assert failure_of(HandlerContractError("2 for 3")).code == "handler_contract"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.peers.catalogue import OWN, PEERS, ComparedServer
 from benchmarks.peers.environments import COMMON, DEFINITIONS, absent_reason, set_up
-from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, NOOP, inputs_of, is_near, is_right
+from benchmarks.peers.workloads import ACCELERATOR, ACCELERATOR_100K, EMBEDDINGS, NOOP, inputs_of, is_near, is_right
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "accelerator.py"
@@ -33,17 +33,17 @@ def test_definitions_compile(path: Path) -> None:
 
 def test_every_peer_has_a_definition_and_pins_what_it_names() -> None:
     for peer in PEERS:
-        assert (DEFINITIONS / peer.name / "start.py").exists()
-        if peer.name != OWN:
+        assert (DEFINITIONS / peer.package / "start.py").exists()
+        if not peer.is_own:
             named = (DEFINITIONS / peer.name / "requirements.txt").read_text().split()
             assert all("==" in line for line in named)
             assert any(line.startswith(peer.package) for line in named)
 
 
-def test_the_page_tells_every_servers_settings() -> None:
+def test_the_page_tells_every_servers_settings_and_where_its_documentation_recommends_them() -> None:
     page = (ROOT / "docs" / "peers.md").read_text()
     for peer in PEERS:
-        assert f"| {peer.title} | {peer.settings} |" in page
+        assert f"| {peer.title} | {peer.settings} | {peer.source} |" in page
 
 
 def test_the_modules_import_no_definition() -> None:
@@ -60,7 +60,7 @@ def test_the_accelerator_keeps_the_pace_of_the_example() -> None:
     assert example["ITEM_S"] == functions.ITEM_S
 
 
-@pytest.mark.parametrize("workload", [NOOP, ACCELERATOR])
+@pytest.mark.parametrize("workload", [NOOP, ACCELERATOR, ACCELERATOR_100K])
 def test_the_functions_answer_rightly_and_a_wrong_answer_is_seen(workload: str) -> None:
     items = inputs_of(workload) * 2
     answers = module(COMMON / "functions.py").function_of(workload, Path())(items)
@@ -81,7 +81,7 @@ def test_a_peer_that_is_not_there_says_what_to_do_and_one_that_failed_says_why(t
     (tmp_path / "mosec").mkdir()
     (tmp_path / "mosec" / "failed.txt").write_text("no wheel\n")
     assert absent_reason(tmp_path, mosec) == "no wheel"
-    java = ComparedServer("mosec", "x", "mosec", "/", "", commands=("no-such-command",))
+    java = ComparedServer("mosec", "x", "mosec", "/", "", "", commands=("no-such-command",))
     assert absent_reason(tmp_path, java) == "needs no-such-command on the path"
     own = next(peer for peer in PEERS if peer.name == OWN)
     assert absent_reason(tmp_path, own) == ""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.peers.table import behind, beside, notes, page_text, put_into, ratio, rows, short_text, show
+from benchmarks.measured_figure import missed
+from benchmarks.peers.key_figures import KEY_FIGURES, key_figures, ratio
+from benchmarks.peers.table import behind, beside, figure_rows, notes, page_text, put_into, rows, short_text, show
 
 
 def line(title: str, rps: float, *, durable: bool = False) -> dict[str, Any]:
@@ -18,6 +20,8 @@ def line(title: str, rps: float, *, durable: bool = False) -> dict[str, Any]:
         "p50_ms": 1.0,
         "p99_ms": 2.0,
         "lone_p50_ms": 0.5,
+        "cpu_us": 520.4,
+        "memory_mib": 161.2,
         "errors": {"503": 2} if rps < 1e3 else {},
     }
     return {"title": title, "version": "1.0", "durable": durable, "settings": "", "workloads": {"accelerator": found}}
@@ -48,9 +52,39 @@ def test_rows_are_ordered_by_rate_and_what_was_not_measured_has_no_figure() -> N
     found = rows(RESULT, "accelerator")
     assert [row[0] for row in found] == ["Mosec 1.0", "penstock 1.0", "Ray Serve 1.0", "BentoML"]
     assert [row[2] for row in found[:3]] == ["0.94 x", "", "5.00 x"]
+    assert found[0][7:9] == ("520", "161")
     assert found[2][-1] == "2 x 503"
     assert found[3][1] == "not measured"
     assert len({len(row) for row in found}) == 1
+
+
+def with_workloads(line: dict[str, Any], **rates: float) -> dict[str, Any]:
+    (found,) = line["workloads"].values()
+    return {**line, "workloads": {name: {**found, "rps": rps} for name, rps in rates.items()}}
+
+
+def test_the_key_figures_are_those_whose_servers_were_measured() -> None:
+    own = with_workloads(RESULT["peers"]["penstock"], noop=4_000.0, accelerator=1_500.0, embeddings=200.0)
+    costed = with_workloads(line("penstock, own handler, `cost`", 1.0), embeddings=180.0)
+    mosec = with_workloads(RESULT["peers"]["mosec"], noop=16_000.0, accelerator=1_600.0, embeddings=120.0)
+    result = {**RESULT, "peers": {"penstock": own, "penstock-cost": costed, "mosec": mosec}}
+    found = key_figures(result)
+    assert found == {"cpu_us_per_noop": 520.4, "accel_vs_mosec": 0.938, "own_minilm_cost_vs_mosec": 1.5}
+    assert missed(KEY_FIGURES, found) == ["accel_vs_mosec"]
+    names = [row[0] for row in figure_rows({**result, **found})]
+    assert names == ["cpu_us_per_noop", "accel_vs_mosec", "own_minilm_cost_vs_mosec"]
+    page = page_text({**result, **found})
+    assert "| 0.938 | >= 1.05 | MISSED |" in page
+    row = next(row for row in rows(result, "embeddings") if row[0].startswith("penstock, own"))
+    assert row[2] == ""
+    short = short_text(result)
+    assert "| MiniLM: penstock, own handler, `cost` | 180 | 120 |" in short
+    assert "| CPU of a no-op, us | 520 | 520 |" in short
+
+
+def test_the_key_figures_with_a_bar_have_it_as_their_target() -> None:
+    targets = {figure.name: figure.target for figure in KEY_FIGURES if figure.target is not None}
+    assert targets == {"noop_vs_torchserve": 2.0, "accel_vs_mosec": 1.05, "accel_100k_vs_mosec": 1.0}
 
 
 def test_where_penstock_is_behind_is_named() -> None:

@@ -15,11 +15,11 @@ from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import encoding, ops, registry, run_ops, sync
+from penstock.broker.store import ops, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
-from penstock.model_spec import MAX_BATCH_SIZE, WorkerInfo
+from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
 from penstock.run import RunSpec, RunState
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
@@ -57,7 +57,11 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.stats("m"),
         ops.unfinished("m", "1"),
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
+        ops.withdraw("m", "1", "w"),
         registry.forget_workers(),
+        registry.announce_place(SlotPlace("s", "w", "cpu", "")),
+        registry.keep_learned_times("m", "k", registry.KeptTimes({}, 0.0)),
+        registry.identity("n"),
         registry.swap_model("m", StoredModel(), None),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
         run_ops.take("r", "d", lease_s=1.0),
@@ -121,9 +125,7 @@ def test_the_arguments_of_an_item_are_as_many_as_the_stride() -> None:
         == len(headers()["submit"][1])
         == grows_by(ops.submit([NEW], 1), ops.submit([NEW] * 2, 1))
     )
-    assert (
-        number("finish", "FINISH_STRIDE") == len(headers()["finish"][1]) == len(encoding.finish_args([ENDING], "w", STAMP)) - 2
-    )
+    assert number("finish", "FINISH_STRIDE") == len(headers()["finish"][1]) == len(ops.finish_args([ENDING], "w", STAMP)) - 2
 
 
 def grows_by(one: ops.Operation[Any], two: ops.Operation[Any]) -> int:
@@ -175,7 +177,7 @@ def test_the_twin_in_memory_has_the_constants_of_the_functions(file: str, name: 
 
 
 def test_both_sides_forget_idempotency_keys_after_the_same_time() -> None:
-    assert encoding.IDEMPOTENCY_TTL_S == model_queue.IDEMPOTENCY_S
+    assert ops.IDEMPOTENCY_TTL_S == model_queue.IDEMPOTENCY_S
 
 
 def fields_of(file: str, table: str) -> list[str]:
@@ -193,7 +195,7 @@ def unpacked(function: Any) -> list[str]:
 
 
 def test_records_are_read_in_the_order_in_which_the_functions_list_their_fields() -> None:
-    assert unpacked(encoding.read_reply) == fields_of("lib", "RECORD")
+    assert unpacked(replies.read_reply) == fields_of("lib", "RECORD")
     assert unpacked(run_ops._run) == fields_of("runs", "RUN")
 
 

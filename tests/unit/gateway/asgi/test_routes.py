@@ -10,7 +10,7 @@ from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, parse_sub
 from penstock.gateway.asgi.wire import header_value, is_close_needed
 from penstock.gateway.jobs.events import event, lost_history
 from penstock.gateway.jobs.predict import server_timing
-from penstock.gateway.jobs.results import end_in_record, ended_without_output
+from penstock.gateway.jobs.results import ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
 from penstock.gateway.models.registry import compile_schema, merged, unknown_model
 from penstock.gateway.openapi import rebased
@@ -131,12 +131,12 @@ def test_an_event_is_one_block() -> None:
 
 
 def test_a_live_job_has_no_end() -> None:
-    assert end_in_record(job(JobState.LEASED), None) is None
+    assert Push.of_end(job(JobState.LEASED), None) is None
 
 
 def test_an_end_read_from_the_record_is_the_end_that_was_pushed() -> None:
     record = job(JobState.FAILED, error=JobError("handler_error", "ValueError: no"))
-    assert end_in_record(record, None) == Push(ID, JobState.FAILED, None, "handler_error", "ValueError: no")
+    assert Push.of_end(record, None) == Push(ID, JobState.FAILED, None, "handler_error", "ValueError: no")
 
 
 @pytest.mark.parametrize(("state", "code"), [(JobState.CANCELLED, "cancelled"), (JobState.EXPIRED, "expired")])

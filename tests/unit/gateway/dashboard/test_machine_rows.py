@@ -9,7 +9,7 @@ import pytest
 from penstock.gateway.dashboard.machine_rows import core_map, place_of, sample_of, slowest_call, version_rows, worker_rows
 from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
 READY = SlotInfo("square", "1", "ready", cores=(0, 1), load_s=1.5, first_call_s={1: 0.02, 8: 0.1}, latency_s={1: 0.01})
 OTHER = SlotInfo("ocr", "1", "loading", device="cuda:0", cores=(1,))
@@ -52,6 +52,14 @@ def test_a_version_shows_what_was_learned_of_it() -> None:
     assert json.loads(first.chart) == {"x": [1, 2, 3, 6], "y": [10.0, 11.0, 12.0, 20.0]}
     assert [size for size, _ in first.table] == [1, 2, 6]
     assert (second.default, second.tone, second.state, second.load_s) == (False, "bad", "could not be loaded: no weights", None)
+
+
+def test_a_version_shows_what_one_of_its_slots_has_learned_of_calls() -> None:
+    one = VersionEntry("1", None, None, SlotCapacity(2, 100.0, {}))
+    calls = LearnedCalls("padded cost", ((64.0, 0.002), (256.0, 0.007)), 3.5)
+    slots = (READY, SlotInfo("other", "1", "ready", calls=LearnedCalls("items")), SlotInfo("square", "1", "ready", calls=calls))
+    [row] = version_rows(ModelEntry(ModelInfo("square"), one, {"1": one}), [WorkerInfo("w", "here", 1, 0.0, slots)])
+    assert row.calls == calls
 
 
 # As msgspec and pydantic write the schema of a class: the whole is a reference to a definition beside it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from importlib import resources
@@ -10,7 +11,11 @@ from importlib.resources.abc import Traversable
 import pytest
 
 from penstock.errors import NotFound
+from penstock.gateway.dashboard.machine_rows import version_rows
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset, asset_address
+from penstock.gateway.models.admission import SlotCapacity
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, WorkerInfo
 
 FOLDER = resources.files("penstock.gateway.dashboard")
 STATIC = FOLDER / "static"
@@ -52,6 +57,19 @@ def test_our_own_files_name_no_other_host_and_hold_nothing_that_the_policy_forbi
     text = file.read_text("utf-8")
     assert not re.findall(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", text)
     assert not re.findall(r"<script(?![^>]* src=)|<style|\sstyle=|\son[a-z]+=|javascript:|@import|\|\s*safe\b|autoescape", text)
+
+
+def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls() -> None:
+    version = VersionEntry("1", None, None, SlotCapacity(1))
+    entry = ModelEntry(ModelInfo("texts"), version, {"1": version})
+    calls = LearnedCalls("padded cost", ((64.0, 0.002), (1_234_567.0, 1.5)), 3.5)
+    workers = [WorkerInfo("w", "here", 1, 0.0, (SlotInfo("texts", "1", "ready", calls=calls),))]
+    renderer = Renderer("", keyed=False)
+    asyncio.run(renderer.load())
+    values = {"model": entry, "versions": version_rows(entry, workers), "row": None, "rollout": None, "sample": "4"}
+    html = renderer.html("model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False})
+    assert "3.5 items each on average, chosen by padded cost" in html
+    assert '<td class="num">1,234,567</td><td class="num">1.5 s</td>' in html
 
 
 def test_the_policy_allows_no_inline_code_and_no_frame() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.gateway.models.views import worker_view
-from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 SHOWN = ("device", "device_name", "device_uuid", "cores", "threads", "node", "placement")
 
@@ -27,3 +27,10 @@ def test_a_worker_shows_where_each_slot_lies() -> None:
         "threads": 1,
         "placement": "dedicated",
     }
+
+
+def test_a_slot_shows_what_it_has_learned_of_calls() -> None:
+    learned = LearnedCalls("padded cost", ((4.0, 0.0015), (256.0, 0.012)), 3.5)
+    slot = SlotInfo("m", "1", "ready", calls=learned)
+    shown = worker_view(WorkerInfo("w", "h", 1, 0.0, slots=(slot,)))["slots"][0]
+    assert shown["calls"] == {"measure": "padded cost", "items_per_call": 3.5, "run_s": {"4": 0.0015, "256": 0.012}}

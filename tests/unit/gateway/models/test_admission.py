@@ -101,6 +101,17 @@ def test_slow_batches_are_watched_for_several_of_their_own_length() -> None:
     assert backlog.sustained(slow, 4.25) == pytest.approx(4.0)
 
 
+def test_a_store_that_came_back_without_its_counters_tells_no_rate_below_zero() -> None:
+    # Regression: the count of ended jobs fell, and the predicted wait was negative, so every job was admitted.
+    learned = SlotCapacity(ready_slots=1, per_s=20.0, latency_s={4: 0.2})
+    backlog = Backlog()
+    for tick in range(17):
+        ended = 1_000 + 5 * tick if tick < 16 else 0
+        backlog.record_stats(stats(0.25 * tick, depth=40, ended=ended), 0.25 * tick, batch_size=4)
+    assert backlog.sustained(learned, 4.0) == 0.0
+    assert backlog.rate(learned, 4.0) > 0.0
+
+
 def test_what_was_observed_counts_from_the_last_time_the_queue_ran_empty() -> None:
     backlog = Backlog()
     for tick in range(17):

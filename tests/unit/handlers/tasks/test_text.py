@@ -47,7 +47,8 @@ def test_parallel_calls_answer_as_those_one_after_another_do(model: Path, thread
 
 
 def test_a_batch_is_run_parallel_where_its_texts_can_be_cut_evenly(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handler: Any = opened(model, EMBED, threads=2).handler
+    loaded = opened(model, EMBED, threads=2)
+    handler: Any = loaded.handler
     sizes: list[int] = []
     plain = handler.run_parallel
 
@@ -57,7 +58,7 @@ def test_a_batch_is_run_parallel_where_its_texts_can_be_cut_evenly(model: Path, 
 
     monkeypatch.setattr(handler, "run_parallel", counted)
     for texts in (["red"], ["red " * 200, "red"], ["red " * 100] * 4):
-        handler.inference(handler.preprocess(texts))
+        ask(loaded, *texts)
     assert sizes == [4]
 
 

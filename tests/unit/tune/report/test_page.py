@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from penstock.errors import BadRequest
 from penstock.loadtest.report.charts import Dot, heat_map, scatter
+from penstock.model_spec import LearnedCalls
 from penstock.tune.report import findings
 from penstock.tune.report.figures import front
 from penstock.tune.report.page import render, write_report
+from penstock.tune.report.table import print_result
 from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, EngineSettings, Goal, from_json, to_json
 from tests.unit.loadtest.report.test_reports import read
 from tests.unit.tune.made import GOAL, configurations, result
@@ -38,6 +42,22 @@ def test_the_page_is_whole_and_asks_for_nothing() -> None:
         "How",
     ):
         assert f"<h2>{title}</h2>" in page
+
+
+def test_the_winners_learned_calls_are_told_and_of_many_sizes_some() -> None:
+    calls = LearnedCalls("padded cost", tuple((float(2**n), 0.001 * 2**n) for n in range(12)), 3.5)
+    winner = result().winner
+    assert winner is not None
+    known = [replace(one, calls=calls) if one.engine == winner.choice.engine else one for one in result().measured]
+    found = replace(result(), measured=tuple(known))
+    text = findings.learned_calls(found)
+    assert text.startswith("calls of 3.5 items on average, chosen by padded cost: 1 takes 1.0 ms, 4 takes 4.0 ms, ")
+    assert text.endswith("2,048 takes 2.0 s")
+    assert "3.5, by padded cost" in render(found)
+    assert findings.learned_calls(result()) == ""
+    printed = StringIO()
+    print_result(found, Console(file=printed, width=400))
+    assert text in printed.getvalue()
 
 
 def test_a_search_of_thousands_stays_under_a_megabyte() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model_spec import BatchPolicy
-from penstock.tune.simulation.scenario import Scenario
+from penstock.tune.simulation.scenario import Scenario, SimulatedDevice
 from penstock.tune.simulation.simulator import simulate
 
 
@@ -46,3 +46,31 @@ def test_no_batching_saturates_below_a_tenth_of_the_batched_peak() -> None:
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = simulate(Scenario(0.2, seconds=1.5)), simulate(Scenario(0.2, seconds=1.5))
     assert first == second
+
+
+class CrowdedDevice(SimulatedDevice):
+    """4 ms, and 3 ms per item; from the fifth on, items suffer from each other: in full batches each costs twice as much."""
+
+    def expected_s(self, size: int) -> float:
+        return 0.004 + 0.003 * size * (1.0 + 0.06 * max(0, size - 4))
+
+
+def test_a_prediction_knows_that_workers_find_small_calls_where_these_are_cheapest() -> None:
+    # The peak is that of full batches; only with small calls can a worker do more.
+    policy = BatchPolicy(max_batch_size=32)
+    found = simulate(Scenario(2.0, device=CrowdedDevice(), policy=policy, workers=1, deadline_s=2.0, seconds=20.0))
+    assert found.on_time >= 0.99
+    assert found.device_ms_per_item <= 4.5
+
+
+class InterruptedDevice(SimulatedDevice):
+    """1 ms per item in a call of any size, but other processes take time from calls of four items and more."""
+
+    def expected_s(self, size: int) -> float:
+        return 0.001 * size * (1.0 if size < 4 else 1.2)
+
+
+def test_a_model_that_gains_nothing_from_large_calls_is_not_run_item_by_item_under_load() -> None:
+    policy = BatchPolicy(max_batch_size=32)
+    found = simulate(Scenario(1.2, device=InterruptedDevice(), policy=policy, workers=1, deadline_s=1.0, seconds=6.0))
+    assert found.mean_batch > 24

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,15 @@ from penstock.handlers.media import codec_for
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.padding import Padding
 from penstock.job import Call
+from penstock.workers.child.calls.halving import DeviceFault
+from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.runner import complete, infer, prepare, run_batch
-from penstock.workers.child.stage_call import DeviceFault
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
 
 
 def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Stage | None = None, item: Any = Any) -> Loaded:
     return Loaded(
-        context=Context("m"),
+        context=Context("m", max_batch_size=32),
         handler=Handler(),
         attributes=ModelAttributes(),
         codec=codec_for(item),
@@ -82,10 +82,18 @@ def test_a_batch_passes_all_stages_and_every_output_finds_its_place() -> None:
 
 
 def test_seconds_are_those_between_the_ends_of_each_stage() -> None:
-    ticks = count(100.0, 0.5)
-    outcome = run_batch(model(echo), numbers(1), clock=lambda: next(ticks))
-    stages = (outcome.decode_s, outcome.preprocess_s, outcome.inference_s, outcome.postprocess_s)
-    assert stages == (0.5, 0.5, 0.5, 0.5)
+    now = [100.0]
+
+    def taking(seconds: float) -> Stage:
+        def stage(batch: list[Any]) -> list[Any]:
+            now[0] += seconds
+            return batch
+
+        return stage
+
+    loaded = model(taking(0.5), preprocess=taking(0.25), postprocess=taking(2.0))
+    outcome = run_batch(loaded, numbers(1), clock=lambda: now[0])
+    assert (outcome.preprocess_s, outcome.inference_s, outcome.postprocess_s) == (0.25, 0.5, 2.0)
 
 
 class Padded(Handler):
@@ -123,9 +131,10 @@ def test_an_empty_batch_calls_nothing() -> None:
 
 def test_the_steps_can_overlap_those_of_other_batches() -> None:
     loaded = model(lambda batch: [x * 10 for x in batch])
-    first, second = prepare(loaded, numbers(1)), prepare(loaded, numbers(2))
-    infer(loaded, second)
-    infer(loaded, first)
+    calls = Calls(loaded)
+    first, second = prepare(loaded, numbers(1), calls), prepare(loaded, numbers(2), calls)
+    infer(loaded, second, calls)
+    infer(loaded, first, calls)
     assert read(complete(loaded, first)) == ["10"]
     assert read(complete(loaded, second)) == ["20"]
 
@@ -182,7 +191,7 @@ def test_whatever_items_are_bad_only_those_fail_and_calls_are_bounded(stage_name
 
 def test_the_item_at_fault_carries_class_and_message_but_no_traceback() -> None:
     failure = run_batch(model(Choosy({1})), numbers(1)).outcomes[0]
-    assert failure == Failed("handler_error", "ValueError: bad 1")
+    assert failure == Failed("handler_error", "ValueError: bad 1", kinds=("ValueError", "Exception"))
 
 
 def test_a_stage_that_drops_an_item_breaks_the_contract_for_that_item_alone() -> None:

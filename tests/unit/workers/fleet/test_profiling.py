@@ -40,7 +40,7 @@ class Bench:
         job = ClaimedJob(id, "t", Payload("application/json", b"1"), Priority.INTERACTIVE, 10.0, 99.0, 1, 0)
         batch = Batch((job,), "full", "w", f"b{self._numbers}", claimed_at=1.0, leased_at=10.5)
         self.profiler.on_claimed(SPEC, batch)
-        return replace(batch, profile_dir=self.profiler.folder(batch))
+        return replace(batch, profile_dir=self.profiler.profile_dir(batch))
 
     def settle(self, batch: Batch, *, kind: str = "python", copy_s: float | None = None) -> None:
         if batch.profile_dir:
@@ -57,6 +57,7 @@ class Bench:
 
 def test_nothing_is_recorded_and_nothing_counted_unless_asked_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
+    assert not bench.profiler.wants_every_batch
     assert not any(bench.run().profile_dir for _ in range(300))
     assert not list(tmp_path.iterdir())
     assert bench.profiler.info() is None

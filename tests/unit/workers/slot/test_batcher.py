@@ -266,3 +266,34 @@ def test_a_stock_celery_client_makes_an_idle_slot_look_more_often_for_a_while() 
     assert slot.ask_at(1.1) < 1.15
     slot.on_claim(NOTHING, asked_at=40.0, now=40.0)
     assert slot.ask_at(40.0) == 41.0
+
+
+def test_a_child_that_wishes_for_few_items_gets_no_more_and_the_batch_is_full_by_efficiency() -> None:
+    slot = batcher(limit=32)
+    slot.on_ran(32, RUN_S, wish=4)
+    assert slot.limit == 4
+    assert slot.reason(Claim(jobs=tuple(job(n) for n in range(4)), reason="full")) == "efficiency"
+    assert slot.reason(Claim(jobs=tuple(job(n) for n in range(4)), reason="idle")) == "idle"
+    slot.on_ran(4, RUN_S, wish=0)
+    assert slot.limit == 32
+    assert slot.reason(Claim(jobs=tuple(job(n) for n in range(32)), reason="full")) == "full"
+
+
+def test_more_than_one_calls_worth_is_asked_for_only_of_a_long_queue_and_leaves_half_of_it() -> None:
+    slot = batcher(limit=8)
+    slot.on_ran(8, RUN_S, wish=32)
+    assert slot.limit == 8
+    slot.on_claim(taken(8, depth=40), asked_at=1.0, now=1.001)
+    assert slot.limit == 20
+    slot.on_claim(taken(8, depth=400), asked_at=1.0, now=1.001)
+    assert slot.limit == 32
+    slot.peers = 9
+    assert slot.limit == 20
+
+
+def test_while_memory_is_short_no_batch_grows_beyond_what_fits() -> None:
+    slot = batcher(limit=8)
+    slot.on_ran(8, RUN_S, wish=32)
+    slot.on_claim(taken(8, depth=400), asked_at=1.0, now=1.001)
+    slot.cap(3)
+    assert slot.limit == 3

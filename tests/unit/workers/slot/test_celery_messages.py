@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.records import NewJob
-from penstock.broker.store.encoding import submit_args
+from penstock.broker.store.ops import submit_args
 from penstock.job import JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.slot.celery_messages import Rejected, job_from

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.workers.devices.pins import Pin
-from penstock.workers.slot.child_process import child_environment, exit_in_words
+from penstock.workers.slot.child_environment import child_environment
+from penstock.workers.slot.child_process import exit_in_words
 
 
 def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:

@@ -57,16 +57,34 @@ def test_one_item_is_efficient_where_batching_gains_nothing() -> None:
     assert learned(*[(size, 0.010 * size) for size in (1, 2, 4, 8)]).efficient(8) == 1
 
 
-def test_a_smaller_batch_is_worthwhile_when_larger_ones_cost_more_per_item() -> None:
-    latency = learned((4, 0.014), (32, 0.420), times=9)
-    assert latency.worthwhile(32) == 4
+def test_what_an_earlier_process_learned_is_expected_from_the_first_batch_on() -> None:
+    before = learned((1, 0.006), (32, 0.021), times=20)
+    after = Latency()
+    after.remember(before.trusted())
+    assert (after.expect(1), after.expect(32), after.largest) == (0.006, 0.021, 32)
+    assert after.efficient(32) == before.efficient(32)
 
 
-def test_the_limit_stays_when_its_cost_per_item_is_about_the_same() -> None:
-    latency = learned((4, 0.040), (32, 0.340), times=9)
-    assert latency.worthwhile(32) == 32
+def test_only_what_ran_often_is_remembered() -> None:
+    assert learned((1, 0.006), (8, 0.010), times=3).trusted() == {}
 
 
-def test_the_larger_size_is_tried_again_from_time_to_time() -> None:
-    latency = learned((4, 0.014), (32, 0.420), times=32)
-    assert latency.worthwhile(32) == 32
+def test_sizes_that_ran_here_are_not_replaced_by_what_is_remembered() -> None:
+    latency = learned((8, 0.010))
+    latency.remember({8: 0.5, 16: 0.020})
+    assert latency.table() == {8: 0.010, 16: 0.020}
+
+
+def test_what_is_remembered_is_dropped_once_runs_disagree_with_it() -> None:
+    latency = Latency()
+    latency.remember({1: 0.010, 8: 0.020, 32: 0.060})
+    for _ in range(6):
+        latency.observe(8, 0.100)
+    assert latency.table() == {8: 0.100}
+
+
+def test_one_slow_run_after_a_restart_drops_nothing() -> None:
+    latency = Latency()
+    latency.remember({1: 0.010, 8: 0.020})
+    latency.observe(8, 0.100)
+    assert latency.table() == {1: 0.010, 8: 0.020}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.broker.store.notifications import CancelRequested, Wake
+from penstock.broker.store.notifications import Message, Wake
 from penstock.workers.slot.lease import Lease
 
 
@@ -10,7 +10,7 @@ class Listener:
     def fileno(self) -> int:
         return 7
 
-    def read(self) -> list[Wake | CancelRequested]:
+    def read(self) -> list[Message]:
         return [Wake()]
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 from penstock.broker.records import ClaimedJob
 from penstock.errors import InternalError
 from penstock.job import JobId, JobState, Payload, Priority
+from penstock.model_spec import Limits
 from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
 from penstock.workers.slot.batch import Batch, blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
 
@@ -43,6 +44,27 @@ def test_an_outcome_that_may_be_tried_again_is_retried_and_not_ended() -> None:
 def test_the_delay_doubles_up_to_a_minute_and_is_spread_over_its_whole_length() -> None:
     assert [retry_delay_s(attempt, 1.0) for attempt in (1, 2, 3, 7, 50)] == [1.0, 2.0, 4.0, 60.0, 60.0]
     assert retry_delay_s(3, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["busy", "ConnectionResetError", "ConnectionError", "OSError", "Exception"])
+def test_the_settings_name_what_is_tried_again_by_code_by_exception_or_by_its_base(name: str) -> None:
+    kinds = ("ConnectionResetError", "ConnectionError", "OSError", "Exception")
+    outcomes = done(Failed("busy", "later", kinds=kinds), Failed("bad_image", "no"))
+    ended, retries = decide(batch(job(1), job(2)), outcomes, Limits(retry_on=(name,)))
+    assert [retry.code for retry in retries] == ["busy"]
+    assert [ending.error_code for ending in ended.endings] == ["bad_image"]
+
+
+def test_nothing_is_tried_again_that_neither_the_handler_nor_the_settings_name() -> None:
+    _, retries = decide(
+        batch(job(1)), done(Failed("busy", "later", kinds=("OSError",))), Limits(retry_on=("other", "ValueError"))
+    )
+    assert retries == []
+
+
+def test_delays_are_those_of_the_settings() -> None:
+    limits = Limits(retry_delay_s=0.5, max_retry_delay_s=3.0)
+    assert [retry_delay_s(attempt, 1.0, limits) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
 def test_the_stamp_describes_the_batch() -> None:

@@ -9,10 +9,12 @@ import pytest
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name
+from penstock.workers.slot.context import Observer, Observers
 from penstock.workers.slot.settlement import Absence, Settlements
 
 ID = JobId("0" * 26, "m")
@@ -42,6 +44,14 @@ class ShakyStore:
     def claim(self, request: ClaimRequest) -> Claim:
         self._take("claim", request)
         return Claim()
+
+    def withdraw(self, model: str, version: str, worker: str) -> bool:
+        self._take("withdraw", worker)
+        return True
+
+    def learned_times(self, model: str) -> dict[str, KeptTimes]:
+        self._take("learned_times", model)
+        return {}
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
         self._take("finish", endings)
@@ -92,7 +102,7 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 @pytest.fixture
 def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, notify=lambda what: None)
+    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, observers=Observers())
 
 
 def names(store: ShakyStore) -> list[str]:
@@ -162,8 +172,10 @@ def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
     settlements.owe(ended(large, ending()))
     settlements.settle_and_claim(None)
     [(_, (first, second))] = store.calls
-    assert first.output == Payload("application/json", blob=blob_name(large))
-    assert blobs.get(blob_name(large)) == b"x" * 100_000
+    assert first.output is not None
+    assert first.output.data == b""
+    assert first.output.blob.startswith(f"{ID.serial}.")
+    assert blobs.get(first.output.blob) == b"x" * 100_000
     assert second.output == Payload("application/json", b"1")
 
 
@@ -175,7 +187,7 @@ def test_the_large_output_of_a_job_that_does_not_want_it_is_removed(
     large = ending(b"x" * 100_000)
     settlements.owe(ended(large))
     settlements.settle_and_claim(None)
-    assert blobs.local_path(blob_name(large)) is None
+    assert list(blobs.names()) == []
 
 
 @pytest.mark.parametrize(
@@ -208,3 +220,37 @@ def test_a_store_that_is_away_is_tried_ever_more_seldom_up_to_two_seconds_until_
     assert not absence.on_answer()
     assert absence.on_failure(200.0)
     assert 200.05 <= absence.try_at <= 200.1
+
+
+class Follower(Observer):
+    """An observer that notes whose end it hears of."""
+
+    def __init__(self, *, every: bool) -> None:
+        self.every = every
+        self.heard: list[JobState] = []
+
+    @property
+    def wants_every_batch(self) -> bool:
+        return self.every
+
+    def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
+        self.heard += [end.state for end in batch.endings]
+
+
+def test_who_does_not_want_every_batch_hears_of_those_with_a_failure(store: ShakyStore, blobs: LocalBlobs) -> None:
+    log, metrics, feed = Follower(every=False), Follower(every=True), Follower(every=False)
+    observers = Observers(log, metrics, feed)
+    settlements = Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, observers=observers)
+    failure = Ending(ID, "1:w:n", JobState.FAILED)
+    settlements.owe(ended())
+    settlements.owe(ended(ending(), failure))
+    settlements.settle_and_claim(None)
+    feed.every = True
+    observers.ask()
+    settlements.owe(ended())
+    settlements.settle_and_claim(None)
+    mixed = [JobState.SUCCEEDED, JobState.FAILED]
+    assert log.heard == mixed
+    assert metrics.heard == [JobState.SUCCEEDED, *mixed, JobState.SUCCEEDED]
+    assert feed.heard == [*mixed, JobState.SUCCEEDED]
+    assert settlements.ended == 4

@@ -14,6 +14,7 @@ import pytest
 from penstock.broker.records import ClaimedJob, Ending, Repair, Settled, SweepReport
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.job import Call, JobId, JobState, Payload, Priority
+from penstock.loadtest.stack import free_port
 from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
@@ -25,13 +26,6 @@ from penstock.workers.telemetry.histograms import Histogram
 from penstock.workers.telemetry.metrics import DETAILED_MODELS, WorkerMetrics
 
 SPEC = ModelSpec("m", "m.py")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_the_scrape_is_served_on_the_address_named_and_no_other() -> None:

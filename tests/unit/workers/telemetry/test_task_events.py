@@ -43,6 +43,12 @@ def feed() -> EventFeed:
     return made
 
 
+def test_a_feed_wants_batches_only_while_somebody_listens(feed: EventFeed) -> None:
+    assert feed.wants_every_batch
+    feed.follow(SimpleNamespace(event_dispatcher=SimpleNamespace(enabled=True, groups={"worker"})))
+    assert not feed.wants_every_batch
+
+
 def batch_of(*ids: JobId, attempts: int = 1, queued_s: float = 0.0) -> Any:
     jobs = [SimpleNamespace(id=id, attempts=attempts, created_at=1_000.0 - queued_s) for id in ids]
     return SimpleNamespace(jobs=jobs, size=len(ids), leased_at=1_000.0, stamp=SimpleNamespace(inference_s=0.1), endings=[])

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+# g++ spends most of the time of a small package on its wrapper: optimised, with line numbers. The rest tries out what the
+# processor can do, which its flags say too.
+_QUICK = {
+    "compile_threads": 1,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+    "aot_inductor.enable_line_tables": False,
+    "cpp.vec_isa_ok": True,
+}
+
+
+def quick_compiler() -> AbstractContextManager[None]:
+    """Within the block torch compiles the same kernels without what only makes calls of them quicker, or explains them."""
+    import torch._inductor.config as config
+
+    known = config.get_config_copy()
+    patched: AbstractContextManager[None] = config.patch({name: value for name, value in _QUICK.items() if name in known})
+    return patched
 
 
 class Convolutions(nn.Module):

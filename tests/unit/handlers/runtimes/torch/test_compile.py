@@ -54,7 +54,7 @@ def graphs_compiled() -> int:
 @pytest.fixture(scope="module", autouse=True)
 def _kernels_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give every run a compile cache of its own, and restore the variable, which `cache_dir` sets too."""
-    with pytest.MonkeyPatch.context() as patch:
+    with nets.quick_compiler(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         yield
 
@@ -78,7 +78,7 @@ def compiled(net: Any, path: Path, *, rows: int, shapes: Any = None) -> Path:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.script_method` is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs={"compile_threads": 1})
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     return path
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.handlers.runtimes.batches import BatchSizes
 from penstock.handlers.runtimes.torch.files import telling_memory
-from penstock.workers.child.stage_call import call_stage
+from penstock.workers.child.calls.run import call_stage
 
 torch = pytest.importorskip("torch")
 from penstock.handlers.runtimes.torch.opener import first_sizes  # noqa: E402

@@ -1,24 +1,19 @@
-"""Encodes the arguments of Redis Functions and decodes their replies into records. Pure; `ops.py` combines the two."""
+"""What the replies of Redis Functions mean, and the messages that functions publish: bytes and numbers become records. Pure."""
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from penstock.broker.records import (
     Absent,
-    BatchStamp,
     Change,
     Claim,
     ClaimedJob,
-    ClaimRequest,
-    Ending,
-    GiveBack,
     KeptInput,
     LeaseRenewal,
-    NewJob,
     Push,
     QueueStats,
     Repair,
@@ -27,66 +22,19 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.broker.store.stamps import all_attempts, left_out, parse_stamp, queued_behind, stamp_text, token_parts
 from penstock.errors import InternalError
-from penstock.job import BANDS, Call, Job, JobError, JobId, JobState, Payload, Priority
+from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload, Priority
 
-Arg = bytes | str | int
-# At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
-IDEMPOTENCY_TTL_S = 48 * 3600.0
 _FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
-_CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
+CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
 _size_at = struct.Struct(">I").unpack_from
+# Why a batch was released, as its stamp has it.
+SHORT_REASONS = {"idle": "i", "full": "f", "wait": "w", "deadline": "d", "bucket": "b", "drain": "r", "solo": "s", "bulk": "k"}
+_REASONS = {short: reason for reason, short in SHORT_REASONS.items()}
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
-
-
-def prefix(model: str) -> str:
-    return f"ps:{{{model}}}:"
-
-
-def queue_name(model: str) -> str:
-    """Return the Celery queue of a model, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
-    return f"penstock.{{{model}}}"
-
-
-def ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _digest(job: NewJob) -> str:
-    if not job.idempotency_key:
-        return ""
-    return hashlib.blake2b(f"{job.owner}\0{job.idempotency_key}".encode(), digest_size=16).hexdigest()
-
-
-def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
-    args: list[Arg] = [max_depth, ms(IDEMPOTENCY_TTL_S)]
-    for job in jobs:
-        args += (
-            job.id.serial,
-            job.version,
-            job.served_as.band,
-            ms(job.deadline_s),
-            ms(job.result_ttl_s),
-            job.owner,
-            job.input.content_type,
-            job.input.data,
-            job.input.blob,
-            _digest(job),
-            job.fingerprint,
-            f"{job.max_attempts},{job.max_crashes}",
-            f"={job.reply_to}" if job.reply_to else "",
-            job.celery_id,
-            job.foreign,
-            job.max_open_jobs,
-            job.call.value,
-            job.trace,
-            job.replay_of.serial if job.replay_of else "",
-        )
-    return args
 
 
 def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
@@ -96,26 +44,9 @@ def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
     ]
 
 
-def claim_args(request: ClaimRequest) -> list[Arg]:
-    return [
-        request.version,
-        request.worker,
-        request.nonce,
-        request.limit,
-        min(request.enough, request.limit),
-        ms(request.max_wait_s),
-        ms(request.min_slack_s),
-        f"{request.slack_per_item_s * 1000:.3f}",
-        ms(request.hurry_s),
-        ms(request.lease_s),
-        request.limit_bytes,
-        "1" if request.shard else "",
-    ]
-
-
 def claim_reply(reply: Sequence[Any], model: str) -> Claim:
-    reason, depth, retry, now, stepped, expired, messages, shards, gone = reply[:_CLAIM_HEAD]
-    messages_end = _CLAIM_HEAD + messages
+    reason, depth, retry, now, stepped, expired, messages, shards, gone = reply[:CLAIM_HEAD]
+    messages_end = CLAIM_HEAD + messages
     start = messages_end + expired * _CHANGE_STRIDE
     return Claim(
         jobs=tuple(_claimed(reply, i, model) for i in range(start, len(reply), _CLAIM_STRIDE)),
@@ -123,7 +54,7 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
         depth=depth,
         retry_in_s=None if retry < 0 else retry / 1000,
         now=now / 1000,
-        foreign=tuple(reply[_CLAIM_HEAD:messages_end]),
+        foreign=tuple(reply[CLAIM_HEAD:messages_end]),
         stepped_over=stepped,
         expired=expired,
         changes=_changes(reply[messages_end:start], model),
@@ -154,22 +85,8 @@ def _changes(flat: Sequence[Any], model: str) -> tuple[Change, ...]:
 
 def _change(values: Sequence[bytes], model: str) -> Change:
     event, serial, state, version, token, trace = (value.decode() for value in values)
-    _, worker, batch = token_parts(token)
+    _, worker, batch = _token_parts(token)
     return Change(JobId(serial, model), event, JobState(state), version, worker, batch, trace)
-
-
-def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> list[Arg]:
-    args: list[Arg] = [worker, stamp_text(stamp)]
-    for end in endings:
-        out = end.output
-        args += (end.id.serial, end.token, end.state.value)
-        args += (out.content_type, out.data, out.blob) if out else ("", "", "")
-        args += (end.error_code, end.error_message)
-    return args
-
-
-def pairs(items: Sequence[GiveBack]) -> list[Arg]:
-    return [part for item in items for part in (item.id.serial, item.token)]
 
 
 def extend_reply(reply: Sequence[Any], model: str) -> LeaseRenewal:
@@ -241,11 +158,11 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         finished_at=finished_at,
         cancel_requested=cancel == "1",
         error=JobError(code, message) if code else None,
-        batch=parse_stamp(stamp, worker),
+        batch=_parse_stamp(stamp, worker),
         position=position if position >= 0 else None,
-        queued_behind=queued_behind(terms),
-        tries=all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
-        left_out=left_out(more),
+        queued_behind=_queued_behind(terms),
+        tries=_all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
+        left_out=_left_out(more),
         trace=trace,
         replay_of=JobId(replay_of, job.model) if replay_of else None,
         replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
@@ -311,7 +228,7 @@ def parse_pushes(message: bytes) -> Iterator[Push]:
         (serial, state, media, data, blob, code, text, stamp), at = _frame(message, at)
         output = Payload(media.decode(), data, blob.decode()) if state == b"succeeded" else None
         yield Push(
-            JobId(serial.decode(), model), _STATES[state], output, code.decode(), text.decode(), parse_stamp(stamp.decode())
+            JobId(serial.decode(), model), _STATES[state], output, code.decode(), text.decode(), _parse_stamp(stamp.decode())
         )
 
 
@@ -319,3 +236,56 @@ def list_reply(reply: Sequence[Any], model: str) -> list[Job]:
     """Decode the records of a page, without those that were collected since the page was looked up."""
     found = (read_reply(reply[i + 1], JobId(reply[i].decode(), model)) for i in range(0, len(reply), 2))
     return [job for job, _ in filter(None, found)]
+
+
+# The short texts in which a record keeps its batch and its attempts.
+
+
+def _parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
+    if not text:
+        return None
+    batch, _, place = text.rpartition("|")
+    name, size, reason, before, during, after, waited, decoded, queued = _of_all(batch)
+    return BatchRecord(name, size, reason, before, during, after, worker, waited, decoded, queued, int(place))
+
+
+@lru_cache(maxsize=64)
+def _of_all(batch: str) -> tuple[str, int, str, float, float, float, float, float, float]:
+    """The part of a stamp that all jobs of a batch share. Their ends are read together, so it is parsed once."""
+    name, size, reason, *times = batch.split("|")
+    before, during, after, waited, decoded, queued = (int(time, 36) / 1e6 for time in times)
+    return name, int(size), _REASONS.get(reason, reason), before, during, after, waited, decoded, queued
+
+
+def _token_parts(token: str) -> tuple[int, str, str]:
+    """Epoch, worker and nonce; the nonce is the id of the batch that the job was claimed with."""
+    epoch, _, rest = token.partition(":")
+    worker, _, nonce = rest.rpartition(":")
+    return int(epoch or 0), worker, nonce
+
+
+def _all_attempts(past: str, token: str, state: JobState, *, started: float, finished: float | None) -> tuple[Attempt, ...]:
+    """The attempts noted when they ended, followed by the one that is under way or that ended the job, if any."""
+    noted = tuple(_noted(*entry.rsplit(",", 4)) for entry in past.split(";")) if past else ()
+    number, worker, batch = _token_parts(token)
+    if not token or (noted and noted[-1].number >= number):
+        return noted
+    return (*noted, Attempt(number, worker, batch, started, finished, state.public if state.final else ""))
+
+
+def _queued_behind(terms: str) -> int:
+    """How many jobs stood before this one. `terms` holds its most attempts and most crashes, and this number if it is not 0."""
+    _, _, *behind = terms.split(",")
+    return int(behind[0]) if behind else 0
+
+
+def _left_out(text: str) -> LeftOut:
+    if not text:
+        return LeftOut()
+    count, spent, delays = (int(part) for part in text.split(","))
+    return LeftOut(count, spent / 1000, delays / 1000)
+
+
+def _noted(token: str, started: str, ended: str, how: str, delay: str) -> Attempt:
+    number, worker, batch = _token_parts(token)
+    return Attempt(number, worker, batch, int(started) / 1000, int(ended) / 1000, how, int(delay) / 1000)

@@ -3,14 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.handlers.tasks.calls import group_by_length, parallel_by_length, shrinking_calls
+from penstock.handlers.calls import group_by_cost, parallel_by_cost, shrinking_calls
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=40)
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 600))
 def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[int], rows: int, tokens: int) -> None:
-    calls = group_by_length(lengths, rows_per_call=rows, tokens_per_call=tokens)
+    calls = group_by_cost(lengths, most_items=rows, most_cost=tokens)
     _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
     in_order = [lengths[place] for call in calls for place in call]
     assert in_order == sorted(in_order)
@@ -18,7 +18,7 @@ def test_texts_run_with_texts_of_like_length_within_both_bounds(lengths: list[in
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 600), st.integers(2, 8))
 def test_parallel_calls_keep_the_bounds_and_end_together(lengths: list[int], rows: int, tokens: int, threads: int) -> None:
-    calls = parallel_by_length(lengths, rows_per_call=rows, tokens_per_call=tokens, threads=threads)
+    calls = parallel_by_cost(lengths, most_items=rows, most_cost=tokens, threads=threads)
     if not calls:
         return
     _all_within_bounds(calls, lengths, rows=rows, tokens=tokens)
@@ -32,7 +32,7 @@ def test_parallel_calls_keep_the_bounds_and_end_together(lengths: list[int], row
 
 
 def test_a_full_batch_is_cut_into_calls_that_shrink_towards_the_end() -> None:
-    calls = parallel_by_length([50] * 32, rows_per_call=16, tokens_per_call=256, threads=2)
+    calls = parallel_by_cost([50] * 32, most_items=16, most_cost=256, threads=2)
     sizes = [len(call) for call in calls]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 5
@@ -40,12 +40,12 @@ def test_a_full_batch_is_cut_into_calls_that_shrink_towards_the_end() -> None:
 
 
 def test_what_cannot_be_cut_evenly_is_left_to_all_threads_together() -> None:
-    bounds = {"rows_per_call": 16, "tokens_per_call": 256, "threads": 2}
-    assert parallel_by_length([], **bounds) == []
-    assert parallel_by_length([200], **bounds) == []
-    assert parallel_by_length([200, 10, 10], **bounds) == []
-    assert parallel_by_length([10, 10], **bounds) == []
-    assert parallel_by_length([100, 100], **bounds) == [[0], [1]]
+    bounds = {"most_items": 16, "most_cost": 256, "threads": 2}
+    assert parallel_by_cost([], **bounds) == []
+    assert parallel_by_cost([200], **bounds) == []
+    assert parallel_by_cost([200, 10, 10], **bounds) == []
+    assert parallel_by_cost([10, 10], **bounds) == []
+    assert parallel_by_cost([100, 100], **bounds) == [[0], [1]]
 
 
 @given(st.integers(1, 40), st.integers(2, 8))

@@ -1,0 +1,189 @@
+"""`penstock debug`: runs a model's stages on given inputs in this process, where a debugger, prints and tracebacks work."""
+
+from __future__ import annotations
+
+import json
+import os
+import pdb
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import exits
+from penstock.cli.display import print_faint, print_json
+from penstock.cli.options import ConfigOption, JsonOption
+from penstock.words import milliseconds, plural
+
+if TYPE_CHECKING:
+    from penstock.handlers.contract import Failure
+    from penstock.handlers.loaded import Loaded, Stage
+    from penstock.model_spec import ModelSpec
+
+app = typer.Typer(add_completion=False)
+
+Outcomes = dict[int, Any]
+
+
+@app.command()
+def debug(
+    model: Annotated[str, typer.Argument(help="A file of code or of a model, a module:Name, or a model of penstock.toml.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", help="JSON, or @FILE for a file's content. Several make one batch. Default: the sample."),
+    ] = None,
+    version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: its default version.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Media type of the inputs.")] = None,
+    task: Annotated[str | None, typer.Option(help="A built-in task around a model file.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda:N. Default: as the settings say.")] = None,
+    open_pdb: Annotated[bool, typer.Option("--pdb", help="Open the debugger where the model's code raised.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a model's code on one batch in this process, without a store, a gateway or a worker.
+
+    penstock debug model.py -i '{"x": 4}'     penstock debug detect -i @street.jpg --pdb
+
+    The model gets its settings, environment variables and secrets as in a worker. breakpoint() works.
+    """
+    spec = _spec(model, config, task, version)
+    with _tracebacks(open_pdb=open_pdb):
+        loaded = _load(spec, device or _first_of(spec.device))
+    items = _items(loaded, inputs or [], content_type)
+    with _tracebacks(open_pdb=open_pdb):
+        outcomes = run_stages(loaded, items)
+    failed = _show(outcomes, as_json=as_json)
+    raise typer.Exit(exits.FAILED if failed else exits.OK)
+
+
+@contextmanager
+def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
+    """Show what the model's code raised, with its whole traceback. An error of ours without a cause says enough by itself."""
+    from penstock.errors import PenstockError
+
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PenstockError) and error.__cause__ is None:
+            raise
+        traceback.print_exception(error)
+        if open_pdb:
+            pdb.post_mortem((error.__cause__ or error).__traceback__)
+        raise typer.Exit(exits.FAILED) from None
+
+
+def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
+    from penstock.cli.serve.plan import declared_model
+
+    settings, name = declared_model(model, config, task)
+    wanted = version or settings.models[name].chosen_version
+    found = {spec.version: spec for spec in settings.specs() if spec.name == name}
+    if wanted not in found:
+        raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(found)}")
+    return found[wanted]
+
+
+def _first_of(device: str) -> str:
+    """The device of this process: a worker gives each slot one of those that the settings name, and here is one slot."""
+    return device if device == "cpu" or ":" in device else "cuda:0"
+
+
+def _load(spec: ModelSpec, device: str) -> Loaded:
+    from penstock.handlers.load import load
+    from penstock.workers.slot.child_environment import read_variables
+
+    inherited = dict(os.environ)
+    for table, variables in (("env", spec.env), ("secrets", spec.secrets)):
+        os.environ.update(read_variables(spec.name, table, variables, inherited))
+    began = time.perf_counter()
+    loaded = load(
+        spec.source,
+        spec.name,
+        version=spec.version,
+        device=device,
+        threads=spec.threads or os.cpu_count() or 1,
+        options=spec.options,
+        task=spec.task,
+        runtime=spec.runtime,
+        max_batch_size=spec.policy.max_batch_size,
+    )
+    print_faint(f"{spec.name} {spec.version} on {device}: loaded in {milliseconds((time.perf_counter() - began) * 1e3)}")
+    return loaded
+
+
+def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> list[Any]:
+    """One item per input, as the first stage gets it. Raises `InvalidInput` for an input that does not fit."""
+    from penstock.cli.jobs.call import read_input
+    from penstock.client.protocol import body_of
+
+    if not given and loaded.handler.sample is None:
+        raise typer.BadParameter("give an input, as in -i '{\"x\": 4}': this model has no sample")
+    bodies = [body_of(*read_input(text, content_type)) for text in given]
+    return [loaded.codec.decode(body.content_type, body.content) for body in bodies] or [loaded.handler.sample]
+
+
+def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] = print_faint) -> Outcomes:
+    """The output or `Failure` of each item, by its place. What a stage raises is raised, unlike in a worker."""
+    from penstock.handlers.contract import Failure
+
+    live: Outcomes = dict(enumerate(items))
+    failed: Outcomes = {}
+    stages = {"preprocess": loaded.preprocess, "inference": loaded.inference, "postprocess": loaded.postprocess}
+    for name, stage in stages.items():
+        if stage is None or not live:
+            continue
+        began = time.perf_counter()
+        outputs = _checked(stage, name, list(live.values()))
+        say(f"{name}: {plural(len(live), 'item')} in {milliseconds((time.perf_counter() - began) * 1e3)}")
+        after = dict(zip(live, outputs, strict=True))
+        failed |= {place: value for place, value in after.items() if isinstance(value, Failure)}
+        live = {place: value for place, value in after.items() if not isinstance(value, Failure)}
+    return dict(sorted({**live, **failed}.items()))
+
+
+def _checked(stage: Stage, name: str, values: list[Any]) -> list[Any]:
+    from penstock.errors import HandlerContractError
+
+    outputs = stage(values)
+    if not isinstance(outputs, list):
+        raise HandlerContractError(f"{name} returned {type(outputs).__name__}; a stage returns a list with one place per item")
+    if len(outputs) != len(values):
+        raise HandlerContractError(f"{name} got {len(values)} items and returned {len(outputs)}; each item needs its place")
+    return outputs
+
+
+def _show(outcomes: Outcomes, *, as_json: bool) -> int:
+    """Prints each outcome; returns how many failed."""
+    from penstock.handlers.contract import Failure
+
+    failed = 0
+    for value in outcomes.values():
+        if isinstance(value, Failure):
+            failed += 1
+            _show_failure(value, as_json=as_json)
+        else:
+            _show_output(value, as_json=as_json)
+    return failed
+
+
+def _show_output(value: Any, *, as_json: bool) -> None:
+    from penstock.cli.jobs.call import readable
+    from penstock.handlers.media import JSON, encode
+
+    media, data = encode(value)
+    if as_json:
+        print_json({"content_type": media, "output": json.loads(data) if media == JSON else f"{len(data)} bytes"})
+    else:
+        sys.stdout.write((data.decode() if media == JSON else readable(data)) + "\n")
+
+
+def _show_failure(failure: Failure, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"error": {"code": failure.code, "message": failure.message, "retryable": failure.retryable}})
+    else:
+        typer.echo(f"{failure.code}: {failure.message}", err=True)

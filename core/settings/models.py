@@ -1,0 +1,184 @@
+"""The settings of models: one table per version, what a version leaves out, and the specs that workers load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from penstock.errors import ConfigError
+from penstock.job import MODEL_NAME
+from penstock.model_spec import (
+    DEFAULT_VERSION,
+    MAX_BATCH_SIZE,
+    BatchPolicy,
+    Limits,
+    ModelInfo,
+    ModelSpec,
+    RuntimeOptions,
+    bucket_fault,
+)
+from penstock.settings.environment import PlainVariable, SecretVariable, VariableName
+from penstock.settings.faults import explain
+from penstock.settings.keys import Table
+
+
+def _named(name: str) -> str:
+    if not MODEL_NAME.fullmatch(name):
+        raise ValueError("names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_named)]
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+# The code of a failure, or the name of an exception's class.
+ErrorName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
+
+
+class VersionSettings(Table):
+    """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
+
+    source: str = ""
+    max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
+    max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
+    workers: Count = 1
+    threads: Count | None = None
+    device: str = Field(default="cpu", min_length=1)
+    workers_per_device: Count = 1
+    placement: Literal["dedicated", "shared"] = "dedicated"
+    device_memory_bytes: Count | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    env: dict[VariableName, PlainVariable] = Field(default_factory=dict)
+    secrets: dict[VariableName, SecretVariable] = Field(default_factory=dict)
+    task: Task = ""
+    runtime: Literal["auto", "torch", "onnx", "tensorrt"] = "auto"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
+    quantize: Literal["off", "int8"] = "off"
+    provider: Literal["auto", "cpu", "cuda", "tensorrt"] = "auto"
+    channels_last: bool = False
+    cuda_graphs: bool = False
+    batch_buckets: tuple[Count, ...] = ()
+    cache_dir: str = ""
+    session: dict[str, Any] = Field(default_factory=dict)
+    warm_up: bool = True
+    profile: bool = False
+    profile_every: Count = 100
+    max_queue_depth: Count = Limits().max_queue_depth
+    deadline_s: Seconds = Limits().deadline_s
+    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
+    result_ttl_s: Seconds = Limits().result_ttl_s
+    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
+    max_attempts: Count = Limits().max_attempts
+    retry_on: tuple[ErrorName, ...] = ()
+    retry_delay_s: Seconds = Limits().retry_delay_s
+    max_retry_delay_s: Seconds = Limits().max_retry_delay_s
+    max_crashes: Count = Limits().max_crashes
+    max_run_s: Seconds = Limits().max_run_s
+    load_timeout_s: Seconds = Limits().load_timeout_s
+    memory_limit_bytes: Count | None = None
+    recycle_after_batches: Count | None = None
+
+
+class ModelSettings(VersionSettings):
+    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name."""
+
+    version: Name = DEFAULT_VERSION
+    default_version: str | None = None
+    versions: dict[Name, VersionSettings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _default_version_exists(self) -> ModelSettings:
+        if self.default_version is not None and self.default_version not in self.tables():
+            raise ValueError(f"default_version {self.default_version!r} is none of its versions {', '.join(self.tables())}")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_can_fill_the_buckets(self) -> ModelSettings:
+        """Check the buckets only if the settings set `max_batch_size`; else the handler may set it, and loading checks them."""
+        for version, table in self.tables().items():
+            own = self.versions.get(version)
+            said = self.model_fields_set | (own.model_fields_set if own else set())
+            fault = bucket_fault(table["batch_buckets"], table["max_batch_size"]) if "max_batch_size" in said else ""
+            if fault:
+                raise ValueError(f"{fault} (version {version})" if self.versions else fault)
+        return self
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return the full table of each version; what a version leaves out comes from the fields of the model."""
+        shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
+        own = {self.version: shared} if self.source or not self.versions else {}
+        written = {
+            version: {name: getattr(table, name) for name in table.model_fields_set} for version, table in self.versions.items()
+        }
+        return own | {version: shared | table for version, table in written.items()}
+
+    @property
+    def chosen_version(self) -> str:
+        """The version that serves callers who name none: `default_version`, else that of the model's own fields, else the first
+        of `versions`.
+        """
+        return self.default_version or next(iter(self.tables()))
+
+
+_PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
+
+
+def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=version,
+        policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
+        limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
+        runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
+        **{key: table[key] for key in ("source", *_PLACE, "options", "env", "secrets", "task", "warm_up")},
+        profile_every=table["profile_every"] if table["profile"] else None,
+    )
+
+
+def refuse_variables(table: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for a table that comes over HTTP and is kept in the store, where everybody reads it."""
+    found = [name for name in ("env", "secrets") if table.get(name)]
+    if found:
+        raise ConfigError(
+            "this version cannot be used:",
+            faults=[
+                f"{name}: environment variables of a model can be set in the settings of its workers only" for name in found
+            ],
+        )
+
+
+def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the full table of one version; raises `ConfigError` with every fault."""
+    try:
+        full = VersionSettings.model_validate(dict(table))
+    except ValidationError as invalid:
+        raise ConfigError("this version cannot be used:", faults=explain(invalid, VersionSettings, {})) from None
+    return {name: getattr(full, name) for name in VersionSettings.model_fields}
+
+
+def info_of(name: str, model: ModelSettings) -> ModelInfo:
+    specs = {version: spec_of(name, version, table) for version, table in model.tables().items()}
+    chosen = specs[model.chosen_version]
+    return ModelInfo(name, model.chosen_version, chosen.policy, chosen.limits, versions=dict.fromkeys(specs))
+
+
+def missing_sources(tree: Mapping[str, Any]) -> list[str]:
+    """Find models without a source. A validator of the table would be skipped as soon as another value of it is wrong."""
+    faults = []
+    models = tree.get("models")
+    for name, table in models.items() if isinstance(models, dict) else ():
+        if not isinstance(table, dict) or table.get("source"):
+            continue
+        versions = table.get("versions")
+        tables = versions.items() if isinstance(versions, dict) else ()
+        bare = [
+            f"models.{name}.versions.{version}" for version, own in tables if isinstance(own, dict) and not own.get("source")
+        ]
+        bare = bare if tables else [f"models.{name}"]
+        faults += [f'{path}.source: missing; name the model\'s code or file, as in source = "square.py"' for path in bare]
+    return faults

@@ -1,0 +1,283 @@
+"""POST /v1/models/{model}[/versions/{version}]/jobs:batch: one job for each input of a JSON array or of JSON Lines.
+
+The jobs are stored as those of any submits are, in groups that share a call and a sync, and are independent of each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+import orjson
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from penstock.broker.records import SubmitStatus, Submitted
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.group_commit import MAX_ITEMS
+from penstock.errors import BadRequest, InvalidInput, PenstockError, UnsupportedMedia
+from penstock.gateway.asgi import negotiation
+from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.problems import members_of, status_of
+from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_body, too_large
+from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.jobs.results import first_is_gone
+from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.views import accepted_body, job_view
+from penstock.gateway.models.registry import ModelRegistry, VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.job import Payload, new_job_id
+
+MAX_INPUTS = 1_000
+MAX_ERRORS = 10
+LINES = ("application/x-ndjson", "application/jsonl")
+# So many inputs are checked in one turn of the event loop, which other requests wait for.
+_CHECKED_AT_ONCE = 32
+_array = msgspec.json.Decoder(list[msgspec.Raw])
+_KEY_MOST = 240
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"type": "array", "minItems": 1, "maxItems": MAX_INPUTS, "items": {}}},
+        LINES[0]: {"schema": {"type": "string", "description": "One input per line"}},
+    },
+}
+_ANSWER = {
+    "type": "object",
+    "required": ["data", "accepted", "refused"],
+    "properties": {
+        "data": {
+            "type": "array",
+            "description": "One entry per input, in order: its `index` and the job, or its `index` and an `error`",
+            "items": {"type": "object", "required": ["index"], "properties": {"index": {"type": "integer"}}},
+        },
+        "accepted": {"type": "integer"},
+        "refused": {"type": "integer"},
+    },
+}
+PriorityParam = Annotated[str, Query(description="interactive or bulk")]
+DeadlineParam = Annotated[str | None, Query(description="Seconds that each job may take from now on")]
+PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
+# Takes the Authorization header, the address and a cost.
+Charge = Callable[[bytes | None, str, float], object]
+Checked = list[Payload | PenstockError]
+
+
+class SubmitMany:
+    def __init__(
+        self,
+        submitter: Submitter,
+        options: GatewayOptions,
+        *,
+        store: AsyncStore,
+        registry: ModelRegistry,
+        uploads: BodyMemory,
+        metrics: GatewayMetrics,
+        charge: Charge,
+    ) -> None:
+        self._submitter = submitter
+        self._options = options
+        self._store = store
+        self._registry = registry
+        self._uploads = uploads
+        self._metrics = metrics
+        self._charge = charge
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        for path, endpoint in (
+            ("/v1/models/{model}/jobs:batch", self.answer),
+            ("/v1/models/{model}/versions/{version}/jobs:batch", self.answer_version),
+        ):
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=["POST"],
+                tags=["jobs"],
+                summary="One job per input",
+                status_code=202,
+                openapi_extra={"requestBody": _BODY},
+                responses={202: {"description": "Stored", "content": {JSON: {"schema": _ANSWER}}}},
+            )
+        return router
+
+    async def answer(
+        self,
+        model: str,
+        request: Request,
+        caller: CallerParam,
+        priority: PriorityParam = "interactive",
+        deadline_s: DeadlineParam = None,
+        partial: PartialParam = "false",
+    ) -> Response:
+        return await self.answer_version(model, "", request, caller, priority, deadline_s, partial)
+
+    async def answer_version(
+        self,
+        model: str,
+        version: str,
+        request: Request,
+        caller: CallerParam,
+        priority: PriorityParam = "interactive",
+        deadline_s: DeadlineParam = None,
+        partial: PartialParam = "false",
+    ) -> Response:
+        head = negotiation.read_head(request.headers.raw)
+        options, key = negotiation.submit_options(priority, deadline_s), _key(head)
+        entry, chosen = await self._registry.find(model, version)
+        inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
+        self._charge_for(request, head, len(inputs))
+        checked = await self._checked(inputs, entry.name, chosen)
+        is_whole = partial == "false"
+        if is_whole:
+            _refuse_all(checked)
+        plain = SubmitRequest(entry, chosen, Payload(JSON), options, caller)
+        requests = [_request(index, found, plain, key=key, version=version) for index, found in enumerate(checked)]
+        outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
+        rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
+        refused = sum("error" in row for row in rows)
+        return json_response({"data": rows, "accepted": len(rows) - refused, "refused": refused}, status=202)
+
+    async def _row(self, index: int, outcome: Submitted | PenstockError, plain: SubmitRequest) -> dict[str, Any]:
+        if isinstance(outcome, PenstockError):
+            return _refusal(index, outcome)
+        if outcome.status is SubmitStatus.CREATED:
+            version, priority, position = plain.version.name, plain.options.priority, max(0, outcome.depth - 1)
+            body = accepted_body(outcome.id, version=version, priority=priority, position=position, eta_s=None)
+            return {"index": index, **orjson.loads(body)}
+        known = await self._store.read(outcome.id)
+        return _refusal(index, first_is_gone(outcome.id)) if known is None else {"index": index, **job_view(known)}
+
+    def _charge_for(self, request: Request, head: Head, count: int) -> None:
+        address = (request.scope.get("client") or ("",))[0]
+        self._charge(head.get(b"authorization"), address, FURTHER_JOB_COST * (count - 1))
+
+    async def _inputs(self, receive: Receive, head: Head, caller: Caller) -> list[bytes]:
+        negotiation.refuse_encoded(head)
+        media = negotiation.base_type(head.get(b"content-type", JSON.encode()).decode("latin-1"))
+        if media != JSON and media not in LINES:
+            raise UnsupportedMedia(
+                f"this path accepts {JSON} and {', '.join(LINES)}, not {media[:80]!r}",
+                hint="Send a JSON array of inputs, or one JSON value per line. Inputs of other types are submitted one by one.",
+            )
+        body = await read_body(receive, head, limit=self._options.max_raw_bytes, memory=self._uploads, owner=caller.owner)
+        return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
+
+    async def _checked(self, inputs: Sequence[bytes], model: str, version: VersionEntry) -> Checked:
+        """The payload of each input, or why it is refused."""
+        negotiation.media_type(JSON.encode(), accepts=version.accepts)
+        found: Checked = []
+        for index, data in enumerate(inputs):
+            if index % _CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            found.append(await self._check(data, model, version))
+        return found
+
+    async def _check(self, data: bytes, model: str, version: VersionEntry) -> Payload | PenstockError:
+        payload = Payload(JSON, data)
+        try:
+            if len(data) > self._options.max_json_bytes:
+                raise too_large(len(data), self._options.max_json_bytes)
+            await self._submitter.check(payload, version)
+        except PenstockError as error:
+            self._metrics.count_refusal(model, error)
+            return error
+        return payload
+
+    async def _stored(
+        self, requests: Sequence[SubmitRequest | PenstockError], caller: Caller, *, is_whole: bool, may_repeat: bool
+    ) -> list[Submitted | PenstockError]:
+        """The outcome of each input. With `is_whole`, the first refusal is raised.
+
+        What was stored before it is cancelled, unless the request has an idempotency key: its repeat then stores the others.
+        """
+        outcomes: list[Submitted | PenstockError] = []
+        # One group after the other: other callers' submits go between them, and admission sees how the queue grows.
+        for first in range(0, len(requests), MAX_ITEMS):
+            group = requests[first : first + MAX_ITEMS]
+            found = await asyncio.gather(*map(self._store_one, group), return_exceptions=True)
+            outcomes += [one for one in found if isinstance(one, (Submitted, PenstockError))]
+            errors = [one for one in found if isinstance(one, BaseException)]
+            failed = next((error for error in errors if is_whole or not isinstance(error, PenstockError)), None)
+            if failed is not None and may_repeat:
+                raise failed
+            if failed is not None:
+                made = [one.id for one in outcomes if isinstance(one, Submitted) and one.status is SubmitStatus.CREATED]
+                await self._submitter.cancel_all(made, caller)
+                raise failed
+        return outcomes
+
+    async def _store_one(self, request: SubmitRequest | PenstockError) -> Submitted | PenstockError:
+        if isinstance(request, PenstockError):
+            return request
+        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.result_ttl_s
+        return await self._submitter.store(request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s)
+
+
+def split_array(body: bytes) -> list[bytes]:
+    """The elements of a JSON array, each as it stands there. Raises `BadRequest`."""
+    try:
+        found = [bytes(raw) for raw in _array.decode(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON array of inputs: {str(error)[:160]}") from None
+    return _counted(found)
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    """The lines of JSON Lines that are not blank. Raises `BadRequest`."""
+    return _counted([line.strip() for line in body.split(b"\n") if line.strip()])
+
+
+def _counted(inputs: list[bytes]) -> list[bytes]:
+    if not 1 <= len(inputs) <= MAX_INPUTS:
+        raise BadRequest(
+            f"the body has {len(inputs)} inputs; one request takes 1 to {MAX_INPUTS}",
+            hint="Send the others in further requests, or a whole file as a run: POST /v1/runs.",
+        )
+    return inputs
+
+
+def _key(head: Head) -> str:
+    key = negotiation.idempotency_key(head)
+    if len(key) > _KEY_MOST:
+        raise BadRequest(f"the Idempotency-Key of many jobs may have {_KEY_MOST} characters, not {len(key)}")
+    return key
+
+
+def _request(
+    index: int, found: Payload | PenstockError, plain: SubmitRequest, *, key: str, version: str
+) -> SubmitRequest | PenstockError:
+    """The request of one input. Its idempotency key is the request's and its place, so that a repeat finds each job again."""
+    if isinstance(found, PenstockError):
+        return found
+    digest = fingerprint("jobs:batch", plain.model.name, version, found) if key else ""
+    return replace(plain, input=found, key=f"{key}/{index}" if key else "", fingerprint=digest)
+
+
+def _refuse_all(checked: Checked) -> None:
+    """Raises one error for all inputs that are refused. If they were read, it has the place of each fault."""
+    refused = [(index, error) for index, error in enumerate(checked) if isinstance(error, PenstockError)]
+    if not refused:
+        return
+    hint = "Correct them, or send partial=true to store the others."
+    for index, error in refused:
+        if not isinstance(error, InvalidInput):
+            raise BadRequest(f"input {index} cannot be read, and none was stored: {error.message}", hint=hint)
+    faults = [fault for index, error in refused for fault in _faults(index, error)]
+    message = f"{len(refused)} of {len(checked)} inputs cannot be used; none was stored"
+    raise InvalidInput(message, errors=faults[:MAX_ERRORS], hint=hint)
+
+
+def _faults(index: int, error: PenstockError) -> list[dict[str, Any]]:
+    inner = getattr(error, "errors", None) or [{"pointer": "", "detail": error.message}]
+    return [{**fault, "pointer": f"/{index}{fault['pointer']}"} for fault in inner]
+
+
+def _refusal(index: int, error: PenstockError) -> dict[str, Any]:
+    said = {name: value for name, value in members_of(error).items() if value is not None}
+    return {"index": index, "error": {"status": status_of(error), **said}}

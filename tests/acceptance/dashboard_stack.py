@@ -1,0 +1,96 @@
+"""The stack behind the dashboard's tests: two gateways, one of them with keys and a prefix, a worker and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from penstock.broker.server.embedded import EmbeddedServer
+from tests.acceptance.browser import browsing
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+from tests.security.keyed import BOSS, READER
+
+# The handler holds this item until a file is there.
+HELD = 999_999
+HANDLER = """
+import time
+from pathlib import Path
+import penstock
+
+
+@penstock.model(max_batch_size=4)
+def moody(item: int) -> dict:
+    if item < 0:
+        raise ValueError(f"item {item} is <b onmouseover=alert()>below</b> zero")
+    while item == 999_999 and not Path(__file__).with_name("open").exists():
+        time.sleep(0.01)
+    time.sleep(0.02)
+    return {"square": item * item}
+"""
+
+
+@dataclass
+class DashboardStack:
+    """`gateway` needs no key; `keyed` needs keys and serves its pages below /penstock, as behind a proxy."""
+
+    gateway: GatewayClient
+    keyed: GatewayClient
+    browser: Browser
+    worker: WorkerProcess
+    server: EmbeddedServer
+    folder: Path
+
+    def open(self) -> None:
+        """Let the item that is held end."""
+        (self.folder / "open").touch()
+
+    def submit(self, *items: int) -> list[str]:
+        return [self.gateway.post("/v1/models/moody/jobs", json=item).json()["id"] for item in items]
+
+    def job(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.gateway.get(f"/v1/jobs/{id}").json()
+        return found
+
+    def failed(self, count: int) -> list[str]:
+        """Submits `count` jobs that fail, and waits for their end."""
+        jobs = self.submit(*range(-1, -1 - count, -1))
+        eventually(lambda: self.queue()["in_flight"] == self.queue()["depth"] == 0, timeout_s=30.0)
+        return jobs
+
+    def queue(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.gateway.get("/v1/queues/moody").json()
+        return found
+
+    @property
+    def url(self) -> str:
+        return str(self.gateway.base_url)
+
+
+@contextmanager
+def dashboard_stack(folder: Path) -> Iterator[DashboardStack]:
+    """A stack with a store server of its own.
+
+    On the server that the tests share, records that processes of other tests still wrote appeared on the page as a row.
+    """
+    (folder / "moody.py").write_text(HANDLER)
+    keys = folder / "keys.toml"
+    keys.write_text(READER.toml + BOSS.toml)
+    models = {"moody": {"source": str(folder / "moody.py"), "workers": 1}}
+    env = {"PENSTOCK_KEYS_FILE": str(keys)}
+    with (
+        browsing() as browser,
+        EmbeddedServer(folder / "store", fsync="everysec") as server,
+        WorkerProcess(server.url, folder, models) as worker,
+        gateway_process(server.url, folder / "state", models=models) as gateway,
+        gateway_process(server.url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
+    ):
+        worker.await_ready()
+        eventually(lambda: gateway.get("/readyz").status_code == 200)
+        yield DashboardStack(gateway, keyed, browser, worker, server, folder)

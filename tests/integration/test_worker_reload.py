@@ -1,0 +1,100 @@
+"""`worker.reload`: a model whose code changes is loaded anew, and no job is lost or waits for it in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.store.sync import RedisStore
+from penstock.workers.fleet.source_watch import module_file
+from tests.eventually import eventually
+from tests.integration.worker_process import JobClient, WorkerProcess
+
+CODE = """
+import time
+import penstock
+from helper_of_reload import ANSWER
+
+class Model(penstock.Handler):
+    def inference(self, batch: list[{kind}]) -> list:
+        time.sleep(0.02)
+        return [ANSWER for _ in batch]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    write(folder, 1)
+    (folder / "model.py").write_text(CODE.format(kind="int"))
+    return folder
+
+
+def write(folder: Path, answer: int) -> None:
+    (folder / "helper_of_reload.py").write_text(f"ANSWER = {answer}\n")
+
+
+@pytest.fixture
+def worker(fresh_redis: str, tmp_path: Path, folder: Path) -> Iterator[WorkerProcess]:
+    models = {"m": {"source": str(folder / "model.py"), "warm_up": False, "max_batch_size": 2}}
+    with WorkerProcess(fresh_redis, tmp_path / "w", models, beat_s=0.2, sweep_s=0.2, reload="true") as worker:
+        worker.await_ready()
+        yield worker
+
+
+def await_events(worker: WorkerProcess, name: str, count: int) -> None:
+    eventually(lambda: len(worker.events(name)) >= count, timeout_s=60.0)
+
+
+def answers(client: JobClient, count: int) -> list[int]:
+    return [client.output(job.id) for job in client.await_final(client.submit(*range(count)))]
+
+
+def test_a_change_of_a_file_beside_the_models_own_is_served_and_no_job_is_lost(
+    worker: WorkerProcess, fresh_redis: str, folder: Path
+) -> None:
+    with closing(JobClient(fresh_redis, "m")) as client:
+        assert answers(client, 1) == [1]
+        waiting = client.submit(*range(100))
+        write(folder, 22)
+        eventually(lambda: worker.events("model_reloaded"), timeout_s=60.0)
+        found = [client.output(job.id) for job in client.await_final(waiting)]
+        assert set(found) <= {1, 22}
+        assert eventually(lambda: answers(client, 1) == [22], timeout_s=60.0)
+    [line] = worker.events("model_reloaded")
+    assert line["changed"] == [str(folder / "helper_of_reload.py")]
+    assert not worker.events("child_killed")
+
+
+def test_code_that_cannot_be_loaded_is_reported_and_its_correction_is_loaded_at_once(
+    worker: WorkerProcess, fresh_redis: str, folder: Path
+) -> None:
+    with closing(JobClient(fresh_redis, "m")) as client:
+        for number in range(4):  # after four failures the next try would come after eight seconds
+            (folder / "model.py").write_text(f"def {'x' * number}(:\n")
+            await_events(worker, "child_unloadable", number + 1)
+        waiting = client.submit(1)
+        write(folder, 3)
+        (folder / "model.py").write_text(CODE.format(kind="int"))
+        assert [client.output(job.id) for job in client.await_final(waiting)] == [3]
+
+
+def test_a_changed_schema_reaches_the_gateways(worker: WorkerProcess, fresh_redis: str, folder: Path) -> None:
+    def item_type() -> object:
+        with closing(RedisStore(fresh_redis)) as store:
+            info = store.stored_models()["m"].info
+        version = info and info.versions["1"]
+        return version and version.input_schema and version.input_schema.get("type")
+
+    eventually(lambda: item_type() == "integer")
+    (folder / "model.py").write_text(CODE.format(kind="str"))
+    eventually(lambda: item_type() == "string", timeout_s=60.0)
+
+
+def test_a_module_is_found_without_running_its_package() -> None:
+    assert module_file("tests.handlers.faulty") == Path(__file__).parents[1] / "handlers" / "faulty.py"
+    assert module_file("no.such.module") is None

@@ -1,0 +1,92 @@
+"""The process behind `tests/warm_process.py`: it imports modules once, and forks for each start that a test asks for.
+
+`python warm_server.py SOCKET MODULE...` imports the modules and then obeys the socket. A forked process leaves the loop, and
+does what `python -m` does from there on: arguments, folder, signals, exit code and the interpreter's end are those of a real
+process. The server has one thread and runs no code of ours, so a process that is forked from it inherits nothing half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from importlib import import_module
+from typing import Any
+
+# Enough for an environment and the arguments; the client sends each order as one message.
+_ORDER_BYTES = 1 << 20
+# Standard input, output and error of the new process, and where its pid and its exit code go.
+_FDS = 4
+
+
+def main(words: list[str]) -> None:
+    # `python -m` has the folder of its call there, not that of this file.
+    sys.path[0] = os.getcwd()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in words[1:]:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    order = _serve(socket.socket(fileno=int(words[0])))
+    if order is not None:
+        _become(order)
+
+
+def _serve(orders: socket.socket) -> dict[str, Any] | None:
+    """Fork for each order until the client is gone. Return the order in the process that was forked for it."""
+    watched = selectors.DefaultSelector()
+    watched.register(orders, selectors.EVENT_READ)
+    while True:
+        for key, _ in watched.select():
+            if key.fileobj is not orders:
+                _report_end(watched, key)
+                continue
+            data, fds, _, _ = socket.recv_fds(orders, _ORDER_BYTES, _FDS)
+            if not data:
+                return None
+            pid = os.fork()
+            if pid == 0:
+                return {**json.loads(data), "fds": fds[:3]}
+            os.write(fds[3], b"%d\n" % pid)
+            watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, fds[3]))
+            for fd in fds[:3]:
+                os.close(fd)
+
+
+def _report_end(watched: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    pid, told = key.data
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
+    watched.unregister(key.fileobj)
+    os.close(key.fd)
+    os.close(told)
+
+
+def _become(order: dict[str, Any]) -> None:
+    """Be the process that was ordered, and nothing of this one."""
+    if order["session"]:
+        os.setsid()
+    for number, fd in enumerate(order["fds"]):
+        os.dup2(fd, number)
+    # All that this process held: the client learns of an end by the end of a file.
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    sys.path[0] = order["cwd"]
+    sys.argv = ["-m", *order["arguments"]]
+    for name in order["anew"]:
+        sys.modules.pop(name, None)
+    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

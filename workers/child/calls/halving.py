@@ -1,0 +1,73 @@
+"""Halves a batch whose stage raised, until the items at fault are alone. Pure but for the handler.
+
+The stage therefore sees the same values again, and must not change them before it raises. An error of the device that would
+repeat for every item is raised as `DeviceFault` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.handlers.contract import Failure, failure_of
+from penstock.handlers.device_errors import is_broken_device, is_fatal_device_error, is_out_of_memory
+
+
+class DeviceFault(Exception):
+    """The device, or this process's access to it, is gone: every later call would fail. `broken`: no input can cause that."""
+
+    def __init__(self, message: str, *, broken: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.broken = broken
+
+
+def raise_if_fatal(error: Exception) -> None:
+    """Raise `DeviceFault` if every later call of the process would fail like this one."""
+    # D26: halving would then fail the whole batch.
+    if is_fatal_device_error(error):
+        raise DeviceFault(failure_of(error).message, broken=is_broken_device(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a call raised, without the exception: its traceback would keep the batch's memory while the halves run."""
+
+    failure: Failure
+    out_of_memory: bool
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Raises `DeviceFault` if every later call would fail like this one."""
+    raise_if_fatal(error)
+    return Refusal(failure_of(error), is_out_of_memory(error))
+
+
+class Halving:
+    """Finds the items at fault: at most 2n - 1 calls of `attempt`, 7 for one bad item in 8."""
+
+    def __init__(self, attempt: Callable[[list[Any]], list[Any] | Refusal]) -> None:
+        self._attempt = attempt
+        self._exhausted = False
+        self._largest_ok = 0
+
+    def halve(self, values: list[Any], refused: Refusal) -> list[Any]:
+        """One place per value: what the stage made of it, or a `Failure`."""
+        self._exhausted = self._exhausted or refused.out_of_memory
+        if len(values) == 1:
+            return [refused.failure]
+        middle = len(values) // 2
+        return self._run(values[:middle]) + self._run(values[middle:])
+
+    @property
+    def largest_ok(self) -> int | None:
+        """If memory ran out, the largest part that passed; 0 if no item did."""
+        return self._largest_ok if self._exhausted else None
+
+    def _run(self, values: list[Any]) -> list[Any]:
+        result = self._attempt(values)
+        if isinstance(result, Refusal):
+            return self.halve(values, result)
+        self._largest_ok = max(self._largest_ok, len(values))
+        return result
