@@ -25,7 +25,8 @@ class Proxy:
         self.target = target
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._links: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = {}
         self._kept: list[asyncio.StreamWriter] = []
         # Transports and not writers: a link with data left to send outlives its writer, and its socket would stay open.
@@ -80,12 +81,25 @@ class Proxy:
 
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     async def _unlisten(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Not `asyncio.start_server`: a server that is closed in the turn in which it accepts a link leaves that link open."""
+        try:
+            link, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        task = self._loop.create_task(self._serve(link))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _end(self) -> None:
         self._open.set()
@@ -104,7 +118,9 @@ class Proxy:
         for transport in list(self._transports):
             transport.abort()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, link: socket.socket) -> None:
+        link.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=link)
         self._transports.add(writer.transport)
         await self._open.wait()
         try:
@@ -113,6 +129,10 @@ class Proxy:
             _reset(writer)
             return
         self._transports.add(to_there.transport)
+        if self._listener is None:  # refused while this link was being made
+            _reset(writer)
+            _reset(to_there)
+            return
         task = asyncio.current_task()
         assert task is not None
         self._links[task] = (writer, to_there)

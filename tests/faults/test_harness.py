@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -119,6 +121,28 @@ def test_the_link_breaks_as_told_and_heals() -> None:
             assert _passes(link, server)
         finally:
             link.stop()
+
+
+def test_a_link_refused_in_the_turn_in_which_it_is_made_leaves_no_socket_open() -> None:
+    # CI once failed on such a socket: asyncio's own server, closed between a link's accept and its transport, forgot the link.
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        link = Proxy(server.getsockname()[1])
+        link.start()
+        clients = [socket.socket() for _ in range(40)]
+        try:
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", link.port))
+                link.refuse()
+                link.heal()
+        finally:
+            for client in clients:
+                client.close()
+            link.stop()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(warning.message) for warning in seen if "unclosed" in str(warning.message)] == []
 
 
 def _passes(link: Proxy, server: socket.socket) -> bool:
