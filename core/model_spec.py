@@ -140,6 +140,8 @@ class ModelSpec:
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
+    # Lines of a requirements file, or `-r PATH` (docs/handlers.md): what must be installed for the model's code to be imported.
+    requirements: tuple[str, ...] = ()
     # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
     profile_every: int | None = None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
-from penstock.handlers.modules import import_file, import_name, missing_module, missing_variable
+from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, handler_types, output_schema
@@ -53,11 +53,18 @@ def load(
     task: str = "",
     runtime: RuntimeOptions | None = None,
     max_batch_size: int | None = None,
+    requirements: Sequence[str] = (),
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
     `task` is a built-in task (docs/tasks.md) to put around a model file. `max_batch_size` is that of the code unless given.
+    `requirements` are checked before the code is imported.
     """
+    if requirements:
+        # Few models have any, and everything else does without this import.
+        from penstock.handlers.requirements import check_requirements
+
+        check_requirements(requirements)
     with _naming_variables(model):
         found = import_model(source, task=task)
         largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
@@ -212,8 +219,8 @@ def _initialized(found: ImportedModel, context: Context) -> Handler:
         ) from error
     except Exception as error:
         raise HandlerLoadError(
-            f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}. "
-            "Its initialize method raised this; run the file by itself to see where"
+            f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}"
+            f"{installed_release(error)}. Its initialize method raised this; run the file by itself to see where"
         ) from error
     return handler
 

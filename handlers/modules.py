@@ -52,11 +52,30 @@ def import_name(name: str) -> ModuleType:
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
     """The error for a module that `where` imports and that is not installed; it says what to install."""
     name = (error.name or str(error)).partition(".")[0]
-    package = _PACKAGES.get(name, name)
+    package = _PACKAGES.get(name)
+    wanted = package.split()[-1].strip("'") if package else ""
+    known = f". {_line(wanted)} has it checked before the code runs" if wanted else ""
     return HandlerLoadError(
-        f"{where} needs the module {error.name or name!r}, which is not installed; run: pip install {package} "
-        "(or check the spelling, if it is a file of yours)"
+        f"{where} needs the module {error.name or name!r}, which is not installed; run: pip install {package or name} "
+        f"(or check the spelling, if it is a file of yours){known}"
     )
+
+
+def installed_release(error: Exception) -> str:
+    """Of a name that an installed package lacks: which release is installed. Empty for any other error."""
+    # Only an error pays for this import.
+    from importlib.metadata import packages_distributions, version
+
+    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    owner = next(iter(packages_distributions().get(module, ())), "") if module else ""
+    if not owner:
+        return ""
+    return f" ({owner} {version(owner)} is installed; if the code needs another release, write {_line(owner + '>=...')})"
+
+
+def _line(requirement: str) -> str:
+    """The line of a model's table that has this checked before the code is imported."""
+    return f'requirements = ["{requirement}"] in the model\'s table of penstock.toml'
 
 
 def missing_variable(error: BaseException | None) -> str:
@@ -84,7 +103,8 @@ def _run_guarded(run: Callable[[], None], where: str) -> None:
         raise
     except Exception as error:
         raise HandlerLoadError(
-            f"{_place(error, where)}: {type(error).__name__}: {error}; importing the model failed there, correct that line"
+            f"{_place(error, where)}: {type(error).__name__}: {error}{installed_release(error)}; "
+            "importing the model failed there, correct that line"
         ) from error
 
 

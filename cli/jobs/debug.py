@@ -111,6 +111,7 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
         task=spec.task,
         runtime=spec.runtime,
         max_batch_size=spec.policy.max_batch_size,
+        requirements=spec.requirements,
     )
     print_faint(f"{spec.name} {spec.version} on {device}: loaded in {milliseconds((time.perf_counter() - began) * 1e3)}")
     return loaded

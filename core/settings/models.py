@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import ConfigError
 from penstock.job import MODEL_NAME
@@ -39,6 +39,27 @@ ErrorName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Task = Literal["", "image-classification", "segmentation", "object-detection", "text-classification", "text-embedding"]
 
 
+def _as_lines(value: Any) -> Any:
+    """The path of a requirements file as the line that stands for it."""
+    return (f"-r {value}",) if isinstance(value, str) else value
+
+
+def _requirement(line: str) -> str:
+    if line.startswith("-r /"):
+        return line
+    # Few models have requirements, and everything else does without this import.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(line)
+    except InvalidRequirement:
+        raise ValueError(f'{line!r} is no requirement; write it as in "pillow>=10", or the path of one file as text') from None
+    return line
+
+
+Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
+
+
 class VersionSettings(Table):
     """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
 
@@ -66,6 +87,7 @@ class VersionSettings(Table):
     cache_dir: str = ""
     session: dict[str, Any] = Field(default_factory=dict)
     warm_up: bool = True
+    requirements: Requirements = ()
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -135,21 +157,25 @@ def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, "options", "env", "secrets", "task", "warm_up")},
+        **{key: table[key] for key in ("source", *_PLACE, "options", "env", "secrets", "task", "warm_up", "requirements")},
         profile_every=table["profile_every"] if table["profile"] else None,
     )
 
 
-def refuse_variables(table: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` for a table that comes over HTTP and is kept in the store, where everybody reads it."""
-    found = [name for name in ("env", "secrets") if table.get(name)]
-    if found:
-        raise ConfigError(
-            "this version cannot be used:",
-            faults=[
-                f"{name}: environment variables of a model can be set in the settings of its workers only" for name in found
-            ],
-        )
+def refuse_local(table: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for what a table may not hold that comes over HTTP: it is kept in the store, where everybody reads
+    it, and its author may not name files of the workers.
+    """
+    faults = [
+        f"{name}: environment variables of a model can be set in the settings of its workers only"
+        for name in ("env", "secrets")
+        if table.get(name)
+    ]
+    lines = table.get("requirements") or ()
+    if isinstance(lines, str) or any(str(line).startswith("-") for line in lines):
+        faults.append('requirements: write them as a list, ["pillow>=10"]; a file can be named in the settings of workers only')
+    if faults:
+        raise ConfigError("this version cannot be used:", faults=faults)
 
 
 def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:

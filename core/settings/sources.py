@@ -68,7 +68,9 @@ class Layer:
             return str(self.folder / Path(value).expanduser())
         if _is_variable(path[:-1]) and path[-1] == "file":
             return str(self.folder / Path(value).expanduser())
-        return located_source(value, self.folder) if _is_source(path) else value
+        if _is_of_version(path, "requirements"):
+            return str(self.folder / Path(value).expanduser())
+        return located_source(value, self.folder) if _is_of_version(path, "source") else value
 
 
 def located_source(source: str, folder: Path) -> str:
@@ -78,15 +80,21 @@ def located_source(source: str, folder: Path) -> str:
 
 
 def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
-    """Write one sentence per missing model file of a merged tree. Modules are not looked for, because a worker imports them."""
+    """Write one sentence per missing file of a model in a merged tree. Modules are not looked for: a worker imports them."""
     faults = []
     models = tree.get("models")
     for path, value in _leaves(("models",), models) if isinstance(models, dict) else ():
-        file = source_file(value) if _is_source(path) and isinstance(value, str) else None
+        file = _file_of(path, value) if isinstance(value, str) else None
         if file is not None and not file.is_file():
             name = ".".join(path)
             faults.append(f"{name}: {file}: {why_absent(file)} (from {origins.get(name, 'default')})")
     return faults
+
+
+def _file_of(path: tuple[str, ...], value: str) -> Path | None:
+    if _is_of_version(path, "requirements"):
+        return Path(value)
+    return source_file(value) if _is_of_version(path, "source") else None
 
 
 def source_file(source: str) -> Path | None:
@@ -105,9 +113,10 @@ def why_absent(path: Path) -> str:
     return f"no such file; did you mean {near[0]}?" if near else "no such file"
 
 
-def _is_source(path: tuple[str, ...]) -> bool:
+def _is_of_version(path: tuple[str, ...], key: str) -> bool:
+    """Whether the path is that of this key of a model or of a version."""
     own = len(path) == 3 or (len(path) == 5 and path[2] == "versions")
-    return own and path[0] == "models" and path[-1] == "source"
+    return own and path[0] == "models" and path[-1] == key
 
 
 def _is_variable(path: tuple[str, ...]) -> bool:

@@ -35,7 +35,7 @@ from penstock.settings.models import (
     checked_version,
     info_of,
     missing_sources,
-    refuse_variables,
+    refuse_local,
     spec_of,
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
@@ -247,7 +247,7 @@ class Settings(Table):
         """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
         `ConfigError`.
         """
-        refuse_variables(table)
+        refuse_local(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
         return spec_of(name, version, checked_version(shared | dict(table)))

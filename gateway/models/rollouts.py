@@ -23,7 +23,7 @@ from penstock.gateway.models.views import model_view
 from penstock.job import MODEL_NAME
 from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout, check_load, check_switch, check_unload
-from penstock.settings.models import checked_version, refuse_variables
+from penstock.settings.models import checked_version, refuse_local
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -153,7 +153,7 @@ def checked_source(source: Any) -> str:
 
 def _check_table(table: dict[str, Any]) -> None:
     try:
-        refuse_variables(table)
+        refuse_local(table)
         checked_version(table)
     except ConfigError as error:
         faults = [{"pointer": "", "detail": fault} for fault in error.faults]

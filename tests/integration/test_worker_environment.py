@@ -72,6 +72,13 @@ def test_a_secret_whose_file_is_missing_is_reported_and_read_once_it_is_there(
     jobs.close()
 
 
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(fresh_redis: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("no-such-thing>=2\nmsgspec\nno-other\n")
+    table = models(requirements=str(tmp_path / "requirements.txt"))
+    with WorkerProcess(fresh_redis, tmp_path / "w", table) as worker:
+        assert "run: pip install 'no-such-thing>=2' no-other." in load_error(worker)
+
+
 def test_settings_that_name_a_secret_do_not_show_it(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text(
         f"[models.{MODEL}]\nsource = '{HANDLERS / 'secretive.py'}'\n"

@@ -37,6 +37,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
         task=order.task,
         runtime=order.runtime,
         max_batch_size=order.max_batch_size,
+        requirements=order.requirements,
     )
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)

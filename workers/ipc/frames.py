@@ -41,6 +41,7 @@ class LoadModel(Struct, tag="load", array_like=True):
     runtime: RuntimeOptions = RuntimeOptions()
     warm_up: bool = True
     warm_budget_s: float = 60.0
+    requirements: tuple[str, ...] = ()
 
 
 class Item(Struct, array_like=True, gc=False):
