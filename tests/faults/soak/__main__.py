@@ -57,12 +57,16 @@ class SoakPlan:
     warm_s: float
     workers: int = 2
     kept_s: float = KEPT_S
+    kills: int = 9
 
 
 def plan_of(minutes: float, per_s: float) -> SoakPlan:
-    """Kills come nine times, so that each part dies three times. The store reaches its level when it drops tombstones."""
+    """Nine kills, so that each part dies three times, come in the first half; in the second, every process lives on.
+
+    The store reaches its level when it drops tombstones.
+    """
     lasts_s = 60.0 * minutes
-    return SoakPlan(lasts_s, per_s, lasts_s / 10, lasts_s / 60, min(4.0, lasts_s / 60), max(_FULL_S, lasts_s / 10))
+    return SoakPlan(lasts_s, per_s, lasts_s / 18, lasts_s / 60, min(4.0, lasts_s / 60), max(_FULL_S, lasts_s / 10))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -101,7 +105,7 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
             Load(stack, folder, per_s=plan.per_s),
             Cancels(stack),
         )
-        kills, runs = Kills(stack, every_s=plan.kill_every_s), Runs(stack, pause_s=plan.run_pause_s)
+        kills, runs = Kills(stack, every_s=plan.kill_every_s, most=plan.kills), Runs(stack, pause_s=plan.run_pause_s)
         with sampler.running(), cancels.running(), load.running():
             _follow(sampler, kills, runs, plan.lasts_s)
         runs.stop()

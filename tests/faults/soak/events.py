@@ -63,17 +63,21 @@ class Runs:
 
 
 class Kills:
-    """Kills in turn; what dies is started again. The last worker is spared: its memory is measured over the whole time."""
+    """Kills in turn; what dies is started again. The last worker is spared: its memory is measured over the whole time.
 
-    def __init__(self, stack: Stack, *, every_s: float) -> None:
+    After `most` kills nothing is killed any more, so that what was started last is measured for long.
+    """
+
+    def __init__(self, stack: Stack, *, every_s: float, most: int) -> None:
         self._stack = stack
         self._every_s = every_s
+        self._most = most
         self._next_at = time.monotonic() + every_s
         self._turns = [self._kill_child, self._kill_worker, self._kill_gateway]
         self.done: Counter[str] = Counter()
 
     def follow(self) -> None:
-        if time.monotonic() >= self._next_at:
+        if self.done.total() < self._most and time.monotonic() >= self._next_at:
             self._turns[self.done.total() % len(self._turns)]()
             self._next_at = time.monotonic() + self._every_s
 
