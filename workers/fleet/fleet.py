@@ -95,9 +95,11 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        watch = SourceWatch(lambda: self.slots)
+        self._watch = SourceWatch(lambda: self.slots)
         self._reloads = (
-            PeriodicThread("reload", LOOK_EVERY_S, watch.run_once, failure_event=SOURCES_NOT_SEEN) if worker.reload else None
+            PeriodicThread("reload", LOOK_EVERY_S, self._watch.run_once, failure_event=SOURCES_NOT_SEEN)
+            if worker.reload
+            else None
         )
 
     def _announce_soon(self) -> None:
@@ -115,13 +117,20 @@ class Fleet:
         _log_plan(found)
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()
+        if self._reloads:
+            self._start_reloads(self._reloads)
         for spec, pin in found.places():
             self._roster.add(spec, pin)
         self._beat.start()
         self._sweeper.start()
-        if self._reloads:
-            self._reloads.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
+
+    def _start_reloads(self, reloads: PeriodicThread) -> None:
+        # Python takes kept bytecode for that of the source if the source has the same size and was changed in the same second,
+        # as by two quick edits. Children inherit the variable.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        self._watch.expect(spec.source for spec in self._versions.specs)
+        reloads.start()
 
     def _machine(self) -> Machine:
         return discover_for(self._versions.specs)

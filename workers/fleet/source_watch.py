@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class SourceWatch:
     def __init__(self, slots: Callable[[], Sequence[Slot]]) -> None:
         self._slots = slots
         self._seen: dict[str, Seen] = {}
+
+    def expect(self, sources: Iterable[str]) -> None:
+        """Note how the files are before they are loaded, so that a change made since then is seen."""
+        self._seen |= {source: look(source) for source in sources}
 
     def run_once(self, now: float) -> None:
         slots = self._slots()
