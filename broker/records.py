@@ -16,7 +16,8 @@ class NewJob:
     job; `foreign` the exact Celery message that the job replaces, so that storing the job removes the message. `max_open_jobs`
     limits the owner's jobs of this model that have not ended, this one included (0: no limit). `trace`: as in `Job`.
     `replay_of`: the ended job of the same model whose input this one repeats, which leaves the inbox. With `call` SHARD the job
-    holds many rows, is bulk whatever its `priority`, and waits in a line of its own.
+    holds many rows, is bulk whatever its `priority`, and waits in a line of its own. The job is DELAYED for `delay_s` seconds
+    before it is queued; they are a part of `deadline_s`.
     """
 
     id: JobId
@@ -37,6 +38,7 @@ class NewJob:
     call: Call = Call.PREDICT
     trace: str = ""
     replay_of: JobId | None = None
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,10 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """One job that is now leased to the caller; `token` proves the lease. Moments are Unix seconds by Redis' clock."""
+    """One job that is now leased to the caller; `token` proves the lease. Moments are Unix seconds by Redis' clock.
+
+    `created_at`: since when the job waits, which is the end of its delay if it was submitted with one.
+    """
 
     id: JobId
     token: str
@@ -257,7 +262,10 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Jobs of one version: `waiting` (those of any version that wait for a retry included) and `running` under a lease."""
+    """Jobs of one version: `waiting`, delayed ones included, and `running` under a lease.
+
+    Of more than a thousand delayed jobs nobody looks whose they are: then those of all versions count.
+    """
 
     waiting: int
     running: int

@@ -70,6 +70,13 @@ def age(moment: datetime | None, *, now: datetime | None = None) -> str:
     return duration(max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds()))
 
 
+def delayed_until(job: JobView, *, now: datetime | None = None) -> str:
+    """`delayed until ...` for a job that waits for its start, else empty."""
+    if job.status != "queued" or job.not_before is None or job.not_before <= (now or datetime.now(UTC)):
+        return ""
+    return f"delayed until {job.not_before.isoformat(timespec='seconds')}"
+
+
 def total_seconds(job: JobView) -> float | None:
     """Seconds from accepted to ended; None for a job that has not ended."""
     return _between(job.created_at, job.finished_at)

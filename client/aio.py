@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -71,11 +72,24 @@ class AsyncClient:
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
         idempotency_key: str | None = None,
+        delay_s: float | None = None,
+        not_before: datetime | float | None = None,
     ) -> AsyncJobHandle:
-        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path."""
+        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path.
+
+        The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
+        datetime with its offset) by the store's clock.
+        """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.submit_call(
-            model, body, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key
+            model,
+            body,
+            version=version,
+            priority=priority,
+            deadline_s=deadline_s,
+            idempotency_key=idempotency_key,
+            delay_s=delay_s,
+            not_before=not_before,
         )
         return AsyncJobHandle(self, protocol.job_of(await self.send(call)))
 
@@ -88,11 +102,13 @@ class AsyncClient:
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
         idempotency_key: str | None = None,
+        delay_s: float | None = None,
+        not_before: datetime | float | None = None,
     ) -> list[AsyncJobHandle]:
         """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
 
         If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
-        that the first call stored.
+        that the first call stored. `delay_s` and `not_before`: as in `submit`.
         """
         key, handles = idempotency_key or uuid.uuid4().hex, []
         for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
@@ -103,6 +119,8 @@ class AsyncClient:
                 priority=priority,
                 deadline_s=deadline_s,
                 idempotency_key=f"{key}/{number}",
+                delay_s=delay_s,
+                not_before=not_before,
             )
             handles += [AsyncJobHandle(self, job_view(row)) for row in protocol.rows_of(await self.send(call))]
         return handles

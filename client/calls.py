@@ -6,11 +6,13 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
 from penstock.client.views import JobView
+from penstock.errors import BadRequest
 from penstock.job import Priority
 
 MANY_IDS = 100  # the most that a gateway reads in one request
@@ -29,12 +31,15 @@ def submit_call(
     priority: Priority | str | None = None,
     deadline_s: float | None = None,
     idempotency_key: str | None = None,
+    delay_s: float | None = None,
+    not_before: datetime | float | None = None,
 ) -> HttpCall:
     """Carries a fresh idempotency key if the caller gives none, so that a repeat cannot create a second job."""
     headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
     params = {"priority": str(priority)} if priority is not None else {}
     if deadline_s is not None:
         params["deadline_s"] = _seconds(deadline_s)
+    params |= _start(delay_s, not_before)
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
     return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
 
@@ -47,10 +52,21 @@ def submit_many_call(
     priority: Priority | str | None = None,
     deadline_s: float | None = None,
     idempotency_key: str | None = None,
+    delay_s: float | None = None,
+    not_before: datetime | float | None = None,
 ) -> HttpCall:
     """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
     one = InputBody(LINES, b"\n".join(rows))
-    call = submit_call(model, one, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key)
+    call = submit_call(
+        model,
+        one,
+        version=version,
+        priority=priority,
+        deadline_s=deadline_s,
+        idempotency_key=idempotency_key,
+        delay_s=delay_s,
+        not_before=not_before,
+    )
     return replace(call, url=f"{call.url}:batch")
 
 
@@ -180,6 +196,16 @@ def _part(text: str) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _start(delay_s: float | None, not_before: datetime | float | None) -> dict[str, str]:
+    """The parameters that say when a job may start. Raises `BadRequest` for a moment without an offset from UTC."""
+    start = {} if delay_s is None else {"delay_s": _seconds(delay_s)}
+    if isinstance(not_before, datetime):
+        if not_before.tzinfo is None:
+            raise BadRequest("not_before has no offset from UTC", hint="For instance datetime.now(UTC) + timedelta(hours=2).")
+        not_before = not_before.timestamp()
+    return start if not_before is None else {**start, "not_before": _seconds(not_before)}
 
 
 def _change(method: str, path: str, body: Mapping[str, Any]) -> HttpCall:

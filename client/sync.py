@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -69,11 +70,24 @@ class Client:
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
         idempotency_key: str | None = None,
+        delay_s: float | None = None,
+        not_before: datetime | float | None = None,
     ) -> JobHandle:
-        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path."""
+        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path.
+
+        The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
+        datetime with its offset) by the store's clock.
+        """
         body = protocol.body_of(input, content_type)
         call = calls.submit_call(
-            model, body, version=version, priority=priority, deadline_s=deadline_s, idempotency_key=idempotency_key
+            model,
+            body,
+            version=version,
+            priority=priority,
+            deadline_s=deadline_s,
+            idempotency_key=idempotency_key,
+            delay_s=delay_s,
+            not_before=not_before,
         )
         return JobHandle(self, protocol.job_of(self.send(call)))
 
@@ -86,11 +100,13 @@ class Client:
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
         idempotency_key: str | None = None,
+        delay_s: float | None = None,
+        not_before: datetime | float | None = None,
     ) -> list[JobHandle]:
         """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
 
         If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
-        that the first call stored.
+        that the first call stored. `delay_s` and `not_before`: as in `submit`.
         """
         key, handles = idempotency_key or uuid.uuid4().hex, []
         for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
@@ -101,6 +117,8 @@ class Client:
                 priority=priority,
                 deadline_s=deadline_s,
                 idempotency_key=f"{key}/{number}",
+                delay_s=delay_s,
+                not_before=not_before,
             )
             handles += [JobHandle(self, job_view(row)) for row in protocol.rows_of(self.send(call))]
         return handles

@@ -33,7 +33,8 @@ class BatchView:
 class JobView:
     """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer.
 
-    `replay_of` is the id of the job whose input this job repeats, `replayed_as` the id of the job that repeats this one.
+    `replay_of` is the id of the job whose input this job repeats, `replayed_as` the id of the job that repeats this one;
+    `not_before` the moment before which the job does not run, if its submit named one.
     """
 
     id: str
@@ -51,6 +52,7 @@ class JobView:
     batch: BatchView | None = None
     replay_of: str = ""
     replayed_as: str = ""
+    not_before: datetime | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -78,6 +80,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         batch=_batch(body.get("batch")),
         replay_of=str(body.get("replay_of") or ""),
         replayed_as=str(body.get("replayed_as") or ""),
+        not_before=_moment(body.get("not_before")),
         links=_links(body.get("links")),
         body=body,
     )

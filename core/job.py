@@ -126,6 +126,9 @@ class Priority(StrEnum):
         return 0 if self is Priority.INTERACTIVE else 9
 
 
+# A job may start this long after its submit, at most: it holds its place, its input and its version until then.
+MAX_DELAY_S = 30 * 86_400.0
+
 # The late band holds jobs whose deadline would force a tiny batch. kombu's priority steps are 0, 3, 6 and 9, and stock Flower
 # adds those four up.
 LATE_BAND = 6
@@ -210,7 +213,7 @@ class Job:
     `queued_behind`: the number of its owner's jobs before it when it was stored. `tries`: its first and last attempts, in
     order. `trace`: the W3C `traceparent` of its request and, behind a space, the `tracestate`; empty without one. `replay_of`
     and `replayed_as` link a job with the job whose input it repeats; an old job that was repeated several times names the
-    last one.
+    last one. `not_before`: the end of the delay that the job was submitted with.
     """
 
     id: JobId
@@ -236,6 +239,7 @@ class Job:
     replay_of: JobId | None = None
     replayed_as: JobId | None = None
     call: Call = Call.PREDICT
+    not_before: float | None = None
 
     @property
     def model(self) -> str:

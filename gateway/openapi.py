@@ -12,6 +12,7 @@ from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.job import MAX_DELAY_S
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}
@@ -30,6 +31,20 @@ _PARAMETERS = [
         "schema": {"type": "string"},
     },
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
+]
+_START = [
+    {
+        "name": "delay_s",
+        "in": "query",
+        "description": "The job does not run before this many seconds have passed",
+        "schema": {"type": "number", "minimum": 0, "maximum": MAX_DELAY_S},
+    },
+    {
+        "name": "not_before",
+        "in": "query",
+        "description": "The moment before which the job does not run: RFC 3339, or Unix seconds",
+        "schema": {"type": "string"},
+    },
 ]
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _NO_RESULT = "The job ended without an output; the code says how"
@@ -64,7 +79,7 @@ _QUEUE_SCHEMA = {
         "oldest_age_s": _AGE,
         "backlog_s": _BACKLOG,
         "in_flight": {**_COUNT, "description": "Jobs leased to workers"},
-        "delayed": {**_COUNT, "description": "Jobs that wait for their next attempt"},
+        "delayed": {**_COUNT, "description": "Jobs that wait for their start or for their next attempt"},
         "ready_slots": _COUNT,
         "rate_per_s": {"type": ["number", "null"], "description": "Jobs that workers end per second; null if not known"},
         "priorities": {
@@ -203,7 +218,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
     return {
         "tags": ["jobs"],
         "summary": "Store a job",
-        "parameters": [*own, *_PARAMETERS, _PREFER],
+        "parameters": [*own, *_PARAMETERS, *_START, _PREFER],
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},

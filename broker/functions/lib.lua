@@ -15,7 +15,8 @@
 --                             lost workers: serial -> 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   reconciled        string  there while the last page was reconciled a moment ago; reconcile_from: where the next one begins
 --   solo_due          hash    version -> the first deadline in its line of suspects, or an earlier moment
---   delayed           zset    serial -> due, at the latest its deadline
+--   delayed           zset    serial -> due, at the latest its deadline: a retry, or a job that was submitted with a delay, whose
+--                             record has the moment as `not_before`
 --   final             zset    serial -> when to collect it
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
 --   look              string  the sweeper that looks for missing lease holders just now
@@ -50,7 +51,8 @@ local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
-  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'call'}
+  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'not_before',
+  'call'}
 
 local flush, complete, claim, release_one, hand_over -- below
 local NOTHING = {}

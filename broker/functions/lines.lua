@@ -22,6 +22,12 @@ local function pop_tickets(p, band, n)
   if missing > 0 then redis.call('LREM', tickets(p, band), -missing, TICKET) end
 end
 
+-- Since when a job waits in the queue, and whether it had a delay before; nil if its record is gone.
+local function waits_since(p, serial)
+  local created, not_before = unpack(redis.call('HMGET', p .. 'job:' .. serial, 'created', 'not_before'))
+  return tonumber(not_before or created), not_before
+end
+
 local function band_of(score) return math.floor(score / WEIGHT) end
 
 local function line_of(p, version, owner, call)

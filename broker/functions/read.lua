@@ -80,20 +80,36 @@ end
 
 local LOOKS, LOOK = 16, 16 -- a deep queue is sampled in LOOKS places, LOOK jobs each
 
+-- Since when the oldest of these jobs waits; the first one without a delay, by age, waits for longer than those behind it.
+local function oldest_of(p, serials)
+  local oldest
+  table.sort(serials)
+  for _, serial in ipairs(serials) do
+    local since, had_delay = waits_since(p, serial)
+    oldest = math.min(oldest or math.huge, since or math.huge)
+    if since and not had_delay then break end
+  end
+  return oldest
+end
+
 -- The age of the oldest of `n` waiting jobs from rank `from` on. Jobs are in order of deadline, so the oldest may stand anywhere;
 -- serials ascend with time, so the smallest serial is the oldest job. A queue too deep to be read whole is sampled, its head first:
--- the age is exact if all jobs have the same time to their deadline, else it is that of the oldest job in the sample.
+-- the age is exact if all jobs have the same time to their deadline, else it is that of the oldest job in the sample. A job that
+-- had a delay waits only since its end, so younger jobs are looked at as well.
 local function oldest_age(p, ready, from, n, now)
   local step = math.max(LOOK, n / LOOKS)
-  local first, at = nil, 0
+  local first, sample, at = nil, {}, 0
   while at < n do
     local rank = from + math.floor(at)
     for _, serial in ipairs(redis.call('ZRANGE', ready, rank, math.min(rank + LOOK, from + n) - 1)) do
+      sample[#sample + 1] = serial
       if not first or serial < first then first = serial end
     end
     at = at + step
   end
-  return first and now - (redis.call('HGET', p .. 'job:' .. first, 'created') or now) or 0
+  if not first then return 0 end
+  local since, had_delay = waits_since(p, first)
+  return now - (had_delay and oldest_of(p, sample) or since or now)
 end
 
 -- stats: one model's queue in numbers.
@@ -133,12 +149,25 @@ local function stats(keys)
   return reply
 end
 
+local DELAYED_LOOKED_AT = 1000
+
+-- The delayed jobs of a version; of any version if there are too many to look at.
+local function delayed_of(p, version)
+  local found = redis.call('ZCARD', p .. 'delayed')
+  if found == 0 or found > DELAYED_LOOKED_AT then return found end
+  found = 0
+  for _, serial in ipairs(redis.call('ZRANGE', p .. 'delayed', 0, -1)) do
+    if redis.call('HGET', p .. 'job:' .. serial, 'version') == version then found = found + 1 end
+  end
+  return found
+end
+
 -- unfinished: the jobs of a version that have not ended, counted at one moment, so that a job that moves in between is not missed.
 -- ARGS: version
--- REPLY: waiting (those of any version that wait for a retry included), leased
+-- REPLY: waiting (delayed ones included; those of any version if they are many), leased
 local function unfinished(keys, args)
   local p, version, leased = keys[1], args[1], 0
-  local waiting = redis.call('ZCARD', p .. 'delayed') + redis.call('ZCARD', p .. 'solo:' .. version)
+  local waiting = delayed_of(p, version) + redis.call('ZCARD', p .. 'solo:' .. version)
   for _, line in ipairs(all_lines_of(p, version)) do waiting = waiting + redis.call('ZCARD', line) end
   for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do
     for _, serial in ipairs(redis.call('HKEYS', p .. 'held:' .. worker)) do

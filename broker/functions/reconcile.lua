@@ -51,6 +51,9 @@ local function give_place(p, serial, job, now, todo)
     note_past(p, serial, job, now, 'worker_lost')
     note(job, 'attempts', job.attempts - 1) -- nobody is to blame: as after a release
   end
+  if job.state == 'delayed' and job.not_before and tonumber(job.not_before) > now then
+    return later(todo, 'ZADD', p .. 'delayed', math.min(job.not_before, job.deadline), serial)
+  end
   set_state(p, serial, job, 'queued')
   requeue(p, serial, job)
 end
@@ -105,7 +108,7 @@ local function reconcile(keys, args, todo)
   local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before'})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))

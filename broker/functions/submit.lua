@@ -1,11 +1,12 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
---       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job
+--       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
+--       delay ms (0 = none): the job is put aside until then
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
-local SUBMIT_STRIDE = 19
+local SUBMIT_STRIDE = 20
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
@@ -60,14 +61,24 @@ local function join(p, call, version, band, owner)
   take_turn(p, version, band, owner)
 end
 
+-- The place of a job that is to run as soon as it can: a line, and the owner's turn there.
+local function in_line(p, at, args, deadline, call)
+  local version, band, owner, is_shard = args[at + 1], args[at + 2], args[at + 5], args[at + 16] == 'shard'
+  local job = {at = at, line = line_of(p, version, owner, args[at + 16]), score = band * WEIGHT + deadline}
+  job.ahead = ahead_of(call, job.line, job.score)
+  if is_shard then call.shards = true else join(p, call, version, band, owner) end
+  call.ready = call.ready or version
+  return job
+end
+
 -- Decide on one job that is to be stored: its place, and what its record will hold.
 local function draft(p, todo, now, at, args, call)
-  local serial, version, band, deadline = args[at], args[at + 1], args[at + 2], now + args[at + 3]
-  local score = band * WEIGHT + deadline
-  local line = line_of(p, version, args[at + 5], args[at + 16])
-  local ahead = ahead_of(call, line, score)
-  local record = {'state', 'queued', 'version', version, 'band', band, 'created', now, 'deadline', deadline, 'ttl', args[at + 4],
-    'media', args[at + 6], 'terms', ahead > 0 and args[at + 11] .. ',' .. ahead or args[at + 11]}
+  local serial, deadline, start = args[at], now + args[at + 3], now + args[at + 19]
+  local job = start > now and {at = at, ahead = 0, start = start} or in_line(p, at, args, deadline, call) -- guard:start
+  local record = {'state', job.start and 'delayed' or 'queued', 'version', args[at + 1], 'band', args[at + 2], 'created', now,
+    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
+    'terms', job.ahead > 0 and args[at + 11] .. ',' .. job.ahead or args[at + 11]}
+  append(record, job.start and {'not_before', start})
   local n = #record
   for i = 1, #OPTIONAL, 2 do
     local value = args[at + OPTIONAL[i + 1]]
@@ -81,15 +92,15 @@ local function draft(p, todo, now, at, args, call)
     record[n + 1], record[n + 2] = 'in', input
   elseif inline then store(todo, p .. 'in:' .. serial, input) end
   if args[at + 9] ~= '' then call.keys[args[at + 9]] = serial .. args[at + 10] end
-  if args[at + 16] == 'shard' then call.shards = true else join(p, call, version, band, args[at + 5]) end
   call.opened[args[at + 5]] = (call.opened[args[at + 5]] or 0) + 1
-  call.drafts[#call.drafts + 1] = {at = at, line = line, score = score, record = record}
+  job.record = record
+  call.drafts[#call.drafts + 1] = job
   append(call.index, {0, serial})
 end
 
 -- Store the jobs that were decided on. `index` and inputs come first, because `reconcile` finds a job by its entry there; whatever
 -- stands behind a record follows in one go, its key of idempotency before its place in line.
-local function create(p, todo, args, call)
+local function create(p, todo, now, args, call)
   if #call.drafts == 0 then return end
   todo.unborn = {}
   for i = 2, #call.index, 2 do todo.unborn[call.index[i]] = true end
@@ -110,12 +121,16 @@ local function create(p, todo, args, call)
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
     if args[at + 5] ~= '' then later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial) end
-    later(todo, 'ZADD', job.line, job.score, serial)
-    later(todo, 'SADD', p .. 'versions', args[at + 1])
-    later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)
+    if job.start then later(todo, 'ZADD', p .. 'delayed', math.min(job.start, now + args[at + 3]), serial)
+    else
+      later(todo, 'ZADD', job.line, job.score, serial)
+      later(todo, 'SADD', p .. 'versions', args[at + 1])
+      later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)
+    end
   end
   flush(p, todo)
-  if not call.shards then hand_over(p, args[call.drafts[1].at + 1]) end
+  if not call.ready then return end
+  if not call.shards then hand_over(p, call.ready) end
   wake(p, call.shards) -- guard:shard_wake
 end
 
@@ -126,29 +141,37 @@ local function spent(p, call, owner, most)
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
+-- Whether the queue is at its limit. A job with a delay counts those put aside too, or there were no limit to them; the jobs of
+-- now are not refused for the sake of later ones.
+local function is_full(p, call, waiting, most, delay)
+  if tonumber(delay) > 0 then waiting = waiting + redis.call('ZCARD', p .. 'delayed') + call.delayed end -- guard:delayed_depth
+  return waiting >= most
+end
+
 local function submit(keys, args, todo)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now = keys[1], now_ms()
   local waiting, before, reply, adopted = depth(p), repeated(keys[1], args), {0}, {}
-  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, waiting = waiting}
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, waiting = waiting, delayed = 0}
   for i = 3, #args, SUBMIT_STRIDE do
     local serial, foreign = args[i], args[i + 14]
     local status, first = known(p, call, args[i + 9], args[i + 10])
     if not status then
       first = serial
       if before[serial] then status = 'existing'
-      elseif waiting >= tonumber(args[1]) then status = 'full'
+      elseif is_full(p, call, waiting, tonumber(args[1]), args[i + 19]) then status = 'full'
       elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       else
         draft(p, todo, now, i, args, call)
-        before[serial], waiting, status = true, waiting + 1, 'created'
+        before[serial], status = true, 'created'
+        if tonumber(args[i + 19]) > 0 then call.delayed = call.delayed + 1 else waiting = waiting + 1 end
       end
     end
     if foreign ~= '' and status ~= 'full' then adopted[#adopted + 1] = foreign end
     reply[#reply + 1] = status
     reply[#reply + 1] = first
   end
-  create(p, todo, args, call)
+  create(p, todo, now, args, call)
   send('ZREM', p .. 'foreign', adopted)
   reply[1] = waiting
   return reply

@@ -153,7 +153,7 @@ class Gathering:
         return "deadline" if self._slack_left(chosen[0]) <= 0 else ""
 
     def _wait_left(self, first: Record) -> float:
-        return self._request.max_wait_s - (self._now - first.created_at)
+        return self._request.max_wait_s - (self._now - first.waits_since)
 
     def _slack_left(self, first: Record) -> float:
         return first.deadline_at - self._now - self._request.hurry_s

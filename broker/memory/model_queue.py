@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.broker.memory.lines import WaitingLines
 from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
-from penstock.broker.records import BatchStamp, Change
+from penstock.broker.records import BatchStamp, Change, NewJob
 from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState, served_as
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
@@ -59,6 +59,10 @@ class MemoryQueue:
     @property
     def depth(self) -> int:
         return self.ordinary + len(self.shards)
+
+    def is_full(self, job: NewJob, most: int) -> bool:
+        """Whether the queue has no place for this job. A job with a delay counts those that are put aside too."""
+        return self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most
 
     @property
     def ordinary(self) -> int:
@@ -233,7 +237,7 @@ class MemoryQueue:
         ages = dict.fromkeys(BANDS, 0.0)
         waiting = ((self.records[s].band, self.records[s]) for s in (*self.ready, *self.shards))
         for band, record in (*waiting, *self._suspects()):
-            ages[band] = max(ages[band], now - record.created_at)
+            ages[band] = max(ages[band], now - record.waits_since)
         return ages
 
     def _suspects(self) -> Iterator[tuple[int, Record]]:

@@ -54,6 +54,14 @@ class Record:
     dismissed: bool = False
 
     @property
+    def not_before(self) -> float | None:
+        return self.created_at + self.new.delay_s if self.new.delay_s > 0.0 else None
+
+    @property
+    def waits_since(self) -> float:
+        return self.not_before or self.created_at
+
+    @property
     def kept_input(self) -> KeptInput | None:
         dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
         return None if dropped else KeptInput(self.new.input, self.new.call)
@@ -97,7 +105,7 @@ class Record:
             token=self.token,
             input=self.new.input,
             priority=served_as(self.new.priority, self.new.call),
-            created_at=self.created_at,
+            created_at=self.waits_since,
             deadline_at=self.deadline_at,
             attempts=self.attempts,
             crashes=self.crashes,
@@ -146,4 +154,5 @@ class Record:
             replay_of=self.new.replay_of,
             replayed_as=self.replayed_as,
             call=self.new.call,
+            not_before=self.not_before,
         )

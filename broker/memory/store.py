@@ -159,7 +159,10 @@ class MemoryStore:
             if record.state is JobState.LEASED:
                 record.note(now=self._clock(), how="worker_lost")
                 record.attempts -= 1
-            queue.enqueue(record)
+            if record.state is JobState.DELAYED and (record.not_before or 0.0) > self._clock():
+                queue.delay(record, until=record.not_before or 0.0)
+            else:
+                queue.enqueue(record)
         queue.counters["repaired"] += len(orphans)
         return Repair(cursor="0", scanned=len(queue.records), orphans=len(orphans))
 
@@ -244,7 +247,7 @@ class MemoryStore:
     def _submit_one(self, job: NewJob, max_depth: int) -> Submitted:
         queue, now = self.queue(job.id.model), self._clock()
         known = self._known(queue, job, now)
-        if known is None and queue.depth >= max_depth:
+        if known is None and queue.is_full(job, max_depth):
             return Submitted(SubmitStatus.FULL, job.id, queue.depth)
         if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs()[job.owner]:
             return Submitted(SubmitStatus.QUOTA, job.id, queue.depth)
@@ -265,9 +268,12 @@ class MemoryStore:
 
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=served_as(job.priority, job.call).band)
-        record.ahead = queue.ahead_of(record)
         queue.records[record.serial] = record
-        queue.enqueue(record)
+        if record.not_before is not None:
+            queue.delay(record, until=record.not_before)
+        else:
+            record.ahead = queue.ahead_of(record)
+            queue.enqueue(record)
         if job.replay_of is not None:
             queue.mark_replayed(job.replay_of, job.id)
         queue.accepted += 1

@@ -222,6 +222,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.call.value,
             job.trace,
             job.replay_of.serial if job.replay_of else "",
+            ms(job.delay_s),
         )
     return args
 

@@ -25,7 +25,7 @@ from penstock.broker.records import (
 from penstock.errors import InternalError
 from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload, Priority
 
-_FIELDS = 34  # the fields of RECORD in lib.lua, then position and output
+_FIELDS = 35  # the fields of RECORD in lib.lua, then position and output
 CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
@@ -138,7 +138,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     position, data = record[-2], record[-1]
     (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as, call) = (
+     more, trace, replay_of, replayed_as, not_before, call) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
     started_at = int(started) / 1000 if started else None
@@ -167,6 +167,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         replay_of=JobId(replay_of, job.model) if replay_of else None,
         replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
         call=Call(call),
+        not_before=int(not_before) / 1000 if not_before else None,
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,9 @@ from penstock.job import Priority
 
 app = typer.Typer(add_completion=False)
 
+# With an offset from UTC: a moment without one is another one on each machine.
+MOMENTS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z"]
+
 # Most answers come sooner; a caller who waits longer sees the reason.
 _USUAL_WAIT_S = 2.0
 
@@ -37,6 +41,11 @@ def call(
     priority: Annotated[Priority | None, typer.Option(help="Bulk jobs give way to interactive ones.")] = None,
     deadline_s: Annotated[
         float | None, typer.Option("--deadline", help="Give up after this many seconds, queue included.")
+    ] = None,
+    delay_s: Annotated[float | None, typer.Option("--delay", help="Run it after this many seconds, not before.")] = None,
+    not_before: Annotated[
+        datetime | None,
+        typer.Option(formats=MOMENTS, help="Run it at this moment, not before: 2026-12-24T18:00:00+01:00."),
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
@@ -60,7 +69,16 @@ def call(
     with connect(url, api_key) as client:
         if profile:
             recording.arm(client, model, version)
-        handle = client.submit(model, value, version=version, content_type=media_type, priority=priority, deadline_s=deadline_s)
+        handle = client.submit(
+            model,
+            value,
+            version=version,
+            content_type=media_type,
+            priority=priority,
+            deadline_s=deadline_s,
+            delay_s=delay_s,
+            not_before=not_before,
+        )
         if no_wait:
             _show_accepted(handle, as_json=as_json)
             return

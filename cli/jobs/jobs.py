@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import age, print_fields, print_json, print_table, total_seconds
+from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.client.views import JobView
@@ -112,14 +112,14 @@ def _print_replay(new: JobHandle, *, as_json: bool) -> None:
 def _row(job: JobView) -> tuple[str, ...]:
     took_s = total_seconds(job)
     took = duration(took_s) if took_s is not None else "-"
-    return (job.id, job.model, job.status, job.priority or "-", age(job.created_at), took)
+    return (job.id, job.model, delayed_until(job) or job.status, job.priority or "-", age(job.created_at), took)
 
 
 def _fields(job: JobView) -> dict[str, object]:
-    moments = ("created_at", "started_at", "finished_at", "deadline_at")
+    moments = ("created_at", "not_before", "started_at", "finished_at", "deadline_at")
     return {
         "job": job.id,
-        "status": job.status,
+        "status": delayed_until(job) or job.status,
         "model": f"{job.model} (version {job.version})" if job.version else job.model,
         "priority": job.priority,
         "position": job.position,

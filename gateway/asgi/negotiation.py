@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from penstock import trace_context
 from penstock.errors import BadRequest, CallerError, UnsupportedMedia
-from penstock.job import CHARSETS, Priority, split_media_type
+from penstock.job import CHARSETS, split_media_type
 from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
@@ -30,7 +30,6 @@ _FORM = "application/x-www-form-urlencoded"
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
 _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
-_SUBMIT_NAMES = ("priority", "deadline_s")
 
 Head = dict[bytes, bytes]
 _TRACE_PARENT, _TRACE_STATE = b"traceparent", b"tracestate"
@@ -149,34 +148,6 @@ def _jobs_target(middle: str) -> SubmitTarget | None:
     return SubmitTarget("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitOptions:
-    """Query parameters of a submit. `deadline_s` is None if the model's own limit applies."""
-
-    priority: Priority = Priority.INTERACTIVE
-    deadline_s: float | None = None
-
-
-_DEFAULT_OPTIONS = SubmitOptions()
-
-
-def parse_submit_options(query: bytes) -> SubmitOptions:
-    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored."""
-    if not query:
-        return _DEFAULT_OPTIONS
-    parameters = parse_query(query)
-    refuse_unknown(parameters, _SUBMIT_NAMES)
-    return submit_options(parameters.get("priority", Priority.INTERACTIVE.value), parameters.get("deadline_s"))
-
-
-def submit_options(priority: str, deadline_s: str | None) -> SubmitOptions:
-    """The options as a caller writes them; raises `BadRequest`."""
-    return SubmitOptions(
-        priority=_priority(priority),
-        deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
-    )
-
-
 def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
@@ -206,13 +177,6 @@ def parse_wait(text: str | None) -> float:
     if text is None or text == "0":
         return 0.0
     return min(parse_seconds(text, name="wait"), MAX_WAIT_S)
-
-
-def _priority(text: str) -> Priority:
-    try:
-        return Priority(text)
-    except ValueError:
-        raise BadRequest(f"priority must be {' or '.join(Priority)}, not {text[:80]!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, job_row, stage_bars
+from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
 from penstock.gateway.dashboard.preview import PREVIEW_BYTES, Preview, preview
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
@@ -102,6 +102,7 @@ class JobPages:
             {
                 "here": "jobs",
                 "job": job,
+                "put_aside": is_put_aside(job),
                 "status": job.state.public,
                 "tone": TONES[job.state.public],
                 "timeline": job_timeline,

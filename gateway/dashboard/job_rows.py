@@ -17,7 +17,7 @@ _LEAST_PERCENT = 0.5
 TONES = {"queued": "idle", "running": "run", "succeeded": "good", "failed": "bad", "cancelled": "idle", "expired": "warn"}
 _TITLES = {
     "queue": "waited in the queue",
-    "delay": "waited between attempts",
+    "delay": "waited for its start, or between attempts",
     "lost": "attempts without a result",
     "batch_wait": "waited for its batch to begin",
     "decode": "read the inputs",
@@ -107,6 +107,12 @@ class JobRow:
     took: str
     error: str
     replayed: bool
+    starts: str
+
+
+def is_put_aside(job: Job) -> bool:
+    """Whether the job waits for the start that its submit named, and not for a retry."""
+    return job.state is JobState.DELAYED and job.not_before is not None and not job.tries
 
 
 def job_row(job: Job, now: float) -> JobRow:
@@ -123,4 +129,5 @@ def job_row(job: Job, now: float) -> JobRow:
         took=words.duration(took),
         error=job.error.code if job.error and job.state is not JobState.CANCELLED else "",
         replayed=job.replayed_as is not None,
+        starts=words.duration(job.not_before - now) if is_put_aside(job) and job.not_before else "",
     )

@@ -145,6 +145,11 @@ class PredictEndpoint:
 def answer_deadline(request: SubmitRequest, sync_timeout_s: float) -> float:
     """Seconds: the caller's limit, else the gateway's own; never beyond the model's."""
     longest = request.model.info.limits.deadline_s
+    if request.options.delay_s:
+        raise BadRequest(
+            "a prediction is answered at once, so it takes no delay_s or not_before",
+            hint=f"Submit a job instead: POST /v1/models/{request.model.name}/jobs?delay_s=...",
+        )
     wanted_s = request.options.deadline_s
     if wanted_s is not None and wanted_s > longest:
         raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s")

@@ -17,11 +17,11 @@ from penstock.broker.records import KeptInput, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict, Gone, NotFound
 from penstock.gateway.asgi import negotiation, wire
-from penstock.gateway.asgi.negotiation import SubmitOptions
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
+from penstock.gateway.jobs.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s

@@ -28,6 +28,7 @@ JOB_SCHEMA: dict[str, Any] = {
         "created_at": _MOMENT,
         "started_at": _MOMENT,
         "finished_at": _MOMENT,
+        "not_before": {**_MOMENT, "description": "The moment before which the job does not run, if its submit named one"},
         "deadline_at": _MOMENT,
         "attempts": {"type": "integer"},
         "cancel_requested": {"type": "boolean"},

@@ -88,10 +88,10 @@ class SubmitEndpoint:
         return 200
 
     async def _accepted(self, send: Send, request: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
-        backlog, owner = request.model.backlog, request.caller.owner
+        backlog, owner, delay_s = request.model.backlog, request.caller.owner, request.options.delay_s
         own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
         ahead = backlog.jobs_before(owner, own, submitted.depth - 1)
-        wait_s = eta_s(ahead, backlog, request.version.capacity, time.monotonic())
+        wait_s = delay_s or eta_s(ahead, backlog, request.version.capacity, time.monotonic())
         body = await self._body(request, submitted, own, wait_s)
         headers = [
             (b"content-type", b"application/json"),
@@ -113,7 +113,7 @@ class SubmitEndpoint:
             submitted.id,
             version=request.version.name,
             priority=request.options.priority,
-            position=max(0, own),
+            position=None if request.options.delay_s else max(0, own),
             eta_s=wait_s,
             trace_id=request.trace.trace_id if request.trace is not None else "",
         )

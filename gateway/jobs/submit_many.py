@@ -26,6 +26,7 @@ from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_
 from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
+from penstock.gateway.jobs.submit_options import submit_options
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
@@ -62,6 +63,8 @@ _ANSWER = {
 }
 PriorityParam = Annotated[str, Query(description="interactive or bulk")]
 DeadlineParam = Annotated[str | None, Query(description="Seconds that each job may take from now on")]
+DelayParam = Annotated[str | None, Query(description="Seconds before which no job runs")]
+NotBeforeParam = Annotated[str | None, Query(description="The moment before which no job runs: RFC 3339, or Unix seconds")]
 PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
 # Takes the Authorization header, the address and a cost.
 Charge = Callable[[bytes | None, str, float], object]
@@ -113,9 +116,11 @@ class SubmitMany:
         caller: CallerParam,
         priority: PriorityParam = "interactive",
         deadline_s: DeadlineParam = None,
+        delay_s: DelayParam = None,
+        not_before: NotBeforeParam = None,
         partial: PartialParam = "false",
     ) -> Response:
-        return await self.answer_version(model, "", request, caller, priority, deadline_s, partial)
+        return await self.answer_version(model, "", request, caller, priority, deadline_s, delay_s, not_before, partial)
 
     async def answer_version(
         self,
@@ -125,10 +130,12 @@ class SubmitMany:
         caller: CallerParam,
         priority: PriorityParam = "interactive",
         deadline_s: DeadlineParam = None,
+        delay_s: DelayParam = None,
+        not_before: NotBeforeParam = None,
         partial: PartialParam = "false",
     ) -> Response:
         head = negotiation.read_head(request.headers.raw)
-        options, key = negotiation.submit_options(priority, deadline_s), _key(head)
+        options, key = submit_options(priority, deadline_s, delay_s, not_before), _key(head)
         entry, chosen = await self._registry.find(model, version)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
@@ -136,7 +143,7 @@ class SubmitMany:
         is_whole = partial == "false"
         if is_whole:
             _refuse_all(checked)
-        plain = SubmitRequest(entry, chosen, Payload(JSON), options, caller)
+        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
         requests = [_request(index, found, plain, key=key, version=version) for index, found in enumerate(checked)]
         outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
         rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
@@ -147,8 +154,9 @@ class SubmitMany:
         if isinstance(outcome, PenstockError):
             return _refusal(index, outcome)
         if outcome.status is SubmitStatus.CREATED:
-            version, priority, position = plain.version.name, plain.options.priority, max(0, outcome.depth - 1)
-            body = accepted_body(outcome.id, version=version, priority=priority, position=position, eta_s=None)
+            version, options = plain.version.name, plain.options
+            position, eta_s = (None, options.delay_s) if options.delay_s else (max(0, outcome.depth - 1), None)
+            body = accepted_body(outcome.id, version=version, priority=options.priority, position=position, eta_s=eta_s)
             return {"index": index, **orjson.loads(body)}
         known = await self._store.read(outcome.id)
         return _refusal(index, first_is_gone(outcome.id)) if known is None else {"index": index, **job_view(known)}

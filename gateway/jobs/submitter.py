@@ -21,10 +21,11 @@ from penstock.broker.store.group_commit import GroupCommit
 from penstock.errors import BadRequest, KeyReused, PenstockError, QuotaSpent
 from penstock.failpoints import failpoint
 from penstock.gateway.asgi import bodies, multipart, negotiation, wire
-from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head, SubmitOptions
+from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.models.admission import admit, queue_full
+from penstock.gateway.jobs.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
+from penstock.gateway.models.admission import admit, delayed_full, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
@@ -116,7 +117,7 @@ class Submitter:
         """The request, read and checked, the cheapest check first; raises on the first fault."""
         entry, chosen = await self._registry.find(model, version)
         try:
-            options = negotiation.parse_submit_options(scope["query_string"])
+            options = NO_OPTIONS if not scope["query_string"] else await self._options_of(scope["query_string"])
             key = negotiation.idempotency_key(head)
             payload = await self._input(receive, head, chosen, owner=scope["caller"].owner)
         except PenstockError as error:
@@ -134,6 +135,16 @@ class Submitter:
         # The response to a failed request carries it too.
         scope["trace"] = trace
         return replace(request, trace=trace, sending=sending)
+
+    async def _options_of(self, query: bytes) -> SubmitOptions:
+        return await self.timed(parse_submit_options(query))
+
+    async def timed(self, options: SubmitOptions) -> SubmitOptions:
+        """The options with the delay until the moment that they name, which is one by the store's clock."""
+        if options.not_before is None:
+            return options
+        delay_s = max(0.0, options.not_before - await self._store.now())
+        return replace(options, delay_s=checked_delay(delay_s, name="not_before"))
 
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
@@ -199,6 +210,9 @@ class Submitter:
         if model.backlog.is_stale(now):
             self._registry.measure(model)
         limit, owner = model.info.limits.max_queue_depth, request.caller.owner
+        if request.options.delay_s:
+            # What the queue will be like by then, nobody knows; the store has the limit of jobs.
+            return
         admit(model.backlog, request.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
 
     async def _stored(
@@ -223,6 +237,7 @@ class Submitter:
             call=request.call,
             trace=request.trace_text,
             replay_of=request.replay_of,
+            delay_s=request.options.delay_s,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
@@ -256,6 +271,8 @@ class Submitter:
             )
         limit = request.model.info.limits.max_queue_depth
         drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
+        if submitted.status is SubmitStatus.FULL and request.options.delay_s:
+            raise delayed_full(limit, drain_s=drain_s)
         if submitted.status is SubmitStatus.FULL:
             raise queue_full(submitted.depth, limit, drain_s=drain_s)
         if submitted.status is SubmitStatus.QUOTA:
@@ -267,13 +284,25 @@ class Submitter:
 
 
 def job_deadline(request: SubmitRequest) -> float:
-    """Seconds from the submit: the caller may shorten the model's limit. Raises `BadRequest` for a longer time."""
-    limits = request.model.info.limits
-    longest = limits.deadline_s if request.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s
+    """Seconds from the submit: the caller may shorten the model's limit, which counts from the job's start.
+
+    Raises `BadRequest` for a longer time, and for one that ends before the job may start.
+    """
+    limits, delay_s = request.model.info.limits, request.options.delay_s
+    limit = limits.deadline_s if request.options.priority is Priority.INTERACTIVE else limits.bulk_deadline_s
     wanted_s = request.options.deadline_s
-    if wanted_s is not None and wanted_s > longest:
-        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows at most {longest:g} s for {request.options.priority}")
-    return wanted_s or longest
+    if wanted_s is None:
+        return limit + delay_s
+    if wanted_s <= delay_s:
+        raise BadRequest(
+            f"the deadline comes before the start: deadline_s is {wanted_s:g}, and the job may start after {delay_s:.3f} s",
+            hint="deadline_s counts from the submit, as delay_s does.",
+        )
+    if wanted_s > limit + delay_s:
+        after = " after its start" if delay_s else ""
+        most = f"at most {limit:g} s{after} for {request.options.priority}"
+        raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows {most}")
+    return wanted_s
 
 
 def fingerprint(route: str, model: str, version: str, payload: Payload) -> str:

@@ -70,7 +70,8 @@ def _moments(job: Job) -> Iterable[float]:
 def _spent(job: Job, end: float) -> dict[str, float]:
     """Seconds by stage, without the queue."""
     lost = [tried for tried in job.tries if _in_vain(job, tried)]
-    spent = {"lost": sum(map(_length, lost)) + job.left_out.spent_s, "delay": _delays(job, end) + job.left_out.delay_s}
+    delays_s = _start_delay(job, end) + _delays(job, end) + job.left_out.delay_s
+    spent = {"lost": sum(map(_length, lost)) + job.left_out.spent_s, "delay": delays_s}
     spent = {name: seconds for name, seconds in spent.items() if seconds > 0.0}
     last = job.tries[-1] if job.tries else None
     if last is not None and last.ended_at is None:
@@ -87,6 +88,11 @@ def _in_vain(job: Job, tried: Attempt) -> bool:
 
 def _length(tried: Attempt) -> float:
     return max(0.0, tried.ended_at - tried.claimed_at) if tried.ended_at is not None else 0.0
+
+
+def _start_delay(job: Job, end: float) -> float:
+    """Seconds that a job was put aside before it was queued for the first time."""
+    return max(0.0, min(job.not_before, end) - job.created_at) if job.not_before is not None else 0.0
 
 
 def _delays(job: Job, end: float) -> float:
@@ -135,6 +141,8 @@ def _note(job: Job, name: str) -> str:
         return f"behind {plural(job.queued_behind, 'job')}"
     if name == "lost":
         return _lost_note(job)
+    if name == "delay" and job.not_before is not None:
+        return "until its start, and between attempts" if len(job.tries) > 1 else "until its start"
     batch = job.batch
     if name == "inference" and batch is not None:
         return _batch_note(batch)
@@ -161,7 +169,7 @@ def _summary(job: Job, slowest: TimelineStage) -> str:
     if slowest.name == "lost":
         return f"lost {took} in attempts that brought no result ({slowest.note})"
     if slowest.name == "delay":
-        return f"waited {took} between attempts, as retries do"
+        return f"waited {took} {'for its start' if job.not_before else 'between attempts, as retries do'}"
     if slowest.name == "run":
         return f"has been running for {took}"
     words = {

@@ -30,15 +30,16 @@ def links(job: Job) -> dict[str, str]:
 
 
 def accepted_body(
-    job: JobId, *, version: str, priority: Priority, position: int, eta_s: float | None, trace_id: str = ""
+    job: JobId, *, version: str, priority: Priority, position: int | None, eta_s: float | None, trace_id: str = ""
 ) -> bytes:
     """The view of a job just stored. It has no moments: only the store knows them, and the first read shows them."""
+    place = "" if position is None else f'"position":{position},'
     eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
     trace = f'"trace_id":"{trace_id}",' if trace_id else ""
     base = f"/v1/jobs/{job}"
     return (
         f'{{"id":"{job}","model":"{job.model}","version":"{version}","status":"queued","priority":"{priority.value}",'
-        f'"position":{position},{eta}{trace}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
+        f'{place}{eta}{trace}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
         f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel","timeline":"{base}/timeline"}}}}'
     ).encode("ascii")
 
@@ -55,6 +56,7 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "created_at": rfc3339(job.created_at),
         "started_at": job.started_at and rfc3339(job.started_at),
         "finished_at": job.finished_at and rfc3339(job.finished_at),
+        "not_before": job.not_before and rfc3339(job.not_before),
         "deadline_at": rfc3339(job.deadline_at),
         "attempts": job.attempts,
         "cancel_requested": job.cancel_requested,

@@ -199,6 +199,14 @@ class QueueFull(Overloaded):
     pass
 
 
+def delayed_full(limit: int, *, drain_s: float) -> QueueFull:
+    return QueueFull(
+        f"As many jobs wait for this model as it may have, those with a later start included: the limit is {limit}",
+        retry_after_s=drain_s,
+        hint="Submit it later, cancel jobs that wait for their start, or raise max_queue_depth.",
+    )
+
+
 def queue_full(depth: int, limit: int, *, drain_s: float) -> QueueFull:
     return QueueFull(
         f"The model's queue is at its limit: {depth} waiting, the limit is {limit}",

@@ -19,13 +19,14 @@ from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector
 from penstock.errors import BadParameter, NoWorker
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
-from penstock.gateway.asgi.negotiation import JSON, SubmitOptions
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submit_options import NO_OPTIONS
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
@@ -115,7 +116,7 @@ class Embeddings:
             await self._submitter.check(payload, version)
         if not version.capacity.ready_slots:
             await self._require_worker(entry.name, version.name)
-        return [SubmitRequest(entry, version, payload, SubmitOptions(), caller) for payload in payloads]
+        return [SubmitRequest(entry, version, payload, NO_OPTIONS, caller) for payload in payloads]
 
     async def _require_worker(self, model: str, version: str) -> None:
         await self._registry.look_again()

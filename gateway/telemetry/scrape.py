@@ -97,7 +97,7 @@ class StoreFigures(Collector):
 
     def _current(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily("penstock_jobs_in_flight", "Jobs leased to workers", labels=("model",))
-        delayed = GaugeMetricFamily("penstock_jobs_delayed", "Jobs that wait for a retry", labels=("model",))
+        delayed = GaugeMetricFamily("penstock_jobs_delayed", "Jobs that wait for a retry or for their start", labels=("model",))
         slots = GaugeMetricFamily("penstock_slots_ready", "Ready slots over all workers", labels=("model",))
         for queue in self._queues:
             in_flight.add_metric((queue.model,), queue.stats.leased)

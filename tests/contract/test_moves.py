@@ -14,6 +14,7 @@ from penstock.broker.store.library import body, library
 from penstock.broker.store.sync import RedisStore
 from penstock.job import FINAL, MOVES
 from tests.contract import test_store_claim as claiming
+from tests.contract import test_store_delays as delaying
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as shards
 from tests.contract import test_store_submit as submitting
@@ -42,7 +43,7 @@ end
 
 def exercises() -> list[Callable[[ModelQueue], None]]:
     """Return the contract tests that need only a queue, and the two moves that those tests leave out: together, every move."""
-    modules = (submitting, claiming, settling, sweeping, shards)
+    modules = (submitting, claiming, settling, sweeping, shards, delaying)
     functions = [function for module in modules for _, function in inspect.getmembers(module, inspect.isfunction)]
     tests = [test for test in functions if test.__name__.startswith("test_")]
     plain = [test for test in tests if list(inspect.signature(test).parameters) == ["queue"]]
@@ -75,7 +76,8 @@ def test_the_functions_make_the_moves_of_the_table_and_no_others(recording_store
             model = f"m{uuid.uuid4().hex[:12]}"
             exercise(ModelQueue(recording_store, model, RedisDump(client, model).dump))
         seen = {move.decode() for move in client.smembers(SEEN)}
-    assert seen == {"nothing queued"} | {f"{before} {after}" for before, allowed in MOVES.items() for after in allowed}
+    moves = {f"{before} {after}" for before, allowed in MOVES.items() for after in allowed}
+    assert seen == {"nothing queued", "nothing delayed"} | moves
 
 
 def test_a_final_state_is_never_left() -> None:

@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs)
     def first(self) -> Any:
-        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT)
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT, 0.0)
 
     @rule(
         target=jobs,
@@ -105,9 +105,19 @@ class StoreMachine(RuleBasedStateMachine):
         max_depth=st.sampled_from([10, 10, 3]),
         owner=st.sampled_from(OWNERS),
         call=st.sampled_from([Call.PREDICT, Call.PREDICT, Call.SHARD]),
+        delay_s=st.sampled_from([0.0, 0.0, 1_000.0]),
     )
     def submit(
-        self, key: str, body: str, priority: Priority, deadline_s: float, ttl_s: float, max_depth: int, owner: str, call: Call
+        self,
+        key: str,
+        body: str,
+        priority: Priority,
+        deadline_s: float,
+        ttl_s: float,
+        max_depth: int,
+        owner: str,
+        call: Call,
+        delay_s: float,
     ) -> JobId:
         new = NewJob(
             id=new_job_id(self.model),
@@ -120,6 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
             fingerprint=body,
             owner=owner,
             call=call,
+            delay_s=delay_s,
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         self.follow_hand_over()
@@ -285,6 +296,7 @@ def _timeless(answer: Any) -> Any:
             answer,
             created_at=0.0,
             deadline_at=0.0,
+            not_before=bool(answer.not_before),
             started_at=bool(answer.started_at),
             finished_at=bool(answer.finished_at),
             tries=tuple(replace(tried, claimed_at=0.0, ended_at=bool(tried.ended_at)) for tried in answer.tries),

@@ -12,6 +12,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
+from tests.contract import test_store_delays as delaying
 from tests.contract import test_store_hand_over as handing
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
@@ -349,4 +350,25 @@ HAND_OVER = [
     ),
 ]
 
-MUTANTS = [*RUNS, *SHARDS, *HAND_OVER, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
+DELAYS = [
+    Mutant(
+        "a delay is ignored",
+        "guard:start",
+        "  local job = in_line(p, at, args, deadline, call)",
+        delaying.test_a_job_with_a_delay_is_stored_and_put_aside,
+    ),
+    Mutant(
+        "jobs with a delay have no limit",
+        "guard:delayed_depth",
+        "",
+        delaying.test_jobs_with_a_delay_count_all_that_wait_and_those_of_now_do_not_count_later_ones,
+    ),
+    Mutant(
+        "a job with a delay outlives its deadline",
+        "later(todo, 'ZADD', p .. 'delayed', math.min(job.start, now + args[at + 3]), serial)",
+        "later(todo, 'ZADD', p .. 'delayed', job.start, serial)",
+        delaying.test_a_job_whose_deadline_comes_before_its_start_expires_then,
+    ),
+]
+
+MUTANTS = [*DELAYS, *RUNS, *SHARDS, *HAND_OVER, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]

@@ -97,6 +97,17 @@ def test_a_delayed_job_that_no_index_lists_is_queued_again(queue: ModelQueue, cl
     check_invariants(queue.dump())
 
 
+def test_a_job_with_a_delay_that_no_index_lists_is_put_aside_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.submit(delay_s=60.0)
+    client.delete(key(queue, "delayed"))
+    assert queue.store.reconcile(queue.model).orphans == 1
+    check_invariants(queue.dump())
+    assert queue.state(job) is JobState.DELAYED
+    due = client.zscore(key(queue, "delayed"), job.serial)
+    assert isinstance(due, float)
+    assert due / 1000 == queue.read(job).not_before
+
+
 def test_tickets_that_were_purged_are_replaced(queue: ModelQueue, client: redis.Redis) -> None:
     """`celery purge` empties the list that shows the depth of the queue; the jobs themselves stand elsewhere."""
     jobs = [queue.submit() for _ in range(3)]

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
-from penstock.job import JobId, Payload, Priority
+from penstock.job import MAX_DELAY_S, JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelInfo, ModelSpec
 
 TASK = "penstock.infer"
@@ -79,13 +79,14 @@ def _job(
 ) -> NewJob:
     if call.model != id.model:
         raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.model[:80]!r}")
-    priority = _priority(call)
+    priority, delay_s = _priority(call), _delay_s(headers, now)
     return NewJob(
         id=id,
         version=_version(call, info),
         input=Payload("application/json", bytes(call.input)),
         priority=priority,
-        deadline_s=_deadline_s(call, headers, spec.limits, priority, now),
+        deadline_s=_deadline_s(call, headers, spec.limits, priority, delay_s=delay_s, now=now),
+        delay_s=delay_s,
         result_ttl_s=spec.limits.result_ttl_s,
         idempotency_key=f"celery:{celery_id}",
         fingerprint=f"celery:{celery_id}",
@@ -167,14 +168,30 @@ def _priority(call: _Call) -> Priority:
         raise _Unreadable(f"priority is 'interactive' or 'bulk', not {str(call.priority)[:80]!r}") from None
 
 
-def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority, now: float) -> float:
+def _delay_s(headers: _Parts, now: float) -> float:
+    """Seconds until the moment `eta`, which Celery makes of a `countdown` too."""
+    eta = _moment(headers, "eta")
+    if eta is not None and eta > now + MAX_DELAY_S:
+        raise _Unreadable(f"eta lies {eta - now:.0f} s ahead; a job may start at most {MAX_DELAY_S:.0f} s after its submit")
+    return 0.0 if eta is None else max(0.0, eta - now)
+
+
+def _moment(headers: _Parts, name: str) -> float | None:
+    """Unix seconds; None if the header is not there."""
+    found = _values.decode(headers.get(name, b"null"))
+    if not (found is None or isinstance(found, str)):
+        raise _Unreadable(f"{name} is a moment as ISO 8601 writes it, which Celery makes of any {name} that it is given")
+    return datetime.fromisoformat(found).timestamp() if found else None
+
+
+def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority, *, delay_s: float, now: float) -> float:
     most = limits.deadline_s if priority is Priority.INTERACTIVE else limits.bulk_deadline_s
-    wanted, expires = call.deadline_s, _values.decode(headers.get("expires", b"null"))
+    wanted, expires = call.deadline_s, _moment(headers, "expires")
     if wanted is not None and not wanted > 0:
         raise _Unreadable(f"deadline_s is a number of seconds above 0, not {wanted!r}")
-    if not (expires is None or isinstance(expires, str)):
-        raise _Unreadable("expires is a moment as ISO 8601 writes it, which Celery makes of any expires that it is given")
-    ends = [most, *([] if wanted is None else [wanted])]
-    if expires:
-        ends.append(max(0.001, datetime.fromisoformat(expires).timestamp() - now))
+    ends = [most + delay_s, *([] if wanted is None else [wanted])]
+    if expires is not None:
+        ends.append(max(0.001, expires - now))
+    if min(ends) <= delay_s:
+        raise _Unreadable(f"the deadline comes before the start: {min(ends):.3f} s and {delay_s:.3f} s from now")
     return min(ends)

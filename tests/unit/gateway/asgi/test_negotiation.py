@@ -5,16 +5,13 @@ import pytest
 from penstock.errors import BadRequest, UnsupportedMedia
 from penstock.gateway.asgi.negotiation import (
     HeadersTooLarge,
-    SubmitOptions,
     idempotency_key,
     media_type,
     parse_preference,
-    parse_submit_options,
     parse_wait,
     read_head,
     refuse_encoded,
 )
-from penstock.job import Priority
 
 
 def test_a_head_keeps_the_headers_that_matter() -> None:
@@ -29,23 +26,6 @@ def test_a_repeated_header_is_read_as_a_list() -> None:
 def test_too_many_or_too_large_headers_are_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(HeadersTooLarge):
         read_head(headers)
-
-
-def test_a_submit_without_options_is_interactive_with_the_models_deadline() -> None:
-    assert parse_submit_options(b"") == SubmitOptions(Priority.INTERACTIVE, None)
-
-
-def test_options_of_a_submit_come_from_the_query() -> None:
-    assert parse_submit_options(b"priority=bulk&deadline_s=2.5") == SubmitOptions(Priority.BULK, 2.5)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [b"deadline_s=0", b"deadline_s=-1", b"deadline_s=nan", b"deadline_s=x", b"priority=high", b"dedline_s=1", b"\xff=1"],
-)
-def test_an_option_that_cannot_be_meant_is_refused(query: bytes) -> None:
-    with pytest.raises(BadRequest):
-        parse_submit_options(query)
 
 
 def test_a_wait_is_cut_at_thirty_seconds() -> None:

@@ -210,3 +210,14 @@ def test_the_view_names_the_worker_the_device_and_the_provider_where_they_are_kn
     assert view["trace_id"] == "a" * 32
     unknown = timeline_view(timeline_of(normal()))
     assert (unknown["attempts"][0]["worker"], unknown["batch"]["device"], unknown["trace_id"]) == ("w1", None, None)
+
+
+def test_a_job_that_waits_for_its_start_is_delayed_and_not_queued() -> None:
+    waits = a_job(JobState.DELAYED, not_before=700.0, attempts=0)
+    assert seconds(waits, now=600.0) == {"queue": 0.0, "delay": 500.0}
+    assert timeline_of(waits, now=600.0).summary == "waited 8 min 20 s for its start"
+
+
+def test_the_delay_of_a_job_is_no_time_in_the_queue() -> None:
+    found = seconds(normal(not_before=103.0))
+    assert (found["queue"], found["delay"]) == (1.0, 3.0)

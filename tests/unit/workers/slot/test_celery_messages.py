@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.records import NewJob
 from penstock.broker.store.ops import submit_args
-from penstock.job import JobId, Priority
+from penstock.job import MAX_DELAY_S, JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.slot.celery_messages import Rejected, job_from
 
@@ -72,6 +73,21 @@ def test_celerys_expiry_is_the_jobs_deadline() -> None:
     assert job.deadline_s == 100.0
 
 
+def test_celerys_eta_and_countdown_are_the_jobs_start() -> None:
+    """Celery makes of either a moment; the model's limit counts from there."""
+    job = accepted(message(eta=datetime.fromtimestamp(NOW + 60.0, UTC)))
+    assert (job.delay_s, job.deadline_s) == (60.0, SPEC.limits.deadline_s + 60.0)
+    raw = message(countdown=60)
+    eta = datetime.fromisoformat(json.loads(raw)["headers"]["eta"]).timestamp()
+    counted = job_from(raw, ID, spec=SPEC, info=INFO, now=eta - 45.0)
+    assert isinstance(counted, NewJob)
+    assert counted.delay_s == pytest.approx(45.0)
+
+
+def test_a_start_in_the_past_is_now() -> None:
+    assert accepted(message(eta=datetime.fromtimestamp(NOW - 60.0, UTC))).delay_s == 0.0
+
+
 def test_no_task_outlives_the_models_own_limit() -> None:
     assert accepted(message(kwargs={"deadline_s": 1e9})).deadline_s == SPEC.limits.deadline_s
 
@@ -85,6 +101,9 @@ def test_no_task_outlives_the_models_own_limit() -> None:
         (lambda: message(kwargs={"verzion": "2"}), "verzion"),
         (lambda: message(kwargs={"priority": "high"}), "'interactive' or 'bulk'"),
         (lambda: message(kwargs={"deadline_s": -1}), "above 0"),
+        (lambda: message(eta=datetime.fromtimestamp(NOW + 60.0, UTC), kwargs={"deadline_s": 30}), "before the start"),
+        (lambda: message(eta=datetime.fromtimestamp(NOW + 2 * MAX_DELAY_S, UTC)), "at most 2592000 s"),
+        (lambda: in_header("eta", 60), "eta is a moment"),
         (lambda: message(chain=[{"task": "next"}]), "chains"),
         (lambda: message(kwargs={"version": "3"}), "no version '3'; its versions: 1, 2"),
         (lambda: message(kwargs={"version": "1:someone-else"}), "no version '1:someone-else'"),

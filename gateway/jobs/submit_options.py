@@ -1,0 +1,90 @@
+"""Query parameters of a submit: priority, deadline, start. Pure. A submit without parameters does not come here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.errors import BadRequest
+from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
+from penstock.job import MAX_DELAY_S, Priority
+
+_NAMES = ("priority", "deadline_s", "delay_s", "not_before")
+_UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """`deadline_s` is None if the model's own limit applies. The job does not run before `delay_s` seconds have passed.
+
+    `not_before`: the moment from which `delay_s` is still to be worked out, in Unix seconds by the store's clock.
+    """
+
+    priority: Priority = Priority.INTERACTIVE
+    deadline_s: float | None = None
+    delay_s: float = 0.0
+    not_before: float | None = None
+
+
+NO_OPTIONS = SubmitOptions()
+
+
+def parse_submit_options(query: bytes) -> SubmitOptions:
+    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored."""
+    parameters = parse_query(query)
+    refuse_unknown(parameters, _NAMES)
+    return submit_options(**parameters)
+
+
+def submit_options(
+    priority: str = Priority.INTERACTIVE.value,
+    deadline_s: str | None = None,
+    delay_s: str | None = None,
+    not_before: str | None = None,
+) -> SubmitOptions:
+    """The options as a caller writes them; raises `BadRequest`."""
+    if delay_s is not None and not_before is not None:
+        raise BadRequest("delay_s and not_before both say when the job may start", hint="Send one of them.")
+    return SubmitOptions(
+        priority=_priority(priority),
+        deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
+        delay_s=0.0 if delay_s is None else _delay(delay_s),
+        not_before=None if not_before is None else _moment(not_before),
+    )
+
+
+def checked_delay(seconds: float, *, name: str) -> float:
+    """The seconds until a start; raises `BadRequest` for more than `MAX_DELAY_S`."""
+    if seconds > MAX_DELAY_S:
+        raise BadRequest(f"{name} lies {seconds:.0f} s ahead; a job may start at most {MAX_DELAY_S:.0f} s after its submit")
+    return seconds
+
+
+def _delay(text: str) -> float:
+    return 0.0 if text == "0" else checked_delay(parse_seconds(text, name="delay_s"), name="delay_s")
+
+
+def _moment(text: str) -> float:
+    try:
+        # A plus sign that was not escaped in the query arrives as a space.
+        return float(text) if _UNIX_SECONDS.fullmatch(text) else _rfc3339(text.replace(" ", "+"))
+    except (ValueError, OverflowError):
+        raise BadRequest(
+            f"not_before must be a moment with its offset from UTC, or Unix seconds, not {text[:80]!r}",
+            hint="For instance not_before=2026-12-24T18:00:00Z",
+        ) from None
+
+
+def _rfc3339(text: str) -> float:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("a moment without an offset")
+    return found.timestamp()
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return Priority(text)
+    except ValueError:
+        raise BadRequest(f"priority must be {' or '.join(Priority)}, not {text[:80]!r}") from None
