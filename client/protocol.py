@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mimetypes
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from penstock.client.problems import UnexpectedAnswer, error_from
 from penstock.client.timelines import TimelineView, timeline_view
 from penstock.client.views import JobView, job_view
 from penstock.errors import BadRequest
+from penstock.inputs.file import File
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = "application/json"
 BYTES = "application/octet-stream"
 # The gateway holds a long poll for at most 30 s. Proxies that cut requests at 30 s need a little less.
 LONGEST_POLL_S = 25.0
+_FILES = (Path, bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +91,61 @@ def same_origin(base: str, url: str) -> bool:
 
 
 def body_of(value: Any, content_type: str | None = None) -> InputBody:
-    """The body for an input: bytes as they are, a Path as its file's bytes with a guessed media type, all else as JSON.
+    """The body for an input: bytes as they are, a Path as its file's bytes with a guessed media type, a dict with bytes, Paths
+    or lists of them as a form, all else as JSON.
 
     Text is sent as it is if `content_type` is given and is not JSON. Raises `BadRequest` for a value that JSON cannot hold.
     """
-    if isinstance(value, Path):
-        guess = content_type or mimetypes.guess_type(value.name)[0] or BYTES
-        return InputBody(guess, _file_bytes(value))
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return InputBody(content_type or BYTES, bytes(value))
+    if isinstance(value, _FILES):
+        file = _file_of(value)
+        return InputBody(content_type or file.content_type, bytes(file))
+    if isinstance(value, dict) and content_type is None and any(map(_has_files, value.values())):
+        return form_body([part for name, own in value.items() for part in _form_parts(str(name), own)])
     if isinstance(value, str) and content_type and not is_json(content_type):
         return InputBody(content_type, value.encode())
     return InputBody(content_type or JSON, json_bytes(value))
+
+
+# A part of a form, as httpx2 takes it: its name; its file's name (None: a field), its bytes, and maybe its media type.
+HttpPart = tuple[str, tuple[str | None, bytes] | tuple[str | None, bytes, str]]
+
+
+def form_body(parts: Sequence[HttpPart]) -> InputBody:
+    """The parts as a `multipart/form-data` body."""
+    # Imported here, as most inputs are no forms; the boundary and the escapes are the library's.
+    from httpx2 import Request
+
+    form = Request("POST", DEFAULT_URL, files=list(parts))
+    return InputBody(form.headers["content-type"], form.read())
+
+
+def file_part(name: str, value: Path | bytes | bytearray | memoryview) -> HttpPart:
+    file = _file_of(value)
+    return name, (file.filename or name, bytes(file), file.content_type)
+
+
+def _form_parts(name: str, value: Any) -> list[HttpPart]:
+    """A file, or several as parts of one name; all else in JSON, so that no type is lost."""
+    if isinstance(value, _FILES):
+        return [file_part(name, value)]
+    if _has_files(value):
+        return [file_part(name, own) for own in value]
+    return [(name, (None, json_bytes(value), JSON))]
+
+
+def _has_files(value: Any) -> bool:
+    """Whether it is a file, or a list of files alone."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(own, _FILES) for own in value)
+    return isinstance(value, _FILES)
+
+
+def _file_of(value: Path | bytes | bytearray | memoryview) -> File:
+    if isinstance(value, File):
+        return value
+    if isinstance(value, Path):
+        return File(_file_bytes(value), mimetypes.guess_type(value.name)[0] or BYTES, value.name)
+    return File(value, BYTES)
 
 
 def is_json(media_type: str) -> bool:
@@ -110,9 +155,9 @@ def is_json(media_type: str) -> bool:
 
 def row_of(value: Any) -> bytes:
     """The value as one line of JSON. Raises `BadRequest` for bytes and files, which no line can hold."""
-    if isinstance(value, (Path, bytes, bytearray, memoryview)):
+    if isinstance(value, _FILES):
         raise BadRequest("many inputs are sent as JSON values; send bytes and files one by one with submit, or as a run")
-    return body_of(value).content
+    return json_bytes(value)
 
 
 def check_window(in_flight: int) -> None:

@@ -73,8 +73,9 @@ class Client:
         delay_s: float | None = None,
         not_before: datetime | float | None = None,
     ) -> JobHandle:
-        """A handle on the stored job, which survives restarts from now on. `input`: a JSON value, bytes or a Path.
+        """A handle on the stored job, which survives restarts from now on.
 
+        `input`: a JSON value, bytes, a Path, or a dict with files (bytes, Paths or `penstock.File`s), which is sent as a form.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
         datetime with its offset) by the store's clock.
         """

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.handlers.contract import Context, Failure, Handler
     from penstock.handlers.decorator import model
     from penstock.handlers.runtimes.contract import open_runtime
+    from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
 
     __version__: str
@@ -27,7 +28,9 @@ _HOMES = {
     "Client": "penstock.client.sync",
     "Context": "penstock.handlers.contract",
     "Failure": "penstock.handlers.contract",
+    "File": "penstock.inputs.file",
     "Handler": "penstock.handlers.contract",
+    "Image": "penstock.inputs.file",
     "Job": "penstock.job",
     "JobState": "penstock.job",
     "PenstockError": "penstock.errors",
@@ -42,7 +45,9 @@ __all__ = [
     "Client",
     "Context",
     "Failure",
+    "File",
     "Handler",
+    "Image",
     "Job",
     "JobState",
     "PenstockError",

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -255,6 +256,9 @@ class Payload:
     blob: str = ""
 
 
+# The media type of an input that has several named parts: see `penstock.inputs.form`.
+FORM_MEDIA = "application/vnd.penstock.form"
+
 # The charsets that texts may have, with Python's name of each. Each takes time in proportion to the text.
 # Some of Python's other codecs do not: 2 MB of punycode take more than a minute.
 CHARSETS = {
@@ -281,6 +285,12 @@ def split_media_type(content_type: str) -> tuple[str, str]:
         if name.strip().lower() == "charset":
             return media.strip().lower(), value.strip().strip('"').lower()
     return media.strip().lower(), "utf-8"
+
+
+def is_media_accepted(media: str, kinds: Sequence[str]) -> bool:
+    """Whether one of the kinds is this media type; a kind may also be `image/*` or `*/*`."""
+    family = media.partition("/")[0]
+    return any(kind in (media, "*/*", f"{family}/*") for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)

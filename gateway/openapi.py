@@ -199,8 +199,22 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
             schemas[name] = rebased(schema, f"#/components/schemas/{name}")
             content[side] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     body = {media: content["input"] if media == "application/json" else {} for media in version.info.accepts}
+    form = _form_schema(version.info.input_schema)
+    if form != version.info.input_schema and "multipart/form-data" not in body:
+        name = f"{entry.name}.{version.name}.form"
+        schemas[name] = rebased(form, f"#/components/schemas/{name}")
+        body["multipart/form-data"] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     # Without a schema the output may be bytes, which are sent unchanged.
     return body, {"application/json": content["output"]} if content["output"] else {"application/json": {}, "*/*": {}}
+
+
+def _form_schema(schema: Any) -> Any:
+    """The schema of the same input as a form, where files are parts of their own instead of base64."""
+    if isinstance(schema, dict):
+        if schema.get("contentEncoding") == "base64":
+            return {name: own for name, own in schema.items() if name != "contentEncoding"} | {"format": "binary"}
+        return {key: _form_schema(value) for key, value in schema.items()}
+    return [_form_schema(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def rebased(schema: Any, base: str) -> Any:

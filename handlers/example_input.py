@@ -69,7 +69,7 @@ class _ExampleMaker:
             "boolean": lambda: False,
             "integer": lambda: int(_number(schema)),
             "number": lambda: float(_number(schema)),
-            "string": lambda: "a" * max(1, int(schema.get("minLength", 1))),
+            "string": lambda: _text(schema),
             "array": lambda: self._array(schema, depth),
             "object": lambda: self._object(schema, depth),
         }
@@ -88,6 +88,12 @@ class _ExampleMaker:
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         fields = schema.get("properties", {})
         return {name: self.make(fields.get(name), depth + 1) for name in schema.get("required", [])}
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    if "contentEncoding" in schema:
+        raise NoExample("a file cannot be made up")
+    return "a" * max(1, int(schema.get("minLength", 1)))
 
 
 def _merged(parts: list[Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -231,7 +231,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         context=context,
         handler=handler,
         attributes=found.attributes,
-        codec=codec,
+        codec=replace(codec, form_schema=handler.input_schema),
         accepts=found.attributes.accepts or accepted(types.input),
         inference=handler.inference,
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,

@@ -14,7 +14,7 @@ import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
-from penstock.job import CHARSETS, split_media_type
+from penstock.job import CHARSETS, FORM_MEDIA, is_media_accepted, split_media_type
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -33,15 +33,19 @@ _ARRAYS = ("numpy", "torch", "jax", "jaxlib")
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Reads the inputs of one model. `raw`: its items are bytes, and a body of any media type is passed on as it is."""
+    """Reads the inputs of one model. `raw`: its items are bytes, and a body of any media type is passed on as it is.
+
+    `form_schema`: by which forms are read, if it is not the reader's own.
+    """
 
     item_type: Any
     reader: Reader
     raw: bool
+    form_schema: dict[str, Any] | None = None
 
     def decode(self, content_type: str, data: bytes) -> Any:
         """One input. Raises `InvalidInput` if it does not fit the item type, `UnsupportedMedia` for other media types."""
-        if self.raw:
+        if self.raw and content_type != FORM_MEDIA:
             return data
         if content_type == JSON:
             try:
@@ -63,10 +67,30 @@ class Codec:
         """JSON Schema of one input; None if the model takes anything."""
         return None if self.raw else self.reader.schema()
 
+    def _decode_form(self, data: bytes) -> Any:
+        # Only models that get forms import the code that reads them.
+        from penstock.inputs.form import FormPart, decode_form, form_fields, is_file_schema, read_form
+
+        schema = self.form_schema or self.schema()
+        taken = accepted(self.item_type)
+        parts = decode_form(data)
+        found = read_form(
+            parts, form_fields(schema), takes=lambda media: is_media_accepted(media, taken), read_json=msgspec.json.decode
+        )
+        if not isinstance(found, FormPart):
+            return self.reader.from_form(found)
+        if is_file_schema(schema) and split_media_type(found.media)[0] != JSON:
+            return self.item_type.read(found.file())
+        return self.decode(found.media, found.data)
+
     def _decode_other(self, content_type: str, data: bytes) -> Any:
+        if content_type == FORM_MEDIA:
+            return self._decode_form(data)
         media, charset = split_media_type(content_type)
         if media == JSON or media.endswith("+json"):
             return self.reader.from_json(data)
+        if is_file(self.item_type):
+            return self.item_type.read(_typed_file(data, content_type))
         if media.startswith("text/"):
             return self.reader.from_text(_text(data, charset))
         if self.item_type is Any:
@@ -85,7 +109,20 @@ def accepted(item_type: Any) -> tuple[str, ...]:
     """The media types that inputs of this item type may have. A model of bytes, or without types, takes `*/*`."""
     if item_type is bytes or item_type is Any:
         return (ANYTHING,)
+    if is_file(item_type):
+        return (item_type.media, BYTES, JSON)
     return (JSON, TEXT) if item_type is str else (JSON,)
+
+
+def is_file(item_type: Any) -> bool:
+    """Whether the whole item is a `penstock.File`. Asked without importing that class, which few models use."""
+    return isinstance(item_type, type) and issubclass(item_type, bytes) and hasattr(item_type, "media")
+
+
+def _typed_file(data: bytes, content_type: str) -> bytes:
+    from penstock.inputs.file import File
+
+    return File(data, content_type)
 
 
 def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:

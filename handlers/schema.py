@@ -36,6 +36,7 @@ class Reader(Protocol):
 
     `parse_json` is the library's own function behind `from_json`, and raises the library's errors (`REFUSED`). `from_value`
     takes the plain value that the JSON text stands for. `from_values` takes many at once, and raises if one of them is bad.
+    `from_form` takes the object that a form stands for, with a `File` for each file.
     """
 
     @property
@@ -44,6 +45,7 @@ class Reader(Protocol):
     def from_text(self, text: str, /) -> Any: ...
     def from_value(self, value: Any, /) -> Any: ...
     def from_values(self, values: list[Any], /) -> list[Any]: ...
+    def from_form(self, value: dict[str, Any], /) -> Any: ...
     def schema(self) -> dict[str, Any] | None: ...
 
 
@@ -97,8 +99,8 @@ class MsgspecReader:
     def __init__(self, item_type: Any) -> None:
         self._type = item_type
         self._list: Any = list[item_type]
-        self._schema = None if item_type is Any else msgspec.json.schema(item_type)
-        self.parse_json: Callable[[bytes], Any] = msgspec.json.Decoder(item_type).decode
+        self._schema = None if item_type is Any else msgspec.json.schema(item_type, schema_hook=_file_schema)
+        self.parse_json: Callable[[bytes], Any] = msgspec.json.Decoder(item_type, dec_hook=_file_of).decode
 
     def from_json(self, data: bytes) -> Any:
         try:
@@ -110,14 +112,14 @@ class MsgspecReader:
 
     def from_text(self, text: str) -> Any:
         try:
-            return msgspec.convert(text, self._type)
+            return msgspec.convert(text, self._type, dec_hook=_file_of)
         except msgspec.ValidationError as error:
             raise _msgspec_fault(error) from error
 
     def from_value(self, value: Any) -> Any:
         try:
             # The keys of a JSON object are text, whatever the item type says.
-            return msgspec.convert(value, self._type, str_keys=True)
+            return msgspec.convert(value, self._type, str_keys=True, dec_hook=_file_of)
         except (msgspec.ValidationError, RecursionError):
             # Read again as JSON text, so that a fault reads as for any other input. Some types (`msgspec.Raw`) need the text.
             return self.from_json(msgspec.json.encode(value))
@@ -126,10 +128,16 @@ class MsgspecReader:
         if self._type is Any:
             return values
         try:
-            made: list[Any] = msgspec.convert(values, self._list, str_keys=True)
+            made: list[Any] = msgspec.convert(values, self._list, str_keys=True, dec_hook=_file_of)
         except msgspec.ValidationError as error:
             raise _msgspec_fault(error) from error
         return made
+
+    def from_form(self, value: dict[str, Any]) -> Any:
+        try:
+            return msgspec.convert(value, self._type, str_keys=True, dec_hook=_file_of)
+        except msgspec.ValidationError as error:
+            raise _msgspec_fault(error) from error
 
     def schema(self) -> dict[str, Any] | None:
         return self._schema
@@ -159,6 +167,11 @@ class PydanticReader:
         made: list[Any] = self._read(self._many.validate_json, msgspec.json.encode(values))
         return made
 
+    def from_form(self, value: dict[str, Any]) -> Any:
+        from penstock.inputs.file import data_url
+
+        return self._read(self._adapter.validate_json, msgspec.json.encode(value, enc_hook=data_url))
+
     def schema(self) -> dict[str, Any] | None:
         schema: dict[str, Any] = self._adapter.json_schema()
         return schema
@@ -170,6 +183,29 @@ class PydanticReader:
             return validate(data)
         except ValidationError as error:
             raise _misfit([(_pointer(fault["loc"]), fault["msg"]) for fault in error.errors(include_url=False)]) from error
+
+
+def _file_schema(kind: type) -> dict[str, Any]:
+    """The schema of a type that msgspec does not know: a file's. Raises `NotImplementedError`, msgspec's word for any other."""
+    schema: dict[str, Any] = _file_class(kind).schema()
+    return schema
+
+
+def _file_of(kind: type, value: Any) -> Any:
+    try:
+        return _file_class(kind).read(value)
+    except InvalidInput as error:
+        # msgspec adds the place of a fault to a ValueError alone.
+        raise ValueError(error.message) from error
+
+
+def _file_class(kind: Any) -> Any:
+    # No module of ours is imported for models that take no files.
+    from penstock.inputs.file import File
+
+    if not (isinstance(kind, type) and issubclass(kind, File)):
+        raise NotImplementedError(f"inputs cannot be read into {kind}")
+    return kind
 
 
 def pointer_of(path: str) -> str:

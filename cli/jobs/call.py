@@ -36,7 +36,10 @@ _USUAL_WAIT_S = 2.0
 @app.command()
 def call(
     model: Annotated[str, typer.Argument(help="The model's name.")],
-    input: Annotated[str, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")],
+    input: Annotated[str | None, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")] = None,
+    form: Annotated[
+        list[str] | None, typer.Option("--form", "-F", help="NAME=TEXT or NAME=@FILE: a part of a form, instead of INPUT.")
+    ] = None,
     version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: its default version.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Bulk jobs give way to interactive ones.")] = None,
     deadline_s: Annotated[
@@ -62,8 +65,10 @@ def call(
     """Submit one input to a model and print its output.
 
     penstock call square '{"x": 4}'     penstock call classify @cat.jpg     cat rows.json | penstock call score -
+
+    penstock call detect -F image=@street.jpg -F threshold=0.4
     """
-    value, media_type = read_input(input, content_type)
+    value, media_type = _read_form(form, input, content_type) if form else read_input(input, content_type)
     if profile and no_wait:
         raise typer.BadParameter("--profile waits for the job and --async does not: leave out one of them")
     with connect(url, api_key) as client:
@@ -89,8 +94,25 @@ def call(
             recording.show(found)
 
 
-def read_input(text: str, content_type: str | None) -> tuple[Any, str | None]:
+def _read_form(given: list[str], text: str | None, content_type: str | None) -> tuple[bytes, str]:
+    """The form to send and its media type. A text travels as it is, and the model's schema says how it is read."""
+    if text is not None or content_type is not None:
+        raise typer.BadParameter("-F makes a form of its own: leave out INPUT and --content-type")
+    body = protocol.form_body([_form_part(one) for one in given])
+    return body.content, body.content_type
+
+
+def _form_part(given: str) -> protocol.HttpPart:
+    name, equals, value = given.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"-F takes NAME=TEXT or NAME=@FILE, not {given!r}")
+    return protocol.file_part(name, Path(value[1:])) if value.startswith("@") else (name, (None, value.encode()))
+
+
+def read_input(text: str | None, content_type: str | None) -> tuple[Any, str | None]:
     """The value to send and its media type (None: the client chooses)."""
+    if text is None:
+        raise typer.BadParameter("INPUT is missing: give JSON, @FILE, - for stdin, or a form with -F NAME=VALUE")
     if text == "-":
         return _typed(sys.stdin.buffer.read(), content_type)
     if text.startswith("@"):

@@ -8,7 +8,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from penstock.errors import BadParameter, BadRequest, UnsupportedMedia
-from penstock.gateway.asgi.negotiation import JSON, MULTIPART, OCTETS, base_type
+from penstock.gateway.asgi.negotiation import MULTIPART, base_type
+from penstock.inputs.form import FormPart
 
 MAX_PARTS = 16
 MAX_PART_HEADER_BYTES = 4 * 1024
@@ -16,7 +17,6 @@ MAX_PART_HEADER_BYTES = 4 * 1024
 MAX_BOUNDARY_BYTES = 70
 MAX_FIELD_BYTES = 4 * 1024
 FILE = "file"
-INPUT_FIELD = "data"
 
 
 @dataclass(slots=True)
@@ -126,26 +126,12 @@ def _malformed() -> BadRequest:
     return BadRequest("the multipart body is malformed")
 
 
-def multipart_input(body: bytes, content_type: str) -> tuple[str, bytes]:
-    """Media type and bytes of the part that is the model's input: the first file, else the first field named `data`.
-
-    Raises `BadRequest` if there is neither or the form is malformed.
-    """
+def multipart_parts(body: bytes, content_type: str) -> list[FormPart]:
+    """The parts of a form, in order. Raises `BadRequest` if the form is malformed, cut off or over a limit."""
     form = FormReader(content_type)
     form.write(body)
     form.finish()
-    files = [part for part in form.parts if part.filename is not None]
-    fields = [part for part in form.parts if part.name == INPUT_FIELD]
-    if not files and not fields:
-        raise BadRequest(f"the multipart body has neither a file nor a field named {INPUT_FIELD!r}")
-    part = (files or fields)[0]
-    return _media_type(part), part.take()
-
-
-def _media_type(part: Part) -> str:
-    if part.content_type and part.content_type.lower() != "text/plain":
-        return part.content_type
-    return OCTETS if part.filename is not None else JSON
+    return [FormPart(part.name, part.take(), part.content_type, part.filename) for part in form.parts]
 
 
 class UploadForm:

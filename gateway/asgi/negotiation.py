@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from penstock import trace_context
 from penstock.errors import BadRequest, CallerError, UnsupportedMedia
-from penstock.job import CHARSETS, split_media_type
+from penstock.job import CHARSETS, FORM_MEDIA, is_media_accepted, split_media_type
 from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
@@ -242,7 +242,7 @@ def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
         return JSON
     full = content_type.decode("latin-1").strip()
     base = base_type(full)
-    if base == MULTIPART or is_accepted(base, accepts):
+    if base == MULTIPART or (is_accepted(base, accepts) and base != FORM_MEDIA):
         _check_charset(full, base, accepts)
         return full if base != JSON else JSON
     raise UnsupportedMedia(
@@ -271,5 +271,4 @@ def is_accepted(base: str, accepts: tuple[str, ...]) -> bool:
     """Whether a model accepts this media type. `accepts` may hold `image/*` and `*/*`; if it is empty, all but forms pass."""
     if not accepts:
         return base != _FORM
-    family = base.partition("/")[0]
-    return any(kind in (base, "*/*", f"{family}/*") for kind in accepts)
+    return is_media_accepted(base, accepts)

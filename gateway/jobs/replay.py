@@ -26,7 +26,7 @@ from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprin
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.job import FORM_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -89,7 +89,8 @@ class Replays:
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
-            negotiation.media_type(wire.header_value(kept.payload.content_type), accepts=chosen.accepts)
+            if kept.payload.content_type != FORM_MEDIA:
+                negotiation.media_type(wire.header_value(kept.payload.content_type), accepts=chosen.accepts)
             await self._submitter.check(kept.payload, chosen)
         digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority)

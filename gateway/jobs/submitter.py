@@ -24,13 +24,15 @@ from penstock.gateway.asgi import bodies, multipart, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.form_input import check_form, input_of
 from penstock.gateway.jobs.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
 from penstock.gateway.models.admission import admit, delayed_full, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
-from penstock.job import Call, JobId, Payload, Priority
+from penstock.inputs.form import decode_form
+from penstock.job import FORM_MEDIA, Call, JobId, Payload, Priority
 from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
@@ -176,25 +178,22 @@ class Submitter:
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._options.max_json_bytes if media == JSON else self._options.max_raw_bytes
         body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
-        if media != JSON and negotiation.base_type(media) == MULTIPART:
-            media, body = await self._part(body, media, version)
         found = Payload(media, body)
-        await self.check(found, version)
+        if media != JSON and negotiation.base_type(media) == MULTIPART:
+            found = await asyncio.to_thread(self._read_form, found, version)
+        if found.content_type == JSON:
+            await self._check_json(found.data, version)
         return found
 
+    def _read_form(self, form: Payload, version: VersionEntry) -> Payload:
+        return input_of(multipart.multipart_parts(form.data, form.content_type), version, self._options)
+
     async def check(self, payload: Payload, version: VersionEntry) -> None:
-        """Raises `BadRequest` or `InvalidInput` for JSON that this version does not accept."""
+        """Raises `BadRequest` or `InvalidInput` for a stored input, JSON or a form, that this version does not accept."""
         if payload.content_type == JSON:
             await self._check_json(payload.data, version)
-
-    async def _part(self, body: bytes, media: str, version: VersionEntry) -> tuple[str, bytes]:
-        part_type, data = await asyncio.to_thread(multipart.multipart_input, body, media)
-        media = negotiation.media_type(wire.header_value(part_type), accepts=version.accepts)
-        if media == JSON and len(data) > self._options.max_json_bytes:
-            raise wire.too_large(len(data), self._options.max_json_bytes)
-        if negotiation.base_type(media) == MULTIPART:
-            raise BadRequest("a part of a multipart body cannot be multipart itself")
-        return media, data
+        elif payload.content_type == FORM_MEDIA:
+            await asyncio.to_thread(check_form, decode_form(payload.data), version, self._options)
 
     async def _check_json(self, body: bytes, version: VersionEntry) -> None:
         value = bodies.parse_json(body, max_depth=self._options.max_json_depth)

@@ -12,6 +12,7 @@ from penstock.gateway.asgi.negotiation import (
     read_head,
     refuse_encoded,
 )
+from penstock.job import FORM_MEDIA
 
 
 def test_a_head_keeps_the_headers_that_matter() -> None:
@@ -93,6 +94,12 @@ def test_a_media_type_that_the_model_does_not_take_is_refused(given: bytes, acce
 def test_a_text_in_a_charset_that_is_not_on_the_list_is_refused_before_its_body_is_read(accepts: tuple[str, ...]) -> None:
     with pytest.raises(UnsupportedMedia, match="'punycode' are not read"):
         media_type(b"text/plain; charset=punycode", accepts=accepts)
+
+
+@pytest.mark.parametrize("accepts", [("*/*",), ("application/*",), ()])
+def test_the_stored_form_of_forms_is_not_for_callers(accepts: tuple[str, ...]) -> None:
+    with pytest.raises(UnsupportedMedia):
+        media_type(FORM_MEDIA.encode(), accepts=accepts)
 
 
 def test_a_model_of_bytes_is_sent_texts_of_any_charset() -> None:

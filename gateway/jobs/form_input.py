@@ -1,0 +1,92 @@
+"""A multipart body as one input: by the model's schema, the one part that is the input, or an object of fields and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from penstock.errors import BadRequest
+from penstock.gateway.asgi import bodies, negotiation, wire
+from penstock.gateway.asgi.negotiation import JSON, MULTIPART
+from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.inputs.file import File
+from penstock.inputs.form import FormPart, encode_form, form_fields, is_file_schema, read_form
+from penstock.job import FORM_MEDIA, Payload
+
+# A field of more values is read by the worker alone, as such a body is.
+_MOST_COMMAS = bodies.MAX_VALUES
+
+
+def input_of(parts: Sequence[FormPart], version: VersionEntry, options: GatewayOptions) -> Payload:
+    """The input that the form stands for. Takes milliseconds for large forms: call it in a thread.
+
+    Raises `InvalidInput` with the name of each part that the model has no place for, `TooLarge` for too much text.
+    """
+    if not parts:
+        raise BadRequest("the multipart body has no parts")
+    text_bytes = sum(len(part.data) for part in parts if not part.is_file)
+    if text_bytes > options.max_json_bytes:
+        raise wire.too_large(text_bytes, options.max_json_bytes)
+    if version.info is None:
+        # Nobody has loaded this version yet, so nobody knows its schema. The worker reads the form by it.
+        return _packed(parts)
+    found = check_form(parts, version, options)
+    if not isinstance(found, FormPart):
+        return _packed(parts)
+    media = _media_of(found, version)
+    if media == JSON and len(found.data) > options.max_json_bytes:
+        raise wire.too_large(len(found.data), options.max_json_bytes)
+    return _packed(parts) if is_file_schema(version.input_schema) and media != JSON else Payload(media, found.data)
+
+
+def check_form(parts: Sequence[FormPart], version: VersionEntry, options: GatewayOptions) -> FormPart | dict[str, Any]:
+    """As `read_form`, and checks the object against the schema. Raises `InvalidInput`, and `BadRequest` for unreadable JSON."""
+    fields = form_fields(version.input_schema)
+    too_many: list[bytes] = []
+
+    def read_json(data: bytes) -> Any:
+        if data.count(b",") >= _MOST_COMMAS:
+            too_many.append(data)
+            return None
+        return _read_json(data, max_depth=options.max_json_depth)
+
+    found = read_form(parts, fields, takes=lambda media: negotiation.is_accepted(media, version.accepts), read_json=read_json)
+    if not isinstance(found, FormPart) and version.validator is not None and not too_many:
+        bodies.check_schema(_as_json(found), version.validator, version.input_schema)
+    return found
+
+
+def _packed(parts: Sequence[FormPart]) -> Payload:
+    return Payload(FORM_MEDIA, encode_form(parts))
+
+
+def _media_of(part: FormPart, version: VersionEntry) -> str:
+    media = negotiation.media_type(wire.header_value(part.media), accepts=version.accepts)
+    if negotiation.base_type(media) == MULTIPART:
+        raise BadRequest("a part of a multipart body cannot be multipart itself")
+    return media
+
+
+def _read_json(data: bytes, *, max_depth: int) -> Any:
+    try:
+        value = bodies.parse_json(data, max_depth=max_depth)
+    except BadRequest as error:
+        raise ValueError(error.message.removeprefix("the body is not valid JSON: ")) from error
+    if value is bodies.UNBUILT:
+        value = orjson.loads(data)
+        bodies.refuse_repeats(data, value)
+    return value
+
+
+def _as_json(value: Any) -> Any:
+    """The object as JSON would have it: a file is a text of the length of its base64."""
+    if isinstance(value, File):
+        return "A" * (4 * ((len(value) + 2) // 3))
+    if isinstance(value, dict):
+        return {name: _as_json(own) for name, own in value.items()}
+    # A field of numbers may be long. Only a list of files has any among its elements.
+    is_files = isinstance(value, list) and bool(value) and isinstance(value[0], File)
+    return [_as_json(own) for own in value] if is_files else value

@@ -1,0 +1,142 @@
+"""What an item is given: fields and files of forms, through HTTP, the public client and the command."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock import Client, File
+from penstock.errors import InvalidInput
+from tests.acceptance.test_cli import ROOT, Up, started, stopped
+
+GIVEN = ROOT / "tests" / "handlers" / "given.py"
+PNG = b"\x89PNG" * 100
+# Above the size that is stored inline, so that this one travels as a blob.
+LARGE = b"\x89PNG" * 50_000
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "penstock.toml").write_text(
+        f'[models.ordered]\nsource = "{GIVEN}:ordered"\n[models.measured]\nsource = "{GIVEN}:measured"\n'
+    )
+    (folder / "cat.png").write_bytes(PNG)
+    running = started(folder)
+    yield running
+    assert stopped(running) == 0
+
+
+@pytest.fixture
+def http(up: Up) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=up.ready["url"], timeout=60.0) as client:
+        yield client
+
+
+def answer(image: bytes, **others: Any) -> dict[str, Any]:
+    return {"image": [len(image), "image/png", "cat.png"], "threshold": 0.5, "title": "", "more": [], **others}
+
+
+@pytest.mark.parametrize("image", [PNG, LARGE], ids=["inline", "blob"])
+def test_a_form_of_fields_and_files_is_one_input(http: httpx2.Client, image: bytes) -> None:
+    files: list[Any] = [
+        ("image", ("cat.png", image, "image/png")),
+        ("more", ("a.txt", b"a", "text/plain")),
+        ("more", ("b", b"bb")),
+    ]
+    found = http.post("/predictions/ordered", data={"threshold": "0.75", "title": "7"}, files=files)
+    more = [[1, "text/plain", "a.txt"], [2, "application/octet-stream", "b"]]
+    assert found.json() == answer(image, threshold=0.75, title="7", more=more)
+
+
+def test_the_same_input_is_json_with_base64_or_a_data_url(http: httpx2.Client) -> None:
+    text = base64.b64encode(PNG).decode()
+    for given in (text, f"data:image/png;name=cat.png;base64,{text}"):
+        found = http.post("/predictions/ordered", json={"image": given, "threshold": 0.75}).json()
+        assert (found["image"][0], found["threshold"]) == (len(PNG), 0.75)
+
+
+@pytest.mark.parametrize("route", ["/predictions/{}", "/v1/models/{}/jobs"])
+@pytest.mark.parametrize(
+    ("model", "name", "more"),
+    [
+        ("ordered", "colour", {"data": {"colour": "red"}}),
+        ("ordered", "second", {"files": [("second", ("b.png", b"x", "image/png"))]}),
+        ("measured", "note", {"data": {"note": "hi"}}),
+        ("measured", "second", {"files": [("second", ("b.png", b"x", "image/png"))]}),
+    ],
+)
+def test_an_undeclared_field_or_file_is_a_422_that_names_it(
+    http: httpx2.Client, route: str, model: str, name: str, more: dict[str, Any]
+) -> None:
+    files = [("image", ("cat.png", PNG, "image/png")), *more.get("files", [])]
+    found = http.post(route.format(model), data=more.get("data"), files=files)
+    assert (found.status_code, found.json()["code"]) == (422, "invalid_input")
+    assert [fault["pointer"] for fault in found.json()["errors"]] == [f"/{name}"]
+    assert repr(name) in found.json()["detail"]
+
+
+def test_a_model_of_bytes_still_takes_one_file(http: httpx2.Client) -> None:
+    assert http.post("/predictions/measured", files={"any": ("cat.png", PNG, "image/png")}).json() == len(PNG)
+
+
+def test_a_repeat_with_another_boundary_finds_the_first_job(http: httpx2.Client) -> None:
+    sent = [
+        http.post(
+            "/v1/models/ordered/jobs",
+            files={"image": ("cat.png", PNG, "image/png")},
+            data={"threshold": "0.1"},
+            headers={"idempotency-key": "form-1"},
+        )
+        for _ in range(2)
+    ]
+    assert sent[0].request.headers["content-type"] != sent[1].request.headers["content-type"]
+    assert sent[0].json()["id"] == sent[1].json()["id"]
+
+
+def test_the_client_sends_a_dict_with_files_as_a_form(up: Up) -> None:
+    with Client(up.ready["url"]) as client:
+        path = up.folder / "cat.png"
+        assert client.predict("ordered", {"image": path, "threshold": 1, "title": "12"}) == answer(
+            PNG, threshold=1.0, title="12"
+        )
+        more = [File(b"x", "text/csv", "x.csv"), b"yy"]
+        job = client.submit("ordered", {"image": File(PNG, "image/png", "cat.png"), "more": more})
+        assert job.result(60.0)["more"] == [[1, "text/csv", "x.csv"], [2, "application/octet-stream", "more"]]
+        with pytest.raises(InvalidInput, match="colour"):
+            client.submit("ordered", {"image": path, "colour": "red"})
+        assert client.predict("measured", {"file": path}) == len(PNG)
+
+
+def test_the_command_sends_a_form(up: Up) -> None:
+    done = up.penstock("call", "ordered", "-F", "image=@cat.png", "-F", "threshold=0.25", "-F", "title=a=b")
+    assert json.loads(done.stdout) == answer(PNG, threshold=0.25, title="a=b")
+    wrong = up.penstock("call", "ordered", "-F", "image=@cat.png", "-F", "colour=red")
+    assert (wrong.returncode != 0, "colour" in wrong.stderr) == (True, True)
+
+
+def test_a_form_and_an_input_at_once_are_refused(up: Up) -> None:
+    for arguments in (("ordered", "{}", "-F", "a=1"), ("ordered",), ("ordered", "-F", "image")):
+        assert up.penstock("call", *arguments).returncode == 2
+
+
+def test_openapi_shows_the_fields_and_files_of_a_form(http: httpx2.Client) -> None:
+    document = http.get("/openapi.json").json()
+    content = document["paths"]["/predictions/ordered"]["post"]["requestBody"]["content"]
+    assert list(content) == ["application/json", "multipart/form-data"]
+    schemas = document["components"]["schemas"]
+
+    def image(media: str) -> dict[str, Any]:
+        name = content[media]["schema"]["$ref"].rpartition("/")[2]
+        found: dict[str, Any] = schemas[name]["$defs"]["Order"]["properties"]["image"]
+        return found
+
+    assert image("application/json") == {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
+    assert image("multipart/form-data") == {"type": "string", "format": "binary", "contentMediaType": "image/*"}
+    measured = document["paths"]["/predictions/measured"]["post"]["requestBody"]["content"]
+    assert list(measured) == ["*/*"]
