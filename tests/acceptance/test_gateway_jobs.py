@@ -284,7 +284,7 @@ def test_a_raw_body_reaches_the_worker_byte_for_byte(client: httpx2.Client, hand
     assert (result.content, result.headers["content-type"]) == (b"\x00\x01", "application/octet-stream")
 
 
-def test_the_first_file_of_a_form_is_the_input(client: httpx2.Client, hand: Hand) -> None:
+def test_the_only_file_of_a_form_is_the_input(client: httpx2.Client, hand: Hand) -> None:
     assert client.post("/v1/models/square/jobs", files={"f": ("a.png", b"\x89PNG", "image/png")}).status_code == 202
     claimed = hand.take()
     assert (claimed.input.content_type, claimed.input.data) == ("image/png", b"\x89PNG")
