@@ -47,7 +47,7 @@ LAYERS = (
         Folder("broker", "the job store", ("store", "functions", "memory", "blobs", "server")),
         Folder("handlers", "model code", ("tasks", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch")),
     ),
-    (Folder("core", "the vocabulary", ("settings",)),),
+    (Folder("core", "the vocabulary", ("settings", "inputs")),),
 )
 OUTSIDE = Folder(
     "benchmarks",
