@@ -17,11 +17,13 @@ from penstock.broker.records import (
     NewJob,
     QueueStats,
     Repair,
+    Report,
+    Reported,
     Settled,
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobId, Payload
+from penstock.job import Job, JobId, Payload, StreamPart
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 
@@ -69,7 +71,14 @@ class JobStore(Protocol):
     ) -> LeaseRenewal:
         """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
-        For `progressed`, shards that have finished rows since, that time starts again; for other jobs it never does.
+        For `progressed`, jobs that showed a sign of life since, that time starts again.
+        """
+        ...
+
+    def report(self, reports: Sequence[Report]) -> list[Reported]:
+        """Note how far jobs of one model are, and append to their streams; fenced by token, one answer per item.
+
+        The first chunk of an attempt replaces what an earlier one left.
         """
         ...
 
@@ -114,6 +123,10 @@ class JobStore(Protocol):
 
         The blob may have been deleted although the record names it.
         """
+        ...
+
+    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
+        """The next chunks for a reader who saw so many of that attempt; of another attempt, from its first one on."""
         ...
 
     def collected_owner(self, job: JobId) -> str | None:

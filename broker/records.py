@@ -157,7 +157,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of one leased job, for `finish`. `state` is SUCCEEDED, FAILED or DEAD; `error_*` are empty on success."""
+    """The end of one leased job, for `finish`. `state` is final and not CANCELLED; `error_*` are empty on success."""
 
     id: JobId
     token: str
@@ -189,6 +189,29 @@ class GiveBack:
     id: JobId
     token: str
     trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one leased job has to say while it runs. `before`: how many chunks this attempt reported before `chunks`.
+
+    `fraction` None: no progress to note.
+    """
+
+    id: JobId
+    token: str
+    fraction: float | None = None
+    note: str = ""
+    before: int = 0
+    chunks: tuple[bytes, ...] = ()
+
+
+class Reported(StrEnum):
+    """The store's answer to a report."""
+
+    OK = "ok"
+    STALE = "stale"  # the caller does not hold the job any more: nothing was written
+    CANCELLED = "cancelled"  # noted; somebody asked for the job's end
 
 
 class Settled(StrEnum):

@@ -30,6 +30,14 @@ class BatchView:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressView:
+    """What the job's handler said last of how far it is: a `fraction` from 0 to 1, and a `note`."""
+
+    fraction: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job at one moment. `status` is queued, running, succeeded, failed, cancelled or expired; `body` is the whole answer.
 
@@ -44,6 +52,7 @@ class JobView:
     priority: str = ""
     position: int | None = None
     attempts: int = 0
+    progress: ProgressView | None = None
     created_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -72,6 +81,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         priority=str(body.get("priority", "")),
         position=body.get("position"),
         attempts=int(body.get("attempts") or 0),
+        progress=progress_view(body.get("progress")),
         created_at=_moment(body.get("created_at")),
         started_at=_moment(body.get("started_at")),
         finished_at=_moment(body.get("finished_at")),
@@ -84,6 +94,12 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         links=_links(body.get("links")),
         body=body,
     )
+
+
+def progress_view(value: Any) -> ProgressView | None:
+    if not isinstance(value, dict):
+        return None
+    return ProgressView(float(value.get("fraction") or 0.0), str(value.get("note") or ""))
 
 
 def _moment(text: Any) -> datetime | None:

@@ -208,13 +208,32 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far an attempt was `at` that moment, as its handler said: a `fraction` from 0 to 1, and a note."""
+
+    fraction: float
+    note: str
+    at: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """Chunks of the stream of one `attempt`, each a JSON text. Attempt 0: the job has no stream."""
+
+    attempt: int
+    chunks: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The store's record of one job. Moments are Unix seconds by Redis' clock; absent ones have not happened.
 
     `queued_behind`: the number of its owner's jobs before it when it was stored. `tries`: its first and last attempts, in
     order. `trace`: the W3C `traceparent` of its request and, behind a space, the `tracestate`; empty without one. `replay_of`
     and `replayed_as` link a job with the job whose input it repeats; an old job that was repeated several times names the
-    last one. `not_before`: the end of the delay that the job was submitted with.
+    last one. `not_before`: the end of the delay that the job was submitted with. `progress`: what the last attempt reported,
+    if it did; None while the job waits for another one.
     """
 
     id: JobId
@@ -241,6 +260,7 @@ class Job:
     replayed_as: JobId | None = None
     call: Call = Call.PREDICT
     not_before: float | None = None
+    progress: JobProgress | None = None
 
     @property
     def model(self) -> str:

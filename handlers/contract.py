@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, final
 
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
+from penstock.handlers.running import RunningCall, RunningItem
 from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
@@ -28,7 +29,7 @@ class Context:
     """What a handler gets once, before its first batch.
 
     `folder` holds the source file; the handler has `threads` cores of its own; `runtime` says how model files are to be run;
-    no batch is larger than `max_batch_size`.
+    no batch is larger than `max_batch_size`. What is said of `items` is for `inference`, and not for the stages beside it.
     """
 
     model: str
@@ -39,6 +40,23 @@ class Context:
     folder: Path = field(default_factory=Path)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     max_batch_size: int = BatchPolicy().max_batch_size
+    running: RunningCall = field(default_factory=RunningCall, init=False, repr=False, compare=False)
+
+    @property
+    def items(self) -> list[RunningItem]:
+        """The items of the call that runs now, in its order: each with `progress` and `cancelled` of its own."""
+        return self.running.items
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far all items of the call that runs now are; see `RunningItem.progress`."""
+        for item in self.items:
+            item.progress(fraction, note)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants any item of the call that runs now. A handler that runs for long looks between its steps."""
+        items = self.items
+        return bool(items) and all(item.cancelled for item in items)
 
 
 @final

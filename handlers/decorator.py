@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from penstock.handlers.contract import Failure, Handler, failure_of
+from penstock.handlers.contract import Context, Failure, Handler, failure_of
 from penstock.handlers.schema import ItemTypes, function_types
 
 P = ParamSpec("P")
@@ -63,10 +64,14 @@ class ModelFunction(Generic[P, R]):
 
 
 class FunctionHandler(Handler):
-    """The handler of a function."""
+    """The handler of a function. A function that has a parameter called `context` gets the context there."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+
+    def initialize(self, context: Context, /) -> None:
+        if takes_context(self._function):
+            self._function = functools.partial(self._function, context=context)
 
 
 class BatchFunction(FunctionHandler):
@@ -88,6 +93,11 @@ class ItemFunction(FunctionHandler):
             return self._function(item)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             return failure_of(error)
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether the function has a parameter called `context`, besides its item or its list of items."""
+    return "context" in list(inspect.signature(function).parameters)[1:]
 
 
 def _costed(kind: type[FunctionHandler], cost: Cost) -> type[FunctionHandler]:
@@ -128,7 +138,8 @@ def model(
     sample: Any = None,
     cost: Cost | None = None,
 ) -> ModelFunction[P, R] | Callable[[Callable[P, R]], ModelFunction[P, R]]:
-    """Make a function a model. The function takes one item, or with `batch=True` a list of items.
+    """Make a function a model. The function takes one item, or with `batch=True` a list of items, and a `Context` in a
+    parameter called `context` if it has one.
 
     `max_batch_size` and `max_wait_s` (seconds) are defaults that a `penstock.toml` may override; `sample` is one item that a
     worker warms the model up with. `cost` says how large an item is (tokens, pixels, bytes): items of like cost run together.

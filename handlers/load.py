@@ -16,7 +16,7 @@ from typing import Any, get_args
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
-from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of
+from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of, takes_context
 from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
@@ -182,10 +182,11 @@ def _check_function(found: ModelFunction[Any, Any]) -> None:
     if inspect.iscoroutinefunction(found.function):
         raise HandlerLoadError(f"{name} is async, and stages run in threads; write a plain def")
     try:
-        inspect.signature(found.function).bind(None)
+        inspect.signature(found.function).bind(None, **({"context": None} if takes_context(found.function) else {}))
     except TypeError as error:
         raise HandlerLoadError(
-            f"{name} must take exactly one argument, the {'list of items' if found.batch else 'item'}: {error}"
+            f"{name} must take exactly one argument, the {'list of items' if found.batch else 'item'} "
+            f"(and a context, if it names one so): {error}"
         ) from error
 
 

@@ -108,7 +108,7 @@ local function drop_job(p, serial, todo)
     redis.call('ZREM', p .. 'index:' .. owner, serial)
     if code then redis.call('ZREM', p .. 'inbox:' .. owner, serial) end
   end
-  redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial)
+  redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)
   for _, index in ipairs({'outbox', 'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
   return blobs, owner or '', tonumber(ttl or 0)
@@ -149,6 +149,7 @@ local function forget_gone(p, serial, todo, ended)
     if ended then count(todo, 'gone:ended', 1) end
   end
   for _, index in ipairs({'delayed', 'final', 'outbox', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
+  drop(todo, p .. 'stream:' .. serial)
 end
 
 local function expire_job(p, serial, job, now, todo)

@@ -1,5 +1,5 @@
 -- extend: push a worker's lease forward, and so that of all jobs it holds; take back jobs that run for too long.
--- ARGS: worker, lease ms, max run ms; per shard that made progress (its run time starts again): serial
+-- ARGS: worker, lease ms, max run ms; per job that made progress (its run time starts again): serial
 -- LARGEST: the jobs that one worker holds
 -- REPLY: ok | lost, number of cancelled; then serials asked to be cancelled; then serials taken back
 
@@ -22,8 +22,8 @@ local function extend(keys, args, todo)
   local all = redis.call('HGETALL', held)
   for i = 1, #all, 2 do
     local since, shard = math.abs(all[i + 1]), tonumber(all[i + 1]) < 0
-    if shard and got_on[all[i]] then -- guard:got_on
-      redis.call('HSET', held, all[i], -now)
+    if got_on[all[i]] then -- guard:got_on
+      redis.call('HSET', held, all[i], shard and -now or now)
       since = now
     end
     if now - since >= tonumber(args[3]) then

@@ -58,6 +58,19 @@ local function watch(keys, args)
   return describe(keys[1], args[1], true)
 end
 
+-- chunks: what a job's stream holds beyond what its reader has seen.
+-- ARGS: serial, number of the attempt of which chunks were seen, how many of them, how many to return at most
+-- REPLY: number of the attempt that the stream is of (0: the job has no stream); then its chunks, from the first one if it is
+--        another attempt than the reader's
+local function chunks(keys, args)
+  local key = keys[1] .. 'stream:' .. args[1]
+  local attempt = tonumber(redis.call('LINDEX', key, 0) or 0)
+  local seen = attempt == tonumber(args[2]) and tonumber(args[3]) or 0
+  local reply = {attempt}
+  append(reply, redis.call('LRANGE', key, seen + 1, seen + args[4]))
+  return reply
+end
+
 -- newest: which jobs an index holds, newest first. It reads no record, so that pages of many models can be merged cheaply.
 -- ARGS: index (index | inbox), owner ('' = of all owners), serial to start before ('' = newest), limit
 -- REPLY: serials
@@ -180,6 +193,7 @@ end
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
 register('ended', ended, {'no-writes', 'allow-stale'})
+register('chunks', chunks, {'no-writes', 'allow-stale'})
 register('newest', newest, {'no-writes', 'allow-stale'})
 register('records', records, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.records import ClaimedJob, KeptInput, NewJob
-from penstock.job import Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload, served_as
+from penstock.job import (
+    Attempt,
+    BatchRecord,
+    Call,
+    Job,
+    JobError,
+    JobId,
+    JobProgress,
+    JobState,
+    LeftOut,
+    Payload,
+    StreamPart,
+    served_as,
+)
 
 # As in functions/lib.lua.
 SUSPECT_LOSSES = 2
@@ -52,6 +65,8 @@ class Record:
     nonce: str = ""
     replayed_as: JobId | None = None
     dismissed: bool = False
+    progress: JobProgress | None = None
+    stream: StreamPart = field(default_factory=lambda: StreamPart(0))
 
     @property
     def not_before(self) -> float | None:
@@ -122,6 +137,16 @@ class Record:
             spent_s = (gone.ended_at or gone.claimed_at) - gone.claimed_at
             self.left_out = LeftOut(sums.count + 1, sums.spent_s + spent_s, sums.delay_s + gone.delay_s)
 
+    def shown_progress(self) -> JobProgress | None:
+        shown = self.progress is not None and self.progress.attempt == self.epoch
+        return self.progress if shown and self.state not in (JobState.QUEUED, JobState.DELAYED) else None
+
+    def append_chunks(self, before: int, chunks: tuple[bytes, ...]) -> None:
+        if chunks and self.stream.attempt != self.epoch:
+            self.stream = StreamPart(self.epoch)
+        known = max(0, len(self.stream.chunks) - before)
+        self.stream = StreamPart(self.stream.attempt, self.stream.chunks + chunks[known:])
+
     def tries(self) -> tuple[Attempt, ...]:
         holds = self.state is JobState.LEASED or bool(self.final_token)
         if not holds or self.started_at is None or (self.past and self.past[-1].number >= self.epoch):
@@ -155,4 +180,5 @@ class Record:
             replayed_as=self.replayed_as,
             call=self.new.call,
             not_before=self.not_before,
+            progress=self.shown_progress(),
         )

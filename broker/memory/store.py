@@ -22,12 +22,14 @@ from penstock.broker.records import (
     NewJob,
     QueueStats,
     Repair,
+    Report,
+    Reported,
     Settled,
     SubmitStatus,
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobError, JobId, JobState, Payload, served_as
+from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, StreamPart, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 _Item = TypeVar("_Item", Ending, GiveBack)
@@ -71,7 +73,7 @@ class MemoryStore:
             return LeaseRenewal(lost=True)
         queue.leases[worker] = now + lease_s
         for record in self._held(queue, worker):
-            if record.shard and record.new.id in progressed:
+            if record.new.id in progressed:
                 record.held_at = now
         overrun = [r for r in self._held(queue, worker) if now - r.held_at >= max_run_s]
         for record in overrun:
@@ -90,6 +92,18 @@ class MemoryStore:
             return Settled.OK
 
         return [self._settle(ending, end) for ending in endings]
+
+    def report(self, reports: Sequence[Report]) -> list[Reported]:
+        return [self._report(report) for report in reports]
+
+    def _report(self, report: Report) -> Reported:
+        _, record = self._find(report.id)
+        if record is None or record.state is not JobState.LEASED or record.token != report.token:
+            return Reported.STALE
+        record.append_chunks(report.before, report.chunks)
+        if report.fraction is not None:
+            record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
+        return Reported.CANCELLED if record.cancel_requested else Reported.OK
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
         now = self._clock()
@@ -177,6 +191,12 @@ class MemoryStore:
     def input(self, job: JobId) -> KeptInput | None:
         _, record = self._find(job)
         return None if record is None else record.kept_input
+
+    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
+        _, record = self._find(job)
+        stream = record.stream if record else StreamPart(0)
+        start = seen if attempt == stream.attempt else 0
+        return StreamPart(stream.attempt, stream.chunks[start : start + limit])
 
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))

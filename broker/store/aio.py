@@ -23,7 +23,7 @@ from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation, ms
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, JobId, Payload, new_serial
+from penstock.job import Job, JobId, Payload, StreamPart, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -155,6 +155,9 @@ class AsyncStore:
 
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return await self.run(ops.result(job))
+
+    async def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
+        return await self.run(ops.chunks(job, attempt=attempt, seen=seen, limit=limit))
 
     async def input(self, job: JobId) -> KeptInput | None:
         return await self.run(ops.kept_input(job))

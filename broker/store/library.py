@@ -23,6 +23,7 @@ ORDER = (
     "release",
     "hand_over",
     "extend",
+    "report",
     "sweep",
     "cancel",
     "forget",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from penstock.broker.store.connection import RedisConnection, connect, connect_a
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
 from penstock.errors import StoreUnavailable
-from penstock.job import JobId
+from penstock.job import JobId, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +125,16 @@ _RECONNECT = Backoff(0.05, 2.0)
 
 
 class Waiter:
-    """The changes of one job or of several in the order in which they are pushed to this process."""
+    """The last change of each of some jobs, in the order in which they are pushed to this process."""
 
     def __init__(self) -> None:
-        self._arrived: deque[Push] = deque()
+        self._arrived: dict[JobId, Push] = {}
         self._future: asyncio.Future[None] | None = None
 
     def put(self, push: Push) -> None:
-        self._arrived.append(push)
+        # Of a job's changes only the last matters. One that reports has very many, which must not pile up.
+        self._arrived.pop(push.id, None)
+        self._arrived[push.id] = push
         self.wake()
 
     def wake(self) -> None:
@@ -152,7 +153,7 @@ class Waiter:
             finally:
                 timer.cancel()
                 self._future = None
-        return self._arrived.popleft() if self._arrived else None
+        return self._arrived.pop(next(iter(self._arrived))) if self._arrived else None
 
     async def next_end(self, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
         """The next end of a job. None once `timeout_s` has passed or `stop` is true, which is checked at each waking (D6)."""
@@ -163,12 +164,12 @@ class Waiter:
                 return push
         return None
 
-    async def next_change(self, timeout_s: float, *, stop: Callable[[], bool]) -> Push | None:
-        """The next change of a job; None as `next_end` has it."""
+    async def next_change(self, timeout_s: float, *, stop: Callable[[], bool], ignoring: JobState | None = None) -> Push | None:
+        """The next change of a job, other than one that leaves it in the state `ignoring`; None as `next_end` has it."""
         until = time.monotonic() + timeout_s
         while (left_s := until - time.monotonic()) > 0 and not stop():
             push = await self.next(left_s)
-            if push is not None:
+            if push is not None and push.state is not ignoring:
                 return push
         return None
 

@@ -23,6 +23,8 @@ from penstock.broker.records import (
     NewJob,
     QueueStats,
     Repair,
+    Report,
+    Reported,
     Settled,
     Submitted,
     SweepReport,
@@ -30,7 +32,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store import replies
 from penstock.broker.store.replies import SHORT_REASONS
-from penstock.job import Job, JobId, Payload, served_as
+from penstock.job import Job, JobId, Payload, StreamPart, served_as
 
 Reply = TypeVar("Reply")
 Arg = bytes | str | int
@@ -100,6 +102,10 @@ def finish(endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> Oper
     return Operation("finish", prefix(endings[0].id.model), finish_args(endings, worker, stamp), replies.settled_reply)
 
 
+def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
+    return Operation("report", prefix(reports[0].id.model), report_args(reports), replies.reported_reply)
+
+
 def retry(items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> Operation[list[Settled]]:
     args: list[Arg] = [worker, ms(delay_s), code, message, *_pairs(items)]
     return Operation("retry", prefix(items[0].id.model), args, replies.settled_reply)
@@ -161,6 +167,10 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
     return Operation(
         "ended", prefix(model), [job.serial for job in jobs], lambda reply: [JobId(serial.decode(), model) for serial in reply]
     )
+
+
+def chunks(job: JobId, *, attempt: int, seen: int, limit: int) -> Operation[StreamPart]:
+    return Operation("chunks", prefix(job.model), [job.serial, attempt, seen, limit], replies.chunks_reply)
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
@@ -252,6 +262,15 @@ def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> li
         args += (end.id.serial, end.token, end.state.value)
         args += (out.content_type, out.data, out.blob) if out else ("", "", "")
         args += (end.error_code, end.error_message)
+    return args
+
+
+def report_args(reports: Sequence[Report]) -> list[Arg]:
+    args: list[Arg] = []
+    for one in reports:
+        progress = "" if one.fraction is None else f"{one.fraction:.4g},{one.note}"
+        chunks = b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in one.chunks)
+        args += (one.id.serial, one.token, progress, one.before, chunks)
     return args
 
 

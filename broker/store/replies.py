@@ -17,15 +17,30 @@ from penstock.broker.records import (
     Push,
     QueueStats,
     Repair,
+    Reported,
     Settled,
     SubmitStatus,
     Submitted,
     SweepReport,
 )
 from penstock.errors import InternalError
-from penstock.job import BANDS, Attempt, BatchRecord, Call, Job, JobError, JobId, JobState, LeftOut, Payload, Priority
+from penstock.job import (
+    BANDS,
+    Attempt,
+    BatchRecord,
+    Call,
+    Job,
+    JobError,
+    JobId,
+    JobProgress,
+    JobState,
+    LeftOut,
+    Payload,
+    Priority,
+    StreamPart,
+)
 
-_FIELDS = 35  # the fields of RECORD in lib.lua, then position and output
+_FIELDS = 36  # the fields of RECORD in lib.lua, then position and output
 CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
@@ -98,6 +113,14 @@ def settled_reply(reply: Sequence[bytes]) -> list[Settled]:
     return [Settled(answer.decode()) for answer in reply]
 
 
+def reported_reply(reply: Sequence[bytes]) -> list[Reported]:
+    return [Reported(answer.decode()) for answer in reply]
+
+
+def chunks_reply(reply: Sequence[Any]) -> StreamPart:
+    return StreamPart(reply[0], tuple(reply[1:]))
+
+
 def absent_reply(reply: Sequence[Any]) -> Absent:
     return Absent(looked=reply[0] == b"1", fresh=reply[1], gone=tuple(name.decode() for name in reply[2:]))
 
@@ -136,9 +159,9 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     if len(record) != _FIELDS:
         raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
     position, data = record[-2], record[-1]
-    (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, _epoch, token,
+    (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as, not_before, call) = (
+     more, trace, replay_of, replayed_as, not_before, progress, call) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
     started_at = int(started) / 1000 if started else None
@@ -168,6 +191,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
         call=Call(call),
         not_before=int(not_before) / 1000 if not_before else None,
+        progress=_progress(progress, epoch, JobState(state)) if progress else None,
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None
@@ -272,6 +296,14 @@ def _all_attempts(past: str, token: str, state: JobState, *, started: float, fin
     if not token or (noted and noted[-1].number >= number):
         return noted
     return (*noted, Attempt(number, worker, batch, started, finished, state.public if state.final else ""))
+
+
+def _progress(text: str, epoch: str, state: JobState) -> JobProgress | None:
+    """Nothing between two attempts: what the one has done is lost, and the other one has not begun."""
+    attempt, at, fraction, note = text.split(",", 3)
+    if attempt != epoch or state in (JobState.QUEUED, JobState.DELAYED):
+        return None
+    return JobProgress(float(fraction), note, int(at) / 1000, int(attempt))
 
 
 def _queued_behind(terms: str) -> int:

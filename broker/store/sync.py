@@ -21,6 +21,8 @@ from penstock.broker.records import (
     NewJob,
     QueueStats,
     Repair,
+    Report,
+    Reported,
     Settled,
     Submitted,
     SweepReport,
@@ -31,7 +33,7 @@ from penstock.broker.store.connection import AWAY, ThreadLink, connect, not_load
 from penstock.broker.store.library import library
 from penstock.broker.store.ops import Command, Operation, prefix
 from penstock.broker.store.registry import KeptTimes, StoredModel, StoredRollout
-from penstock.job import Job, JobId, Payload
+from penstock.job import Job, JobId, Payload, StreamPart
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -122,6 +124,9 @@ class RedisStore:
         settled, next_batch = self._replies([finish, claim])
         return finish.decode(settled), claim.decode(next_batch)
 
+    def report(self, reports: Sequence[Report]) -> list[Reported]:
+        return self.run(ops.report(reports))
+
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
         return self.run(ops.retry(items, worker=worker, delay_s=delay_s, code=code, message=message))
 
@@ -158,6 +163,9 @@ class RedisStore:
 
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))
+
+    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
+        return self.run(ops.chunks(job, attempt=attempt, seen=seen, limit=limit))
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return self.run(ops.result(job))

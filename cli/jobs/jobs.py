@@ -10,7 +10,7 @@ import typer
 from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
-from penstock.client.views import JobView
+from penstock.client.views import JobView, ProgressView
 from penstock.errors import Conflict
 from penstock.words import duration
 
@@ -115,6 +115,11 @@ def _row(job: JobView) -> tuple[str, ...]:
     return (job.id, job.model, delayed_until(job) or job.status, job.priority or "-", age(job.created_at), took)
 
 
+def progress_text(progress: ProgressView) -> str:
+    """`40 %, step 12 of 30`."""
+    return f"{progress.fraction:.0%}".replace("%", " %") + (f", {progress.note}" if progress.note else "")
+
+
 def _fields(job: JobView) -> dict[str, object]:
     moments = ("created_at", "not_before", "started_at", "finished_at", "deadline_at")
     return {
@@ -124,6 +129,7 @@ def _fields(job: JobView) -> dict[str, object]:
         "priority": job.priority,
         "position": job.position,
         "attempts": job.attempts,
+        "progress": progress_text(job.progress) if job.progress else None,
         **{name: job.body.get(name) for name in moments},
         "trace": job.body.get("trace_id"),
         "replay of": job.replay_of or None,

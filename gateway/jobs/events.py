@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Header
 from starlette.responses import Response, StreamingResponse
 
@@ -17,8 +18,8 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.views import change_id, job_body
-from penstock.job import Job, JobId, parse_job_id
+from penstock.gateway.jobs.views import change_id, job_body, progress_view
+from penstock.job import Job, JobId, JobProgress, parse_job_id
 
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
@@ -74,6 +75,7 @@ class JobEvents:
         if record is not None and lost_history(last_seen, record):
             yield event("reset", change_id(record), b"{}")
             last_seen = None
+        progress: JobProgress | None = None
         while record is not None and not self._lifetime.is_draining():
             if record.state.final:
                 yield event("end", change_id(record), job_body(record))
@@ -81,6 +83,9 @@ class JobEvents:
             if change_id(record) != last_seen:
                 last_seen = change_id(record)
                 yield event("status", last_seen, job_body(record))
+            elif record.progress is not None and record.progress != progress:
+                yield event("progress", last_seen, orjson.dumps(progress_view(record.progress)))
+            progress = record.progress
             started = time.monotonic()
             if await waiter.next_change(self._heartbeat_s, stop=self._lifetime.is_draining) is None:
                 if time.monotonic() - started >= self._heartbeat_s:

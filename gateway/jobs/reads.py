@@ -177,7 +177,9 @@ class JobReads:
                 return found
             if seen is not None and not _matches(seen, etag(found)):
                 return found
-            await waiter.next_change(wait_s, stop=self._lifetime.is_draining)
+            # Progress is a change for those alone who say what they have seen; a wait without that is for another status.
+            kept = found.state if seen is None else None
+            await waiter.next_change(wait_s, stop=self._lifetime.is_draining, ignoring=kept)
         return await self._store.read(job)
 
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:

@@ -31,6 +31,11 @@ JOB_SCHEMA: dict[str, Any] = {
         "not_before": {**_MOMENT, "description": "The moment before which the job does not run, if its submit named one"},
         "deadline_at": _MOMENT,
         "attempts": {"type": "integer"},
+        "progress": {
+            "type": "object",
+            "description": "What its handler said last of how far it is",
+            "properties": {"fraction": {"type": "number", "minimum": 0, "maximum": 1}, "note": _TEXT, "at": _MOMENT},
+        },
         "cancel_requested": {"type": "boolean"},
         "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
         "batch": {"type": "object"},

@@ -9,7 +9,7 @@ import orjson
 
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
-from penstock.job import Attempt, BatchRecord, Job, JobId, JobState, Priority
+from penstock.job import Attempt, BatchRecord, Job, JobId, JobProgress, JobState, Priority
 from penstock.trace_context import trace_id_of
 
 # What a job may become after it was claimed, in order: an attempt that ends without an end leaves it delayed or queued.
@@ -59,6 +59,7 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "not_before": job.not_before and rfc3339(job.not_before),
         "deadline_at": rfc3339(job.deadline_at),
         "attempts": job.attempts,
+        "progress": job.progress and progress_view(job.progress),
         "cancel_requested": job.cancel_requested,
         "error": _error_view(job),
         "batch": job.batch and batch_view(job.batch),
@@ -68,6 +69,10 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "links": links(job),
     }
     return {name: value for name, value in view.items() if value is not None}
+
+
+def progress_view(progress: JobProgress) -> dict[str, Any]:
+    return {"fraction": progress.fraction, "note": progress.note, "at": rfc3339(progress.at)}
 
 
 def timeline_view(found: Timeline) -> dict[str, Any]:
@@ -154,7 +159,8 @@ def change_id(job: Job) -> str:
 def etag(job: Job) -> str:
     """A weak tag: position and estimate may differ between responses with equal tags."""
     replayed = f".{job.replayed_as.serial}" if job.replayed_as is not None else ""
-    return f'W/"{change_id(job)}{replayed}"'
+    progress = f".p{job.progress.at * 1000:.0f}" if job.progress is not None else ""
+    return f'W/"{change_id(job)}{replayed}{progress}"'
 
 
 def _error_view(job: Job) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, Report
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload
 from penstock.loadtest.stack import free_port
@@ -93,6 +93,9 @@ class Hand:
     def take(self) -> ClaimedJob:
         """Waits for one job and claims it."""
         return eventually(lambda: self.claim(1).jobs)[0]
+
+    def report(self, job: ClaimedJob, fraction: float, note: str = "") -> None:
+        self.store.report([Report(job.id, job.token, fraction, note)])
 
     def finish(self, job: ClaimedJob, output: bytes = b'{"y":16}', *, media: str = "application/json") -> None:
         self._settle(Ending(job.id, job.token, JobState.SUCCEEDED, Payload(media, output)))

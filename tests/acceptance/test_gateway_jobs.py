@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -242,6 +243,35 @@ def test_the_events_of_a_job_lead_from_its_status_to_its_end(client: httpx2.Clie
         rest = list(lines)
     assert "event: end" in rest
     assert any(line.startswith("data:") and '"succeeded"' in line for line in rest)
+
+
+def test_progress_is_an_event_and_a_field_of_the_job_and_changes_its_tag(client: httpx2.Client, hand: Hand) -> None:
+    links = submit(client)["links"]
+    job = hand.take()
+    tag = client.get(links["self"]).headers["etag"]
+    with client.stream("GET", links["events"]) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event:")) == "event: status"
+        hand.report(job, 0.4, "step 12 of 30")
+        assert next(line for line in lines if line.startswith("event:")) == "event: progress"
+        told = json.loads(next(line for line in lines if line.startswith("data:")).removeprefix("data:"))
+        assert (told["fraction"], told["note"]) == (0.4, "step 12 of 30")
+        hand.finish(job)
+        assert next(line for line in lines if line.startswith("event:")) == "event: end"
+    seen = client.get(links["self"], headers={"If-None-Match": tag})
+    assert (seen.status_code, seen.json()["progress"]) == (200, told)
+
+
+def test_a_wait_without_a_tag_is_not_ended_by_progress(client: httpx2.Client, hand: Hand) -> None:
+    links = submit(client)["links"]
+    job = hand.take()
+
+    def end() -> None:
+        hand.report(job, 0.4)
+        hand.finish(job)
+
+    threading.Timer(0.3, end).start()
+    assert client.get(links["self"], params={"wait": "20"}).json()["status"] == "succeeded"
 
 
 def test_a_reader_who_has_seen_the_status_is_not_told_it_again(client: httpx2.Client, hand: Hand) -> None:

@@ -134,13 +134,6 @@ def test_a_shard_whose_rows_get_on_may_take_long(queue: ModelQueue) -> None:
     eventually(lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1).overrun == (shard,))
 
 
-def test_only_a_shard_gets_more_time(queue: ModelQueue) -> None:
-    job = queue.leased()
-    eventually(
-        lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.01, progressed=[job.id]).overrun == (job.id,)
-    )
-
-
 def test_a_slot_with_shards_alone_is_idle(queue: ModelQueue) -> None:
     """If the slot did not count as idle, ordinary jobs would wait for a fuller batch for as long as a run lasts."""
     queue.shard()

@@ -26,7 +26,18 @@ from hypothesis.stateful import (
 
 from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
 from penstock.broker.memory.store import MemoryStore
-from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, LeaseRenewal, NewJob, Settled
+from penstock.broker.records import (
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    LeaseRenewal,
+    NewJob,
+    Report,
+    Reported,
+    Settled,
+)
 from penstock.broker.store.notifications import handed_over
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
@@ -205,6 +216,15 @@ class StoreMachine(RuleBasedStateMachine):
         ending = Ending(job.id, job.token, state, output=None if code else OUTPUT, error_code=code, error_message=code)
         self.settle(job, lambda store: store.finish([ending], worker=worker, stamp=STAMP)[0])
 
+    @rule(lease=leases, chunks=st.sampled_from([0, 1, 2]), before=st.sampled_from([0, 1]))
+    def report(self, lease: tuple[str, ClaimedJob], chunks: int, before: int) -> None:
+        _, job = lease
+        current = self.token(job.id)
+        said = tuple(f'"{job.token} {before + n}"'.encode() for n in range(chunks))
+        report = Report(job.id, job.token, chunks / 2, f"{chunks}, no more", before, said)
+        [answer] = self.both(lambda store: store.report([report]))
+        assert (answer is Reported.STALE) == (current != job.token)
+
     @rule(lease=leases, delay_s=now_or_never)
     def retry(self, lease: tuple[str, ClaimedJob], delay_s: float) -> None:
         worker, job = lease
@@ -240,6 +260,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, job: JobId) -> None:
         self.both(lambda store: store.result(job))
         self.both(lambda store: store.was_collected(job))
+        self.both(lambda store: store.chunks(job, attempt=1, seen=1))
 
     @rule(job=jobs)
     def forget_job(self, job: JobId) -> None:
@@ -302,6 +323,7 @@ def _timeless(answer: Any) -> Any:
             tries=tuple(replace(tried, claimed_at=0.0, ended_at=bool(tried.ended_at)) for tried in answer.tries),
             left_out=replace(answer.left_out, spent_s=0.0),
             queued_behind=0,
+            progress=answer.progress and replace(answer.progress, at=0.0),
         )
     if isinstance(answer, Claim):
         return replace(

@@ -16,6 +16,7 @@ from tests.contract import test_store_delays as delaying
 from tests.contract import test_store_hand_over as handing
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
+from tests.contract import test_store_report as reporting
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as sharding
 from tests.contract import test_store_submit as submitting
@@ -300,6 +301,22 @@ INDEXES = [
     ),
 ]
 
+REPORTS = [
+    Mutant("who lost the job reports", "guard:report", "", reporting.test_who_does_not_hold_the_job_reports_nothing),
+    Mutant(
+        "attempts share one stream",
+        "guard:attempt",
+        "  if redis.call('EXISTS', key) == 0 then",
+        reporting.test_the_first_chunk_of_the_next_attempt_restarts_the_stream,
+    ),
+    Mutant(
+        "a repeated report is appended",
+        "guard:known",
+        "    new[#new + 1] = chunk",
+        reporting.test_a_report_repeated_after_a_lost_reply_appends_nothing_twice,
+    ),
+]
+
 RUNS = [
     Mutant("two drivers of one run", "guard:run_held", "", by_run(running.test_a_driver_holds_its_run_while_its_lease_lasts)),
     Mutant("a lost driver writes", "guard:run_fence", "", by_run(running.test_a_run_whose_drivers_lease_passed_is_anybodys)),
@@ -371,4 +388,17 @@ DELAYS = [
     ),
 ]
 
-MUTANTS = [*DELAYS, *RUNS, *SHARDS, *HAND_OVER, *TOKENS, *KEYS_AND_OWNERS, *CANCEL, *LIMITS, *SUSPECTS, *TURNS, *INDEXES]
+MUTANTS = [
+    *DELAYS,
+    *RUNS,
+    *REPORTS,
+    *SHARDS,
+    *HAND_OVER,
+    *TOKENS,
+    *KEYS_AND_OWNERS,
+    *CANCEL,
+    *LIMITS,
+    *SUSPECTS,
+    *TURNS,
+    *INDEXES,
+]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import Ending, GiveBack, NewJob
+from penstock.broker.records import Ending, GiveBack, NewJob, Report
 from penstock.broker.store import ops
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobState, Payload
@@ -85,6 +85,16 @@ def finish(queue: ModelQueue) -> Act:
     return lambda: queue.store.finish(endings, worker="w1", stamp=STAMP)
 
 
+def report(queue: ModelQueue) -> Act:
+    """A new stream, one that goes on, one that replaces that of an earlier attempt, and progress for a watcher."""
+    first, second, again = (queue.leased(reply_to="ps:gateway:g") for _ in range(3))
+    queue.store.report([Report(job.id, job.token, chunks=(b"1",)) for job in (second, again)])
+    queue.release(again)
+    again = queue.take()
+    reports = [Report(job.id, job.token, 0.5, "half", chunks=(b"1", b"2")) for job in (first, second, again)]
+    return lambda: queue.store.report(reports)
+
+
 def retry(queue: ModelQueue) -> Act:
     again, spent, cancelled = queue.leased(), queue.leased(max_attempts=1), queue.leased()
     queue.store.cancel(cancelled.id)
@@ -160,6 +170,7 @@ SCENARIOS: list[Callable[[ModelQueue], Act]] = [
     claim_a_suspect,
     claim_a_shard,
     finish,
+    report,
     retry,
     release,
     release_crashed,

@@ -147,7 +147,7 @@ def test_a_shard_without_rows_and_one_that_is_none_come_back_at_once(bench: Benc
 def test_an_online_batch_waits_for_one_micro_batch_and_not_for_the_shard(pacer: Bench, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     batch = pacer.shard(*gate.slow(1_000))
-    pacer.await_true(lambda: sum(pacer.child.in_flight.rows_done().values()))
+    pacer.await_true(lambda: sum(pacer.child.in_flight.signs_of_life(()).values()))
     pacer.end_of(pacer.online({"tag": 1}))
     # Until the gate opens, the shard as a whole takes 50 seconds, and a micro-batch a part of that.
     assert pacer.child.in_flight.load().shards == 1
@@ -175,7 +175,7 @@ def test_a_crash_is_blamed_on_the_shard_that_was_touched_and_not_on_the_one_behi
 
 def test_a_child_that_is_killed_amid_a_shard_costs_the_shard_and_a_new_child_runs_it(bench: Bench) -> None:
     batch = bench.shard(*sleepers(400))
-    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    bench.await_true(lambda: sum(bench.child.in_flight.signs_of_life(()).values()))
     os.kill(bench.child.pid, signal.SIGKILL)
     end = bench.end_of(batch)
     assert isinstance(end, BatchLost)
@@ -203,7 +203,7 @@ def test_the_limit_of_time_is_for_a_micro_batch_and_not_for_the_shard() -> None:
 def test_an_online_batch_that_hangs_beside_a_shard_is_the_one_that_is_blamed() -> None:
     bench = Bench(max_run_s=LIMIT_S)
     shard = bench.shard(*sleepers(2_000, 0.01))
-    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    bench.await_true(lambda: sum(bench.child.in_flight.signs_of_life(()).values()))
     hung = bench.end_of(bench.online({"do": "hang"}))
     lost = bench.end_of(shard)
     assert isinstance(hung, BatchLost)
@@ -223,7 +223,7 @@ def test_rows_that_exhaust_memory_together_run_in_smaller_calls() -> None:
 def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(pacer: Bench, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     first, second = pacer.shard(*gate.slow(1_000)), pacer.shard(*echoes(3))
-    pacer.await_true(lambda: sum(pacer.child.in_flight.rows_done().values()))
+    pacer.await_true(lambda: sum(pacer.child.in_flight.signs_of_life(()).values()))
     assert [batch.nonce for batch in pacer.child.in_flight.recall()] == [second.nonce]
     gate.open()
     assert pacer.outcome_of(first).outputs == list(range(1_000))
@@ -232,7 +232,7 @@ def test_a_shard_that_has_not_begun_is_taken_back_and_the_running_one_goes_on(pa
 
 def test_a_shard_that_is_given_up_amid_its_rows_is_left_by_the_child(bench: Bench) -> None:
     batch = bench.shard(*sleepers(2_000))
-    bench.await_true(lambda: sum(bench.child.in_flight.rows_done().values()))
+    bench.await_true(lambda: sum(bench.child.in_flight.signs_of_life(()).values()))
     assert [given_up.nonce for given_up in bench.child.in_flight.disown()] == [batch.nonce]
     bench.await_true(lambda: not bench.child.in_flight.load().shards)
     assert bench.outcome_of(bench.shard(*echoes(5))).outputs == list(range(5))

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -147,9 +148,9 @@ class JobClient:
         self.model = model
         self._limits = limits or Limits()
 
-    def submit(self, *inputs: Any) -> list[JobId]:
+    def submit(self, *inputs: Any, deadline_s: float = 3_600.0) -> list[JobId]:
         """Submit all inputs in one call, so that one claim can find all the jobs together."""
-        jobs = [self._job(value) for value in inputs]
+        jobs = [replace(self._job(value), deadline_s=deadline_s) for value in inputs]
         answers = self.store.submit(jobs)
         assert all(answer.status is SubmitStatus.CREATED for answer in answers)
         return [job.id for job in jobs]

@@ -23,10 +23,11 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_files import with_data
 from penstock.workers.child.output_sizes import unsent
+from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, RunBatch, RunShard
+from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, GiveUp, RunBatch, RunShard
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ class Pipeline:
         self._page = page
         self._loaded = loaded
         self._calls = calls
+        self._reports = loaded.context.running.reporter = ReportSender(wire.write, start_thread=_start_thread)
         self._shards = ShardPipeline(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
@@ -191,11 +193,14 @@ class Pipeline:
 
     def _read(self) -> None:
         has_shards = False
-        while isinstance(frame := self._wire.read(), RunBatch | RunShard):
+        while isinstance(frame := self._wire.read(), RunBatch | RunShard | GiveUp):
             if isinstance(frame, RunBatch):
                 self._device_queue.put(work := self._prepare(frame))
                 if isinstance(work, DeviceFault):
                     return
+                continue
+            if isinstance(frame, GiveUp):
+                self._reports.give_up(frame)
                 continue
             self._shards.give(frame)
             if not has_shards:
@@ -241,6 +246,8 @@ class Pipeline:
             profile.run(lambda: runner.infer(self._loaded, flow, self._calls))
         else:
             runner.infer(self._loaded, flow, self._calls)
+        if self._reports.is_used:
+            runner.expire(flow, self._reports.end(flow.batch))
         ended_at = time.monotonic()
         self._shards.online_runs.append((flow.inference_s, ended_at))
         self._device_queue.on_online_ended(ended_at, run_s=flow.inference_s)

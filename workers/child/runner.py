@@ -6,7 +6,7 @@ Pure except for the handler's own code: no Redis, no Celery, no files, and time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from penstock.workers.child.calls.run import Calls, call_stage
 from penstock.workers.child.output_sizes import MOST_BYTES, bounded
 from penstock.workers.child.shard_rows import read_rows, write_rows
 from penstock.workers.ipc.frames import (
+    EXPIRED_CODE,
     INPUT_MISSING,
     INPUT_MISSING_CODE,
     BatchDone,
@@ -115,13 +116,24 @@ def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_count
     if flow.to_explain:
         _explain(loaded, flow)
     if flow.values:
+        running = loaded.context.running
+        running.batch, running.all, running.call, running.places = flow.batch, flow.live, flow.live, flow.live
         learn = not flow.profile_dir
         done = calls.run(flow.values, flow.costs, clock, may_try=flow.may_try, learn=learn)
         _note_largest(flow, done.largest_ok)
         flow.padding, flow.calls = done.padding, done.calls
         flow.wish, flow.learned = calls.wish(), calls.news()
+        running.batch = 0
         _sift(flow, done.outputs)
     flow.inference_s = clock() - began
+
+
+def expire(flow: Flow, places: Collection[int]) -> None:
+    """Items whose handler was told that their deadline had passed: what it returned may be half of an output."""
+    if places:
+        late = Failure("the deadline passed while the job ran, and its handler stopped", EXPIRED_CODE)
+        pairs = zip(flow.live, flow.values, strict=True)
+        _sift(flow, [late if place in places else value for place, value in pairs])
 
 
 def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> BatchDone:

@@ -53,7 +53,9 @@ class Beat:
         # Twice max_run_s, because a batch may wait in the child for as long as the one before it runs.
         max_run_s = 2 * slot.spec.limits.max_run_s + _OVERRUN_GRACE_S
         moved = slot.progress.moved()
-        if self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved).lost:
+        renewal = self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved)
+        if renewal.lost:
             slot.fence(name)
         else:
             slot.lease.confirm(sent_at)
+            slot.give_up(renewal.cancelled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct, msgpack
@@ -17,6 +18,8 @@ _LENGTH = struct.Struct("<I")
 # A batch is at most a few MiB; a larger length means that the stream is out of step or that the child wrote nonsense.
 FRAME_LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
+# How a job ends whose handler stopped at its deadline.
+EXPIRED_CODE = "expired"
 # How a job ends whose input is not found.
 INPUT_MISSING_CODE = "input_missing"
 INPUT_MISSING = (
@@ -78,6 +81,17 @@ class RunShard(Struct, tag="shard", array_like=True):
 
     shard: int
     item: Item
+
+
+class GiveUp(Struct, tag="give_up", array_like=True):
+    """Nobody wants the items at these places of the batch any more. Their outcomes are still awaited.
+
+    `late`: their deadlines have passed; else somebody asked for their end.
+    """
+
+    batch: int
+    places: list[int]
+    late: bool = False
 
 
 class StopChild(Struct, tag="stop", array_like=True):
@@ -174,6 +188,21 @@ class ShardDone(Struct, tag="shard_done", array_like=True):
     calls: int = 0
 
 
+class ItemReport(Struct, array_like=True, gc=False):
+    """How far the item at this place of its batch is."""
+
+    place: int
+    fraction: float
+    note: str = ""
+
+
+class ItemReports(Struct, tag="said", array_like=True):
+    """What items of the batch that runs have to say; a sign of life too."""
+
+    batch: int
+    reports: list[ItemReport]
+
+
 class DeviceLost(Struct, tag="device", array_like=True):
     """The last frame of a child whose device fails every call. `broken`: no input can have caused it."""
 
@@ -181,8 +210,8 @@ class DeviceLost(Struct, tag="device", array_like=True):
     broken: bool = False
 
 
-ToChild = LoadModel | RunBatch | RunShard | StopChild
-FromChild = Ready | LoadFailed | BatchDone | ShardDone | DeviceLost
+ToChild = LoadModel | RunBatch | RunShard | GiveUp | StopChild
+FromChild = Ready | LoadFailed | BatchDone | ShardDone | ItemReports | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)
@@ -284,11 +313,12 @@ class SupervisorWire:
 
 
 class ChildWire:
-    """The child's end: blocking. One thread reads, one thread writes."""
+    """The child's end: blocking. One thread reads; any may write."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._reader = sock.makefile("rb", buffering=_READ_BYTES)
+        self._writing = Lock()
 
     def read(self) -> ToChild | None:
         """The next frame, or None when the supervisor is gone."""
@@ -301,7 +331,9 @@ class ChildWire:
         return _to_child.decode(body) if len(body) == length else None
 
     def write(self, frame: FromChild) -> None:
-        self._sock.sendall(encode(frame))
+        data = encode(frame)
+        with self._writing:
+            self._sock.sendall(data)
 
 
 def _check(length: int) -> None:

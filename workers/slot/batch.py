@@ -14,7 +14,7 @@ from penstock.errors import InternalError
 from penstock.job import Call, JobState, Payload
 from penstock.model_spec import Limits
 from penstock.shard import SHARD_MEDIA
-from penstock.workers.ipc.frames import BatchDone, Failed, Item, Outcome, Output
+from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, Outcome, Output
 
 SOLO = "solo"
 BULK = "bulk"
@@ -131,7 +131,8 @@ def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:
 
 
 def _failure(job: ClaimedJob, code: str, message: str) -> Ending:
-    return Ending(job.id, job.token, JobState.FAILED, error_code=code, error_message=message)
+    state = JobState.EXPIRED if code == EXPIRED_CODE else JobState.FAILED
+    return Ending(job.id, job.token, state, error_code=code, error_message=message)
 
 
 def fail(batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> Batch:

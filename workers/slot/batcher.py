@@ -332,18 +332,18 @@ def shard_request(spec: ModelSpec, worker: str, *, nonce: str, lease_s: float) -
 
 
 class LaneProgress:
-    """How far the shards in the child are. The slot's thread replaces `_rows`, the beat's thread `_reported`."""
+    """How far the jobs of a slot are. The slot's thread replaces `_signs`, the beat's thread `_reported`."""
 
     def __init__(self) -> None:
-        self._rows: Mapping[JobId, int] = {}
+        self._signs: Mapping[JobId, int] = {}
         self._reported: Mapping[JobId, int] = {}
 
-    def note(self, rows: Mapping[JobId, int]) -> None:
-        """Rows done of each shard in the child."""
-        self._rows = rows
+    def note(self, signs: Mapping[JobId, int]) -> None:
+        """Per job a number that changes when it gets on."""
+        self._signs = signs
 
     def moved(self) -> tuple[JobId, ...]:
-        """All shards in the child if any has advanced since the last call: those behind it are on their way too."""
-        rows, before = self._rows, self._reported
-        self._reported = rows
-        return tuple(rows) if any(done != before.get(id) for id, done in rows.items()) else ()
+        """All of them if any has got on since the last call: those behind it are on their way too."""
+        signs, before = self._signs, self._reported
+        self._reported = signs
+        return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.workers.ipc.frames import BatchDone, Ready
+from penstock.workers.ipc.frames import BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch
 
 
@@ -20,6 +20,14 @@ class Cause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ChildReady:
     ready: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsSaid:
+    """Items of a running batch reported."""
+
+    batch: Batch
+    said: ItemReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +55,4 @@ class ChildExited:
     why: str
 
 
-Event = ChildReady | BatchRan | BatchLost | ChildUnloadable | ChildExited
+Event = ChildReady | ItemsSaid | BatchRan | BatchLost | ChildUnloadable | ChildExited

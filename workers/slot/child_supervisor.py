@@ -10,7 +10,7 @@ import structlog
 from penstock.errors import ConfigError, InternalError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, LoadFailed, Ready, ShardDone
+from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, ItemReports, LoadFailed, Ready, ShardDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child_process import ChildProcess, DeviceHealth, Recycling, Restarts
@@ -104,7 +104,7 @@ class ChildSupervisor:
         if self._is_hung:
             return float("inf")
         if self._recycling.is_due:
-            return self._recycling.due_at + limits.max_run_s
+            return max(self._recycling.due_at, child.in_flight.alive_at) + limits.max_run_s
         if self.state != "ready":
             return child.started_at + limits.load_timeout_s
         return child.in_flight.limit_at(limits.max_run_s)
@@ -191,6 +191,8 @@ class ChildSupervisor:
             case BatchDone():
                 self._recycling.runs += 1
                 return self._came_back(child.in_flight.on_batch_done(frame, now))
+            case ItemReports():
+                return child.in_flight.on_said(frame, now)
             case ShardDone(number, done, calls):
                 self._recycling.runs += calls
                 return self._came_back(child.in_flight.on_shard_done(number, done))

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import HandedOver, Wake
+from penstock.broker.store.notifications import CancelRequested, HandedOver, Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
@@ -152,6 +152,8 @@ class Claims:
         for message in messages:
             if isinstance(message, HandedOver):
                 self._on_handed_over(message, since)
+            elif isinstance(message, CancelRequested):
+                self.settlements.unwanted.append(message.id)
             elif isinstance(message, Wake):
                 self.batcher.on_wake_up()
 

@@ -16,6 +16,8 @@ from penstock.broker.records import (
     Ending,
     GiveBack,
     NewJob,
+    Report,
+    Reported,
     Settled,
     Submitted,
 )
@@ -43,6 +45,8 @@ class SlotStore(Protocol):
     def finish_and_claim(
         self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
     ) -> tuple[list[Settled], Claim]: ...
+
+    def report(self, reports: Sequence[Report]) -> list[Reported]: ...
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]: ...
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from penstock.job import JobId
-from penstock.workers.ipc.frames import BatchDone, Item, RunBatch, RunShard, SupervisorWire
+from penstock.workers.ipc.frames import BatchDone, GiveUp, Item, ItemReports, RunBatch, RunShard, SupervisorWire
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
-from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause
+from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ItemsSaid
+
+# Deadlines of a batch are looked at from then on: nearly all have run before.
+_LONG_S = 1.0
 
 
 class InFlight:
@@ -33,6 +36,11 @@ class InFlight:
         self._head_since = 0.0
         # When each shard was given; none of its rows began before.
         self._given_at: dict[int, float] = {}
+        # The last sign of life of an item, and how many there were.
+        self.alive_at = float("-inf")
+        self._signs = 0
+        # Places of items that nobody wants any more, by batch.
+        self._given_up: dict[int, set[int]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -65,7 +73,7 @@ class InFlight:
         self._send(RunBatch(self._last_batch, list(items), profile_dir, urgent))
         return self._last_batch
 
-    def _send(self, order: RunBatch | RunShard) -> None:
+    def _send(self, order: RunBatch | RunShard | GiveUp) -> None:
         assert self._wire is not None
         self._wire.send(order)
 
@@ -88,6 +96,7 @@ class InFlight:
         """None for a batch that nobody awaits."""
         batch = self._batches.pop(done.batch, None)
         _delete(self._copies.pop((False, done.batch), []))
+        self._given_up.pop(done.batch, None)
         self._head_since = now
         return _event(batch, done)
 
@@ -95,6 +104,13 @@ class InFlight:
         _delete(self._copies.pop((True, number), []))
         self._given_at.pop(number, None)
         return _event(self._shards.pop(number, None), done)
+
+    def on_said(self, said: ItemReports, now: float) -> ItemsSaid | None:
+        """A sign of life: the time limit counts from it. None if nobody awaits the batch."""
+        self._head_since = self.alive_at = now
+        self._signs += 1
+        batch = self._batches.get(said.batch)
+        return ItemsSaid(batch, said) if batch is not None else None
 
     # How far.
 
@@ -120,12 +136,19 @@ class InFlight:
             shards=len(self._shards),
         )
 
-    def rows_done(self) -> dict[JobId, int]:
-        """How many rows of each awaited shard are done."""
-        if not self._shards:
-            return {}
-        shards = self._progress.shards
-        return {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
+    def signs_of_life(self, waiting: Iterable[Batch]) -> dict[JobId, int]:
+        """Per job a number that changes when it gets on: the rows done of a shard, the reports of all items.
+
+        `waiting` batches stand behind those in flight, and get on with them.
+        """
+        found: dict[JobId, int] = {}
+        if self._shards:
+            shards = self._progress.shards
+            found = {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
+        if self._signs:
+            others = [batch for batch in self.awaited() if not batch.is_shard]
+            found |= {job.id: self._signs for batch in (*others, *waiting) for job in batch.jobs}
+        return found
 
     def limit_at(self, max_run_s: float) -> float:
         """When the child will have run for too long: on one batch, or on one micro-batch of a shard (D39)."""
@@ -165,6 +188,25 @@ class InFlight:
         """Take back the shards that have not begun."""
         return _recalled(self._shards, self._progress.shards.recall_waiting) if self._shards else []
 
+    def give_up(self, jobs: Collection[JobId]) -> None:
+        """Somebody asked for the end of these jobs: their handler may stop early."""
+        for number, batch in self._batches.items():
+            if batch is not None:
+                self._give_up(number, {place for place, job in enumerate(batch.jobs) if job.id in jobs}, late=False)
+
+    def give_up_late(self, now: float) -> None:
+        """The same for jobs whose deadline has passed."""
+        for number, batch in self._batches.items():
+            if batch is not None and now > batch.given_at + _LONG_S:
+                late_at = now - batch.claimed_at + batch.leased_at
+                self._give_up(number, {place for place, job in enumerate(batch.jobs) if job.deadline_at <= late_at}, late=True)
+
+    def _give_up(self, number: int, places: set[int], *, late: bool) -> None:
+        known = self._given_up.setdefault(number, set()) if places else places
+        if new := places - known:
+            known |= new
+            self._send(GiveUp(number, sorted(new), late))
+
     def disown(self) -> list[Batch]:
         """Give up all batches and shards: their outcomes are ignored from now on."""
         given_up = self.awaited()
@@ -199,7 +241,7 @@ class InFlight:
     def clear(self) -> None:
         for copies in self._copies.values():
             _delete(copies)
-        self._batches, self._shards, self._copies, self._given_at = {}, {}, {}, {}
+        self._batches, self._shards, self._copies, self._given_at, self._given_up = {}, {}, {}, {}, {}
 
 
 def _delete(copies: list[str]) -> None:

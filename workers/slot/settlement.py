@@ -13,10 +13,10 @@ import structlog
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Settled
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
 from penstock.errors import InternalError
 from penstock.failpoints import failpoint
-from penstock.job import JobState, Payload, new_job_id
+from penstock.job import JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import (
@@ -34,6 +34,7 @@ from penstock.workers.slot.batch import (
 from penstock.workers.slot.celery_messages import Rejected, job_from
 from penstock.workers.slot.child_events import BatchLost, Cause
 from penstock.workers.slot.context import Observers, SlotStore
+from penstock.workers.slot.reports import Said
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -46,7 +47,7 @@ RETRY_MOST_S = 2.0
 _BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
 # A `Batch` in a debt has its endings.
-Debt = Batch | Retry | Release
+Debt = Batch | Retry | Release | Said
 
 
 class Absence:
@@ -84,6 +85,8 @@ class Settlements:
         self._debts: deque[Debt] = deque()
         # How many jobs this slot has ended.
         self.ended = 0
+        # Running jobs whose end was asked for. Other threads append as well.
+        self.unwanted: deque[JobId] = deque()
 
     @property
     def has_debts(self) -> bool:
@@ -127,6 +130,9 @@ class Settlements:
                 answers = self._store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
                 failpoint("after_finish_before_reply")
                 self._on_settled(batch, answers, time.monotonic() - began_at)
+            case Said(reports):
+                heard = zip(reports, self._store.report(reports), strict=True)
+                self.unwanted.extend(report.id for report, answer in heard if answer is Reported.CANCELLED)
             case Retry(item, worker):
                 given_back = self._store.retry(
                     [item], worker=worker, delay_s=debt.delay_s, code=debt.code, message=debt.message

@@ -13,17 +13,20 @@ import structlog
 
 from penstock.broker.contract import ReleaseReason
 from penstock.failpoints import failpoint
+from penstock.job import JobId
 from penstock.model_spec import LearnedCalls, ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
-from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event
+from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event, ItemsSaid
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.in_flight import InFlight
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
+from penstock.workers.slot.reports import Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 
 log = structlog.get_logger(__name__)
@@ -55,6 +58,7 @@ class Slot:
         self._verdicts = Verdicts(spec, self._settlements, context.observers)
         self._inputs = Inputs(context.blobs)
         self.progress = LaneProgress()
+        self._reports = Reports()
         self._has_lapsed = False
         self._fenced = ""
         self._drain_by: float | None = None
@@ -83,6 +87,12 @@ class Slot:
         """Load the model anew, because its code has changed. No job is lost: batches end first."""
         self._is_reload_due = True
         self.wake()
+
+    def give_up(self, jobs: Sequence[JobId]) -> None:
+        """Somebody asked for the end of these jobs, which run here: their handler may stop early."""
+        if jobs:
+            self._settlements.unwanted.extend(jobs)
+            self.wake()
 
     def wake(self) -> None:
         """Make the loop take its next turn now."""
@@ -195,6 +205,8 @@ class Slot:
         ]
         if self._drain_by is not None:
             times.append(self._drain_by)
+        if self._reports.pending and not self._settlements.has_debts:
+            times.append(self._reports.due_at)
         return max(0.0, min(times) - now)
 
     # What happened.
@@ -203,8 +215,12 @@ class Slot:
         match event:
             case BatchRan(batch, done):
                 self._learn(batch, done)
+                self._owe_reports()
                 self._verdicts.on_ran(batch, done)
+            case ItemsSaid(batch, said):
+                self._reports.note(batch, said)
             case BatchLost():
+                self._owe_reports()
                 self._verdicts.on_lost(event)
             case ChildReady(ready):
                 self._on_ready(ready)
@@ -212,6 +228,10 @@ class Slot:
                 self._context.observers.notify(lambda observer: observer.on_child_ended(self.spec, why))
             case ChildUnloadable(error):
                 self._context.observers.notify(lambda observer: observer.on_unloadable(self.spec, error))
+
+    def _owe_reports(self) -> None:
+        if self._reports.pending:
+            self._settlements.owe(self._reports.take(time.monotonic()))
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
         self._learned = done.learned or self._learned
@@ -257,7 +277,20 @@ class Slot:
         in_flight = self._child_supervisor.in_flight
         if self._child_supervisor.is_worn:
             self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
-        self.progress.note(in_flight.rows_done())
+        self.progress.note(in_flight.signs_of_life(self._claims.waiting))
+        self._tell_child(in_flight, now)
+        if self._reports.pending and now >= self._reports.due_at and not self._settlements.has_debts:
+            # While the store is away they wait, and the latest replaces what came before.
+            self._owe_reports()
+
+    def _tell_child(self, in_flight: InFlight, now: float) -> None:
+        """Which of its items nobody wants any more."""
+        unwanted: set[JobId] = set()
+        while self._settlements.unwanted:
+            unwanted.add(self._settlements.unwanted.popleft())
+        if unwanted:
+            in_flight.give_up(unwanted)
+        in_flight.give_up_late(now)
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""

@@ -13,6 +13,9 @@ from typing import Any
 from penstock.handlers.contract import Failure, failure_of
 from penstock.handlers.device_errors import is_broken_device, is_fatal_device_error, is_out_of_memory
 
+# Where a part of the call begins among its items, and how many it has.
+OnPart = Callable[[int, int], None]
+
 
 class DeviceFault(Exception):
     """The device, or this process's access to it, is gone: every later call would fail. `broken`: no input can cause that."""
@@ -47,27 +50,30 @@ def refusal_of(error: Exception) -> Refusal:
 class Halving:
     """Finds the items at fault: at most 2n - 1 calls of `attempt`, 7 for one bad item in 8."""
 
-    def __init__(self, attempt: Callable[[list[Any]], list[Any] | Refusal]) -> None:
+    def __init__(self, attempt: Callable[[list[Any]], list[Any] | Refusal], on_part: OnPart | None = None) -> None:
         self._attempt = attempt
+        self._on_part = on_part
         self._exhausted = False
         self._largest_ok = 0
 
-    def halve(self, values: list[Any], refused: Refusal) -> list[Any]:
-        """One place per value: what the stage made of it, or a `Failure`."""
+    def halve(self, values: list[Any], refused: Refusal, *, first: int = 0) -> list[Any]:
+        """One place per value: what the stage made of it, or a `Failure`. `first`: where the values begin in the call."""
         self._exhausted = self._exhausted or refused.out_of_memory
         if len(values) == 1:
             return [refused.failure]
         middle = len(values) // 2
-        return self._run(values[:middle]) + self._run(values[middle:])
+        return self._run(values[:middle], first) + self._run(values[middle:], first + middle)
 
     @property
     def largest_ok(self) -> int | None:
         """If memory ran out, the largest part that passed; 0 if no item did."""
         return self._largest_ok if self._exhausted else None
 
-    def _run(self, values: list[Any]) -> list[Any]:
+    def _run(self, values: list[Any], first: int) -> list[Any]:
+        if self._on_part:
+            self._on_part(first, len(values))
         result = self._attempt(values)
         if isinstance(result, Refusal):
-            return self.halve(values, result)
+            return self.halve(values, result, first=first)
         self._largest_ok = max(self._largest_ok, len(values))
         return result

@@ -16,7 +16,7 @@ from penstock.handlers.loaded import Loaded, Stage
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.costs import CostReader, complete, natural_costs
 from penstock.workers.child.calls.cuts import Bounds
-from penstock.workers.child.calls.halving import Halving, Refusal, raise_if_fatal, refusal_of
+from penstock.workers.child.calls.halving import Halving, OnPart, Refusal, raise_if_fatal, refusal_of
 from penstock.workers.child.calls.planner import Plan, Planner
 
 Clock = Callable[[], float]
@@ -114,8 +114,13 @@ class Calls:
         return count <= self._bounds.items and self._bounds.cost == inf
 
     def _quick_call(self, values: list[Any]) -> CallsOutcome:
-        outputs, largest_ok = call_stage(self._loaded.inference, "inference", values)
+        outputs, largest_ok = call_stage(self._loaded.inference, "inference", values, on_part=self._on_part)
         return CallsOutcome(outputs, largest_ok, self._padding(), 1)
+
+    def _on_part(self, first: int, count: int) -> None:
+        """The call is repeated with so many of its items, from the one at `first` on."""
+        running = self._loaded.context.running
+        running.places = running.call[first : first + count]
 
     def _planned(self, values: list[Any], costs: Sequence[float], clock: Clock, *, may_try: bool, learn: bool) -> CallsOutcome:
         began = clock()
@@ -128,7 +133,7 @@ class Calls:
 
     def _one_call(self, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool) -> CallsOutcome:
         began = clock()
-        outputs, largest_ok = call_stage(self._loaded.inference, "inference", values)
+        outputs, largest_ok = call_stage(self._loaded.inference, "inference", values, on_part=self._on_part)
         if learn and largest_ok is None:
             self.planner.on_ran(len(values), costs, clock() - began)
         return CallsOutcome(outputs, largest_ok, self._padding(), 1)
@@ -136,7 +141,10 @@ class Calls:
     def _each_call(self, plan: Plan, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool) -> CallsOutcome:
         outputs: list[Any] = [None] * len(values)
         found: list[CallsOutcome] = []
+        running = self._loaded.context.running
         for places in plan.calls:
+            # A list of shard rows runs without its places.
+            running.call = running.places = [running.all[place] for place in places] if running.batch else ()
             done = self._one_call([values[place] for place in places], _of(costs, places), clock, learn=learn)
             if done.largest_ok is not None and costs:
                 # Calls of less cost fit; fewer items at a time would not make them smaller.
@@ -205,12 +213,15 @@ class Calls:
             return None
 
 
-def call_stage(stage: Stage, name: str, values: list[Any]) -> tuple[list[Any], int | None]:
-    """One output or `Failure` per value and, if memory ran out, the size of the largest part that passed (0: no item did)."""
+def call_stage(stage: Stage, name: str, values: list[Any], *, on_part: OnPart | None = None) -> tuple[list[Any], int | None]:
+    """One output or `Failure` per value and, if memory ran out, the size of the largest part that passed (0: no item did).
+
+    `on_part` hears of each part with which the call is repeated.
+    """
     result = _attempt(stage, name, values)
     if not isinstance(result, Refusal):
         return result, None
-    halving = Halving(partial(_attempt, stage, name))
+    halving = Halving(partial(_attempt, stage, name), on_part)
     return halving.halve(values, result), halving.largest_ok
 
 

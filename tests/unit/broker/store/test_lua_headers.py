@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
-from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store import ops, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
@@ -27,6 +27,7 @@ JOB = new_job_id("m")
 NEW = NewJob(JOB, "1", Payload("application/json", b"7"))
 ENDING = Ending(JOB, "1:w:n", JobState.SUCCEEDED, Payload("application/json", b"7"))
 BACK = GiveBack(JOB, "1:w:n")
+REPORT = Report(JOB, "1:w:n", 0.5, "half", chunks=(b"1", b"2"))
 STAMP = BatchStamp()
 
 
@@ -37,6 +38,8 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.claim(ClaimRequest("m", "1", "w", "n", 8)),
         ops.extend("m", "w", lease_s=1.0, max_run_s=1.0, progressed=[JOB] * items),
         ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),
+        ops.report([REPORT] * max(1, items)),
+        ops.chunks(JOB, attempt=1, seen=1, limit=10),
         ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m"),
         ops.release([BACK] * max(1, items), worker="w", reason=ReleaseReason.DRAIN, detail=""),
         ops.sweep("m", gone=["w"] * items, limit=10),
@@ -125,6 +128,7 @@ def test_the_arguments_of_an_item_are_as_many_as_the_stride() -> None:
         == len(headers()["submit"][1])
         == grows_by(ops.submit([NEW], 1), ops.submit([NEW] * 2, 1))
     )
+    assert number("report", "REPORT_STRIDE") == len(headers()["report"][1]) == len(ops.report_args([REPORT]))
     assert number("finish", "FINISH_STRIDE") == len(headers()["finish"][1]) == len(ops.finish_args([ENDING], "w", STAMP)) - 2
 
 

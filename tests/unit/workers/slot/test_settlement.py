@@ -8,13 +8,26 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.records import (
+    BatchStamp,
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    Ending,
+    GiveBack,
+    NewJob,
+    Report,
+    Reported,
+    Settled,
+    Submitted,
+)
 from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name
 from penstock.workers.slot.context import Observer, Observers
+from penstock.workers.slot.reports import Said
 from penstock.workers.slot.settlement import Absence, Settlements
 
 ID = JobId("0" * 26, "m")
@@ -63,6 +76,10 @@ class ShakyStore:
         self._take("finish_and_claim", endings)
         self.on_finish()
         return [self.answer for _ in endings], Claim()
+
+    def report(self, reports: Sequence[Report]) -> list[Reported]:
+        self._take("report", reports)
+        return [Reported.CANCELLED for _ in reports]
 
     def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
         self._take("retry", items)
@@ -143,6 +160,16 @@ def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlement
     settlements.owe(ended())
     settlements.settle_and_claim(REQUEST)
     assert names(store) == ["release", "finish_and_claim"]
+
+
+def test_what_an_item_said_reaches_the_store_before_its_end_and_a_cancel_comes_back(
+    settlements: Settlements, store: ShakyStore
+) -> None:
+    settlements.owe(Said((Report(ID, "1:w:n", 0.5, "half"),)))
+    settlements.owe(ended())
+    settlements.settle_and_claim(REQUEST)
+    assert names(store) == ["report", "finish_and_claim"]
+    assert list(settlements.unwanted) == [ID]
 
 
 def test_the_store_learns_how_the_process_of_a_batch_died(settlements: Settlements, store: ShakyStore) -> None:

@@ -1,0 +1,64 @@
+"""The call that runs now, as its handler sees it: how far its items are, and whether they are wanted still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+# As long as a sentence; the note is stored with the job.
+NOTE_CHARS = 200
+
+
+class Reporter(Protocol):
+    """Where the reports of items go. `batch` and `place` name an item."""
+
+    def progress(self, batch: int, place: int, fraction: float, note: str) -> None: ...
+
+    def is_unwanted(self, batch: int, place: int) -> bool: ...
+
+
+class RunningItem:
+    """One item of the call that runs now."""
+
+    __slots__ = ("_batch", "_place", "_reporter")
+
+    def __init__(self, reporter: Reporter | None, batch: int, place: int) -> None:
+        self._reporter, self._batch, self._place = reporter, batch, place
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the item is: a `fraction` from 0 to 1, and a `note` of at most 200 characters for its caller.
+
+        Callers see the latest of a tenth of a second. The time limit of a run, `max_run_s`, counts anew from each call.
+        """
+        if self._reporter is not None:
+            text = str(note)[:NOTE_CHARS].encode("utf-8", "replace").decode()
+            self._reporter.progress(self._batch, self._place, min(1.0, max(0.0, float(fraction))), text)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the item any more: it was cancelled. Its output will be dropped, so its run may end early."""
+        return self._reporter is not None and self._reporter.is_unwanted(self._batch, self._place)
+
+
+class RunningCall:
+    """Which items the handler runs now. Outside of a worker there is no `reporter`, and what is reported goes nowhere.
+
+    The thread that runs the handler sets plain attributes, because this is on every job's way. `batch`: 0 where nobody waits
+    for the items one by one. Places in the batch: of `all` items that run, of those of the present `call`, and of those that
+    are in the handler's hands (`places`): a call that raised is repeated in parts.
+    """
+
+    __slots__ = ("all", "batch", "call", "places", "reporter")
+
+    def __init__(self) -> None:
+        self.reporter: Reporter | None = None
+        self.batch = 0
+        self.all: Sequence[int] = ()
+        self.call: Sequence[int] = ()
+        self.places: Sequence[int] = ()
+
+    @property
+    def items(self) -> list[RunningItem]:
+        """The items of the call in its order."""
+        reporter = self.reporter if self.batch else None
+        return [RunningItem(reporter, self.batch, place) for place in self.places]

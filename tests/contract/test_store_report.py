@@ -1,0 +1,132 @@
+"""report and chunks: how far a running job is, and what it has yielded so far, from the holder of its token alone."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.broker.records import ClaimedJob, Report, Reported, Settled
+from penstock.job import StreamPart
+from tests.contract.model_queue import OUTPUT, ModelQueue
+
+
+def say(queue: ModelQueue, job: ClaimedJob, *chunks: bytes, before: int = 0) -> Reported:
+    [answer] = queue.store.report([Report(job.id, job.token, before=before, chunks=chunks)])
+    return answer
+
+
+def note(queue: ModelQueue, job: ClaimedJob, fraction: float, text: str) -> Reported:
+    [answer] = queue.store.report([Report(job.id, job.token, fraction, text)])
+    return answer
+
+
+def seen(queue: ModelQueue, job: ClaimedJob) -> tuple[float, str] | None:
+    progress = queue.read(job.id).progress
+    return (progress.fraction, progress.note) if progress else None
+
+
+def test_progress_stands_in_the_record_and_the_last_report_counts(queue: ModelQueue) -> None:
+    job = queue.leased()
+    assert seen(queue, job) is None
+    assert note(queue, job, 0.25, "step 1, of 4") is Reported.OK
+    assert note(queue, job, 0.5, "step 2, of 4") is Reported.OK
+    assert seen(queue, job) == (0.5, "step 2, of 4")
+
+
+def test_progress_stays_in_the_record_of_an_ended_job(queue: ModelQueue) -> None:
+    job = queue.leased()
+    note(queue, job, 0.5, "half")
+    queue.finish(job)
+    assert seen(queue, job) == (0.5, "half")
+
+
+def test_progress_of_an_attempt_that_was_lost_is_not_shown(queue: ModelQueue) -> None:
+    job = queue.leased()
+    note(queue, job, 0.5, "half")
+    queue.release(job)
+    assert seen(queue, job) is None
+    again = queue.take("w2")
+    assert seen(queue, again) is None
+    note(queue, again, 0.1, "from the start")
+    assert seen(queue, again) == (0.1, "from the start")
+
+
+def test_who_does_not_hold_the_job_reports_nothing(queue: ModelQueue) -> None:
+    zombie = queue.leased("w1")
+    queue.release(zombie)
+    holder = queue.take("w2")
+    say(queue, holder, b'"a"')
+    assert say(queue, zombie, b'"x"') is Reported.STALE
+    assert note(queue, zombie, 0.9, "nearly done") is Reported.STALE
+    assert queue.store.chunks(holder.id) == StreamPart(2, (b'"a"',))
+    assert seen(queue, holder) is None
+
+
+def test_an_ended_job_takes_no_report(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.finish(job)
+    assert say(queue, job, b"1") is Reported.STALE
+    assert queue.store.chunks(job.id) == StreamPart(0)
+
+
+def test_one_call_reports_for_many_jobs_and_each_gets_its_answer(queue: ModelQueue) -> None:
+    first, second, gone = queue.leased(), queue.leased(), queue.leased()
+    queue.finish(gone)
+    reports = [Report(job.id, job.token, 0.5, "half", chunks=(b"1",)) for job in (first, gone, second)]
+    assert queue.store.report(reports) == [Reported.OK, Reported.STALE, Reported.OK]
+    assert queue.store.chunks(second.id) == StreamPart(1, (b"1",))
+
+
+def test_a_report_says_that_the_end_was_asked_for(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.store.cancel(job.id)
+    assert say(queue, job, b"1") is Reported.CANCELLED
+    assert queue.store.chunks(job.id) == StreamPart(1, (b"1",))
+    assert queue.finish(job) is Settled.CANCELLED
+
+
+def test_chunks_come_in_order_from_where_the_reader_is(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    say(queue, job, b"3", before=2)
+    assert queue.store.chunks(job.id) == StreamPart(1, (b"1", b"2", b"3"))
+    assert queue.store.chunks(job.id, attempt=1, seen=2) == StreamPart(1, (b"3",))
+    assert queue.store.chunks(job.id, attempt=1, seen=1, limit=1) == StreamPart(1, (b"2",))
+    assert queue.store.chunks(job.id, attempt=1, seen=3) == StreamPart(1)
+
+
+def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    assert say(queue, job, b"1", b"2") is Reported.OK
+    say(queue, job, b"2", b"3", before=1)
+    assert queue.store.chunks(job.id) == StreamPart(1, (b"1", b"2", b"3"))
+
+
+def test_the_first_chunk_of_the_next_attempt_restarts_the_stream(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    queue.crash(job)
+    assert queue.store.chunks(job.id).chunks == (b"1", b"2")
+    again = queue.take("w2")
+    say(queue, again, b"7")
+    assert queue.store.chunks(job.id, attempt=1, seen=2) == StreamPart(2, (b"7",))
+
+
+def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -> None:
+    kept, over = queue.leased(), queue.leased(result_ttl_s=0.0)
+    for job in (kept, over):
+        say(queue, job, b"1")
+        queue.finish(job, output=OUTPUT)
+    queue.store.sweep(queue.model)
+    assert queue.store.chunks(kept.id) == StreamPart(1, (b"1",))
+    assert queue.store.chunks(over.id) == StreamPart(0)
+    queue.store.forget([kept.id])
+    assert queue.store.chunks(kept.id) == StreamPart(0)
+
+
+def test_a_job_that_shows_signs_of_life_may_run_long(queue: ModelQueue) -> None:
+    job = queue.leased()
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1, progressed=[job.id])
+        assert (beat.lost, beat.overrun) == (False, ())

@@ -1,0 +1,31 @@
+"""What items of a batch say becomes one report per job, and no more than the store can bear."""
+
+from __future__ import annotations
+
+from penstock.broker.records import ClaimedJob, Report
+from penstock.job import Payload, Priority, new_job_id
+from penstock.workers.ipc.frames import ItemReport, ItemReports
+from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.reports import Reports, Said
+
+
+def batch(size: int) -> Batch:
+    jobs = (ClaimedJob(new_job_id("m"), f"{n}:w:n", Payload(""), Priority.BULK, 0.0, 1e12, 1, 0) for n in range(size))
+    return Batch(tuple(jobs), "full", "w", "n", claimed_at=0.0)
+
+
+def test_the_latest_progress_of_each_job_is_reported_under_its_token() -> None:
+    reports, some = Reports(), batch(3)
+    reports.note(some, ItemReports(1, [ItemReport(0, 0.1, "a"), ItemReport(2, 0.1, "c")]))
+    reports.note(some, ItemReports(1, [ItemReport(2, 0.2, "d")]))
+    first, _, last = some.jobs
+    assert reports.take(5.0) == Said((Report(first.id, "0:w:n", 0.1, "a"), Report(last.id, "2:w:n", 0.2, "d")))
+    assert not reports.pending
+
+
+def test_the_store_is_left_alone_for_a_moment_after_each_report() -> None:
+    reports, some = Reports(), batch(1)
+    assert reports.due_at == float("-inf")
+    reports.note(some, ItemReports(1, [ItemReport(0, 0.1)]))
+    reports.take(5.0)
+    assert 5.0 < reports.due_at < 5.1
