@@ -54,7 +54,7 @@ FAULTS = (
     Cure(
         "F8",
         "workers/child/calls/halving.py",
-        "return self._run(values[:middle]) + self._run(values[middle:])",
+        "return self._run(values[:middle], first) + self._run(values[middle:], first + middle)",
         "return [refused.failure] * len(values)",
         fault="F8",
     ),
