@@ -164,8 +164,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
      more, trace, replay_of, replayed_as, not_before, progress, call) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
-    started_at = int(started) / 1000 if started else None
-    finished_at = int(finished) / 1000 if finished else None
+    started_at, finished_at = _moment(started), _moment(finished)
     found = Job(
         id=job,
         state=JobState(state),
@@ -190,7 +189,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         replay_of=JobId(replay_of, job.model) if replay_of else None,
         replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
         call=Call(call),
-        not_before=int(not_before) / 1000 if not_before else None,
+        not_before=_moment(not_before),
         progress=_progress(progress, epoch, JobState(state)) if progress else None,
     )
     succeeded = found.state is JobState.SUCCEEDED
@@ -296,6 +295,10 @@ def _all_attempts(past: str, token: str, state: JobState, *, started: float, fin
     if not token or (noted and noted[-1].number >= number):
         return noted
     return (*noted, Attempt(number, worker, batch, started, finished, state.public if state.final else ""))
+
+
+def _moment(text: str) -> float | None:
+    return int(text) / 1000 if text else None
 
 
 def _progress(text: str, epoch: str, state: JobState) -> JobProgress | None:
