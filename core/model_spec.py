@@ -115,7 +115,8 @@ class Variable:
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
-    `source` is `path/to/file.py[:Name]`, `package.module:Name` or a model file (`*.onnx`, `*.pt2`). `workers` is the number of
+    `source` is `path/to/file.py[:Name]`, `package.module:Name`, a model file (`*.onnx`, `*.pt2`) or the address of one
+    (`hf://`, `s3://`, `https://`), which may be code only with `trust_remote_code`. `workers` is the number of
     child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
     each takes `device_memory_bytes` there. `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
     may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
@@ -142,6 +143,7 @@ class ModelSpec:
     warm_up: bool = True
     # Lines of a requirements file, or `-r PATH` (docs/handlers.md): what must be installed for the model's code to be imported.
     requirements: tuple[str, ...] = ()
+    trust_remote_code: bool = False
     # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
     profile_every: int | None = None
 
@@ -149,13 +151,14 @@ class ModelSpec:
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
     """What the workers of a version announce once it is loaded: JSON Schemas, accepted media types, the handler's
-    description.
+    description. `source`: where a model that was fetched came from, at the revision that this version keeps.
     """
 
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     accepts: tuple[str, ...] = ("application/json",)
     description: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,17 @@ def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
 
 def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
     from penstock.cli.serve.plan import declared_model
+    from penstock.settings.remote_sources import is_remote
 
     settings, name = declared_model(model, config, task)
     wanted = version or settings.models[name].chosen_version
     found = {spec.version: spec for spec in settings.specs() if spec.name == name}
     if wanted not in found:
         raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(found)}")
+    if is_remote(found[wanted].source):
+        from penstock.cli.serve.fetching import located
+
+        return located(found[wanted], settings)
     return found[wanted]
 
 

@@ -1,4 +1,6 @@
-"""`penstock models` lists models, `show` one of them; `penstock models load|switch|unload|reset` changes one while it runs."""
+"""`penstock models` lists models, `show` one of them; `load|switch|unload|reset` change one while it runs; `fetch` brings one
+here, and `cache` lists those.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, print_table
+from penstock.cli.models.fetch import cache, fetch
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
+app.command()(fetch)
+app.command()(cache)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
@@ -49,6 +54,8 @@ def show(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = Non
         return
     print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(view)])
     for version, found in (view.get("versions") or {}).items():
+        if source := found.get("source"):
+            typer.echo(f"\nversion {version}: fetched from {source}")
         if calls := found.get("calls"):
             _print_calls(version, calls)
 

@@ -168,7 +168,9 @@ def models(settings: Settings) -> Finding:
 def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:
     """Whether the libraries that the declared model files need are installed."""
     lacking = {
-        f"{spec.name} {spec.version}": missing_extras(spec.source, spec.device, spec.runtime, installed, task=spec.task)
+        f"{spec.name} {spec.version}": missing_extras(
+            spec.source.partition("#")[0], spec.device, spec.runtime, installed, task=spec.task
+        )
         for spec in settings.specs()
     }
     missing = sorted({extra for extras in lacking.values() for extra in extras})

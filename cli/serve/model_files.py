@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.cli.serve.fetching import located_here
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.runtimes.contract import is_model_file
@@ -18,7 +19,8 @@ from penstock.workers.devices.assign import is_on_cpu
 
 def model_file_faults(settings: Settings) -> list[str]:
     """`models.faces (version 2): ...`, one per fault. Missing files are reported elsewhere."""
-    specs = [spec for spec in settings.specs() if is_model_file(spec.source) and Path(spec.source).is_file()]
+    here = [spec for spec in (located_here(spec, settings) for spec in settings.specs()) if spec is not None]
+    specs = [spec for spec in here if is_model_file(spec.source) and Path(spec.source).is_file()]
     return [
         f"models.{spec.name} (version {spec.version}): {fault}"
         for spec in specs

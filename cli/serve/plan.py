@@ -14,6 +14,7 @@ from typing import Any
 from penstock.cli.exits import StartError
 from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models, model_name
 from penstock.errors import ConfigError
+from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
 
@@ -60,7 +61,7 @@ def make_plan(
         env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
         settings = Settings.load(named.config, env)
     if need_files:
-        _check_model_files(settings, named.config)
+        check_model_files(settings, named.config)
     return ServePlan(settings, env)
 
 
@@ -77,12 +78,24 @@ def declared_model(model: str, config: Path | None, task: str | None) -> tuple[S
     return settings, name
 
 
-def _check_model_files(settings: Settings, config: Path | None) -> None:
+def check_model_files(settings: Settings, config: Path | None) -> None:
+    """Raises `ConfigError` for model files that cannot be loaded; models that were not fetched yet are left out."""
     from penstock.cli.serve.model_files import model_file_faults
 
     faults = model_file_faults(settings)
     if faults:
         raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
+
+
+def fetch_models(chosen: ServePlan) -> None:
+    """Bring models that lie elsewhere to this machine, and check them as files. Raises `FetchFailed`, `ConfigError`."""
+    if not any(is_remote(spec.source) for spec in chosen.settings.specs()):
+        return
+    from penstock.cli.serve.fetching import fetch_missing
+
+    fetch_missing(chosen.settings)
+    config = chosen.env.get("PENSTOCK_CONFIG")
+    check_model_files(chosen.settings, Path(config) if config else None)
 
 
 def need_models(settings: Settings) -> None:

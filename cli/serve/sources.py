@@ -1,4 +1,4 @@
-"""Command-line arguments as models: files, modules, `name=source`, or a penstock.toml."""
+"""Command-line arguments as models: files, modules, addresses, `name=source`, or a penstock.toml."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.job import MODEL_NAME
+from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.sources import why_absent
 
 CONFIG_NAME = "penstock.toml"
@@ -46,7 +47,14 @@ def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Pa
 
 
 def model_name(source: str) -> str:
-    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name."""
+    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name.
+
+    Raises `ConfigError` for an address that cannot be read.
+    """
+    remote = read_source(source) if is_remote(source) else None
+    if remote and not remote.name:
+        return _NOT_IN_A_NAME.sub("-", remote_name(remote)).strip("-_.")
+    source = f"{remote.file}:{remote.name}" if remote else source
     named = _OBJECT.fullmatch(source)
     if named:
         return _NEW_WORD.sub("-", named[2]).lower().strip("_")
@@ -70,7 +78,10 @@ def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
     """Add one model, or return the faults found with it."""
     named = _NAMED.fullmatch(argument)
     source = named[2] if named else argument
-    name = named[1] if named else model_name(source)
+    try:
+        name = named[1] if named else model_name(source)
+    except ConfigError as error:
+        return [error.message]
     if not MODEL_NAME.fullmatch(name):
         return [f"{argument}: {name!r} cannot be a model's name; give it one: my-model={source}"]
     if name in models:
@@ -82,6 +93,9 @@ def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
 
 def _located(source: str, folder: Path) -> tuple[str, str]:
     """The source with its file made absolute, and the fault found with it ("" for none)."""
+    if is_remote(source):
+        # What is wrong with an address is found with the other settings.
+        return source, ""
     named = _OBJECT.fullmatch(source)
     location, suffix = (named[1], f":{named[2]}") if named else (source, "")
     if "/" not in location and not Path(location).suffix:

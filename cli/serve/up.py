@@ -40,7 +40,9 @@ _SAY_AFTER_S = 5.0
 def up(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="model.py, model.py:Name, module:Name, model.onnx, name=SOURCE, or a penstock.toml."),
+        typer.Argument(
+            help="model.py, model.py:Name, module:Name, model.onnx, hf://org/name, name=SOURCE, or a penstock.toml."
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", help="The built-in task of the model files named: image-classification, ...")
@@ -76,6 +78,7 @@ def up(
     plan.need_linux()
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
+    plan.fetch_models(chosen)
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:

@@ -23,6 +23,7 @@ from penstock.model_spec import (
 from penstock.settings.environment import PlainVariable, SecretVariable, VariableName
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
+from penstock.settings.remote_sources import source_fault
 
 
 def _named(name: str) -> str:
@@ -88,6 +89,7 @@ class VersionSettings(Table):
     session: dict[str, Any] = Field(default_factory=dict)
     warm_up: bool = True
     requirements: Requirements = ()
+    trust_remote_code: bool = False
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -130,6 +132,14 @@ class ModelSettings(VersionSettings):
                 raise ValueError(f"{fault} (version {version})" if self.versions else fault)
         return self
 
+    @model_validator(mode="after")
+    def _sources_can_be_read(self) -> ModelSettings:
+        for table in self.tables().values():
+            fault = source_fault(table["source"], trust_remote_code=table["trust_remote_code"])
+            if fault:
+                raise ValueError(f"source: {fault}")
+        return self
+
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return the full table of each version; what a version leaves out comes from the fields of the model."""
         shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
@@ -148,6 +158,7 @@ class ModelSettings(VersionSettings):
 
 
 _PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
+_CODE = ("requirements", "trust_remote_code")
 
 
 def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
@@ -157,7 +168,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, "options", "env", "secrets", "task", "warm_up", "requirements")},
+        **{key: table[key] for key in ("source", *_PLACE, *_CODE, "options", "env", "secrets", "task", "warm_up")},
         profile_every=table["profile_every"] if table["profile"] else None,
     )
 

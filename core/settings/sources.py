@@ -16,9 +16,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from penstock.settings.remote_sources import is_remote
+
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "runs", "log", "models", "keys")
+SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "models", "keys")
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -28,6 +30,7 @@ _FOLDERS = (
     ("store", "files_dir"),
     ("worker", "model_dir"),
     ("worker", "profile_dir"),
+    ("models_cache", "dir"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
@@ -74,7 +77,7 @@ class Layer:
 
 
 def located_source(source: str, folder: Path) -> str:
-    """Return `source` with an absolute file path; a source that names a module (`package.module:Name`) stays unchanged."""
+    """Return `source` with an absolute file path; a module (`package.module:Name`) and an address stay unchanged."""
     location, name_part = _split(source)
     return f"{folder / Path(location).expanduser()}{name_part}" if _is_file(location) else source
 
@@ -98,7 +101,7 @@ def _file_of(path: tuple[str, ...], value: str) -> Path | None:
 
 
 def source_file(source: str) -> Path | None:
-    """Return the file that a source names; None for a module."""
+    """Return the file that a source names; None for a module, and for a model that lies elsewhere."""
     location, _ = _split(source)
     return Path(location) if _is_file(location) else None
 
@@ -132,7 +135,7 @@ def _split(source: str) -> tuple[str, str]:
 
 
 def _is_file(location: str) -> bool:
-    return "/" in location or location.lower().endswith(_MODEL_FILES)
+    return not is_remote(location) and ("/" in location or location.lower().endswith(_MODEL_FILES))
 
 
 def file_layer(config: Path | None) -> Layer:

@@ -142,6 +142,22 @@ class WorkerSettings(Table):
         return self
 
 
+class ModelsCacheSettings(Table):
+    """Where models that are fetched from elsewhere are kept: in `dir`, by default `models` in the state folder. Beyond
+    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. A place that sends
+    nothing for `stall_s` seconds is tried again.
+    """
+
+    dir: Path | None = None
+    max_gib: float = Field(default=50.0, gt=0)
+    offline: bool = False
+    stall_s: Seconds = 30.0
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.max_gib * 1024 * MIB)
+
+
 class RunsSettings(Table):
     """Runs over files. `roots`: folders in which a run that is created over HTTP may read files by path; without any, such a
     run reads uploaded files only. Uploaded files and files that a run produced are kept for `file_ttl_s`. One owner may have
@@ -171,6 +187,7 @@ class Settings(Table):
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     runs: RunsSettings = Field(default_factory=RunsSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    models_cache: ModelsCacheSettings = Field(default_factory=ModelsCacheSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -229,6 +246,10 @@ class Settings(Table):
     @property
     def profile_dir(self) -> Path:
         return self.worker.profile_dir or self.store.state_dir / "profiles"
+
+    @property
+    def models_dir(self) -> Path:
+        return self.models_cache.dir or self.store.state_dir / "models"
 
     def access_keys(self) -> list[Key]:
         return [table.key() for table in self.keys]

@@ -62,6 +62,8 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
             "input_schema": version.info.input_schema,
             "output_schema": version.info.output_schema,
         }
+        if version.info.source:
+            view["source"] = version.info.source
     return view
 
 

@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, handler: str = f"{FAULTY}:Faulty", *, batch: int = 4, **limits: Any) -> None:
         spec = ModelSpec("m", handler, policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
         self.selector = DefaultSelector()
-        self.child = ChildSupervisor(spec, Pin((), 1), self.selector, max_batch_size=batch)
+        self.child = ChildSupervisor(spec, Pin((), 1), self.selector, lambda spec: (spec, ""), max_batch_size=batch)
         self.events: list[Event] = []
         self.await_true(lambda: self.child.is_taking)
 

@@ -16,6 +16,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
+from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.profiling import Profiler
@@ -62,6 +63,7 @@ class Roster:
         self._observers = observers
         self._on_change = on_change
         self._url = settings.store.url
+        self._locate = self._locator()
         self._running: list[RunningSlot] = []
         # Removed slots whose batches have not ended; their leases must stand until then.
         self._leaving: list[RunningSlot] = []
@@ -162,6 +164,28 @@ class Roster:
         self._running.remove(leaver)
         leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
 
+    def _locator(self) -> Callable[[ModelSpec], tuple[ModelSpec, str] | None]:
+        """What finds a model's files. A worker whose models all lie here loads nothing of fetching."""
+        if not any(is_remote(spec.source) for spec in self._versions.specs):
+            return lambda spec: (spec, "")
+        from penstock.workers.fetch.cache import CacheLimits
+        from penstock.workers.fetch.fetches import ModelFetches
+
+        cache = self._settings.models_cache
+        limits = CacheLimits(cache.max_bytes, cache.stall_s, cache.offline)
+        return ModelFetches(self._settings.models_dir, limits, self._kept_source).locate
+
+    def _kept_source(self, spec: ModelSpec) -> str:
+        """Where this version came from when it was first loaded, by any worker. Raises `StoreUnavailable`."""
+        # D76: asked once per fetch, which takes seconds and has a thread of its own.
+        store = RedisStore(self._url, name=f"penstock-fetch-{os.getpid()}")
+        try:
+            known = next((info for info in store.models() if info.name == spec.name), None)
+        finally:
+            store.close()
+        version = known.versions.get(spec.version) if known else None
+        return version.source if version else ""
+
     def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
@@ -171,6 +195,7 @@ class Roster:
             lease_s=self._settings.worker.lease_s,
             inline_output_bytes=self._settings.store.inline_output_bytes,
             info=self._versions.info,
+            locate=self._locate,
             declared_policy=self._versions.declared_policy(spec),
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from penstock.settings.remote_sources import is_remote
 from penstock.settings.sources import source_file
 from penstock.workers.slot.slot import Slot
 
@@ -52,7 +53,9 @@ class SourceWatch:
 
 
 def look(source: str) -> Seen:
-    """The files of a source, as they are now."""
+    """The files of a source, as they are now; none of one that lies elsewhere, because a version keeps its revision."""
+    if is_remote(source):
+        return {}
     file = source_file(source) or module_file(source.partition(":")[0])
     return {} if file is None else {path: print_ for path in _files(file) if (print_ := _print(path)) is not None}
 

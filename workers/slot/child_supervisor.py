@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 import msgspec
 import structlog
 
-from penstock.errors import ConfigError, InternalError
+from penstock.errors import InternalError, PenstockError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, ItemReports, LoadFailed, Ready, ShardDone
@@ -29,6 +30,9 @@ HANDLER_SAID = "handler_said"
 STOP_WITHIN_S = 2.0
 _LEAVES_WITHIN_S = 0.2
 _LINE_CHARS = 256
+# How often a slot looks whether its model has been fetched.
+_FETCHING_LOOK_S = 0.2
+Locate = Callable[[ModelSpec], tuple[ModelSpec, str] | None]
 
 
 class ChildSupervisor:
@@ -37,8 +41,9 @@ class ChildSupervisor:
     `in_flight`: the batches that the child has; empty between two children. Each child has an object of its own.
     """
 
-    def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, *, max_batch_size: int) -> None:
+    def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int) -> None:
         self._spec = spec
+        self._locate = locate
         self._pin = pin
         self._selector = selector
         self._max_batch_size = max_batch_size
@@ -56,6 +61,8 @@ class ChildSupervisor:
         self.error = ""
         self.load_s = 0.0
         self.provider = ""
+        # Where a model that was fetched came from.
+        self.source = ""
 
     # The child's life.
 
@@ -111,11 +118,16 @@ class ChildSupervisor:
 
     def _start(self, now: float) -> list[Event]:
         try:
-            self._child = child = ChildProcess(self._spec, self._pin, max_batch_size=self._max_batch_size)
-        except ConfigError as error:
-            # What is missing may come: a file may be mounted later.
+            located = self._locate(self._spec)
+            if located is None:
+                self._start_at = now + _FETCHING_LOOK_S
+                return []
+            spec, self.source = located
+            self._child = child = ChildProcess(spec, self._pin, max_batch_size=self._max_batch_size)
+        except PenstockError as error:
+            # What is missing may come: a file may be mounted later, a network may be back.
             self._start_at = now + self.restarts.on_failure()
-            return [self._on_unloadable(error.message)]
+            return [self._on_unloadable(f"{error.message}. {error.hint}" if error.hint else error.message)]
         self.in_flight = child.in_flight
         self._recycling = Recycling(self._spec.limits)
         self._is_hung, self._fault, self._why = False, None, ""

@@ -48,7 +48,7 @@ class Slot:
         self._selector = DefaultSelector()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
-        self._child_supervisor = ChildSupervisor(spec, pin, self._selector, max_batch_size=limit)
+        self._child_supervisor = ChildSupervisor(spec, pin, self._selector, context.locate, max_batch_size=limit)
         self._latency = Latency()
         self._claims = Claims(
             spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
@@ -249,7 +249,8 @@ class Slot:
         if ready.warm_origin is WarmOrigin.SAMPLE:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
-        self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description)
+        source = self._child_supervisor.source
+        self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description, source)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         declared = self._context.declared_policy
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}

@@ -1,0 +1,87 @@
+"""`penstock models fetch` brings models from where they lie into this machine's cache; `penstock models cache` lists it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.display import print_faint, print_json, print_table
+from penstock.cli.options import ConfigOption, JsonOption, StateDirOption
+from penstock.cli.serve import plan
+from penstock.errors import ConfigError
+from penstock.words import size
+
+if TYPE_CHECKING:
+    from penstock.settings.tables import Settings
+
+SourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SOURCE...", help="hf://..., s3://... or https://...#sha256=... Default: those of penstock.toml."),
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Also fetch a file that runs code when it is loaded; its revision is fixed.")
+]
+PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what no process uses.")]
+
+
+def fetch(
+    sources: SourcesArgument = None,
+    trust_remote_code: TrustOption = False,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch models ahead of a start, for example while an image is built. What is here already is not fetched again.
+
+    penstock models fetch hf://org/name     penstock models fetch
+    """
+    # Imported here: the other commands of this group need neither settings nor an HTTP client of this kind.
+    from penstock.cli.serve.fetching import fetch_model
+    from penstock.settings.remote_sources import is_remote, read_source
+
+    settings = _settings(config, state_dir)
+    wanted = dict.fromkeys(sources or [], trust_remote_code)
+    if not sources:
+        wanted = {spec.source: spec.trust_remote_code for spec in settings.specs() if is_remote(spec.source)}
+    if not wanted:
+        raise ConfigError(
+            "no model here lies elsewhere, so there is nothing to fetch", hint="name one: penstock models fetch SOURCE"
+        )
+    for source in wanted:
+        # All of them before the first is fetched, which may take long.
+        read_source(source)
+    for source, is_trusted in wanted.items():
+        found = fetch_model(settings, source, trust_remote_code=is_trusted)
+        found.lock.close()
+        if as_json:
+            print_json({"source": source, "resolved": found.source, "path": found.path, "bytes": found.size_bytes})
+        else:
+            typer.echo(f"{found.source}  {size(found.size_bytes)}  {found.path}")
+
+
+def cache(
+    prune: PruneOption = False, config: ConfigOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
+) -> None:
+    """List the models that were fetched to this machine, or delete those that no process uses."""
+    from penstock.cli.serve.fetching import model_cache
+
+    settings = _settings(config, state_dir)
+    here = model_cache(settings)
+    entries = here.prune() if prune else here.entries.all()
+    if as_json:
+        for entry in entries:
+            print_json({"source": entry.source, "path": str(entry.path), "bytes": entry.size_bytes, "whole": entry.is_whole})
+        return
+    used = sum(entry.size_bytes for entry in entries)
+    if entries:
+        rows = [(entry.source, size(entry.size_bytes), "yes" if entry.is_whole else "in part") for entry in entries]
+        print_table(("SOURCE", "SIZE", "HERE"), rows)
+    limit = size(settings.models_cache.max_bytes)
+    print_faint(f"deleted {size(used)}" if prune else f"{size(used)} of at most {limit}, in {settings.models_dir}")
+
+
+def _settings(config: Path | None, state_dir: Path | None) -> Settings:
+    flags = {"store.state_dir": state_dir.absolute() if state_dir else None}
+    return plan.make_plan([], config=config, flags=flags).settings

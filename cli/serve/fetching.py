@@ -1,0 +1,90 @@
+"""Fetches models from where they lie into this machine's cache, with a bar on a terminal and lines elsewhere.
+
+A module of its own because it loads an HTTP client and the handlers' package, which only commands with such models need.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.cli.display import is_colored, print_faint
+from penstock.model_spec import ModelSpec
+from penstock.settings.remote_sources import is_remote
+from penstock.settings.tables import Settings
+from penstock.words import size
+from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
+
+_LINE_EVERY_S = 2.0
+
+
+def model_cache(settings: Settings) -> ModelCache:
+    limits = settings.models_cache
+    return ModelCache(settings.models_dir, CacheLimits(limits.max_bytes, limits.stall_s, limits.offline))
+
+
+def fetch_model(settings: Settings, source: str, *, trust_remote_code: bool) -> FetchedModel:
+    """The newest of this source, as far as its revision allows. Raises `ConfigError` or `FetchFailed`."""
+    with _progress(source) as on_progress:
+        return model_cache(settings).fetch(source, trust_remote_code=trust_remote_code, on_progress=on_progress)
+
+
+def fetch_missing(settings: Settings) -> None:
+    """Fetch what the declared models lack here. What is here stays as it is: the worker knows which revision a version keeps."""
+    for spec in settings.specs():
+        if is_remote(spec.source):
+            located(spec, settings)
+
+
+def located(spec: ModelSpec, settings: Settings) -> ModelSpec:
+    """The spec with a source on this machine; fetches it if it is not here."""
+    if not is_remote(spec.source):
+        return spec
+    found = model_cache(settings).local(spec.source)
+    found = found or fetch_model(settings, spec.source, trust_remote_code=spec.trust_remote_code)
+    found.lock.close()
+    return replace(spec, source=found.path)
+
+
+def located_here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:
+    """The spec with a source on this machine; None for a model that has not been fetched yet."""
+    if not is_remote(spec.source):
+        return spec
+    found = model_cache(settings).local(spec.source)
+    if found is None:
+        return None
+    found.lock.close()
+    return replace(spec, source=found.path)
+
+
+@contextmanager
+def _progress(source: str) -> Iterator[Callable[[int, int], None]]:
+    name = source.partition("?")[0].partition("#")[0]
+    if not is_colored(sys.stderr):
+        yield _Lines(name)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"fetching {name}", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+class _Lines:
+    """At most one line every two seconds, and none for what takes less."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._last = name, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._last + _LINE_EVERY_S:
+            return
+        self._last = now
+        what = f"{size(done)} of {size(total)}" if total else "another process fetches it"
+        print_faint(f"fetching {self._name}: {what}")

@@ -1,0 +1,235 @@
+"""The models' cache of this machine: a source becomes the path of a file here, fetched once however many processes want it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from penstock.errors import ConfigError, is_disk_full
+from penstock.settings.remote_sources import RemoteSource, pinned, read_source
+from penstock.words import size
+from penstock.workers.fetch.choice import model_file, wanted
+from penstock.workers.fetch.download import FULL_HINT, download, patiently
+from penstock.workers.fetch.entries import Entries, Entry, Lock, entry_name, to_delete
+from penstock.workers.fetch.origin import DiskFull, FetchFailed, Listing, Origin, OriginAway, RemoteFile
+
+_LOOK_EVERY_S = 0.1
+# Making room looks at the whole cache, so one process at a time does it.
+_ROOM = "room"
+_LIMIT_HINT = "raise models_cache.max_gib, or free some of it with `penstock models cache --prune`"
+_OFFLINE_HINT = "fetch it ahead with `penstock models fetch`, or set models_cache.offline = false"
+# Called with the bytes that are here and all that are to come: (0, 0) while another process fetches the model.
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """`stall_s`: how long a place may send nothing. `is_offline`: ask no network, and take what is here."""
+
+    max_bytes: int
+    stall_s: float = 30.0
+    is_offline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """`path`: the model's file here, with `:Name` if the source names one. `source`: the source at its fixed revision.
+
+    The entry stays in the cache while `lock` is held.
+    """
+
+    path: str
+    source: str
+    size_bytes: int
+    lock: Lock
+
+
+class ModelCache:
+    """Safe to use from several threads and processes at once. `environment` holds endpoints and tokens."""
+
+    def __init__(self, folder: Path, limits: CacheLimits, environment: Mapping[str, str] | None = None) -> None:
+        self.entries = Entries(folder)
+        self._folder = folder
+        self._limits = limits
+        self._environment = os.environ if environment is None else environment
+
+    def fetch(
+        self, text: str, *, kept: str = "", trust_remote_code: bool = False, on_progress: OnProgress | None = None
+    ) -> FetchedModel:
+        """The model of this source, here. `kept`: the resolved source that a version had before, which it keeps.
+
+        Raises `ConfigError` for a source that cannot be read, `FetchFailed` for one that cannot be had.
+        """
+        source = pinned(read_source(text), kept)
+        if source.is_fixed or self._limits.is_offline:
+            found = self._remembered(source)
+            if found:
+                return found
+        if self._limits.is_offline:
+            what = f"{source} is not in the models' cache {self._folder}, and models_cache.offline is set"
+            raise FetchFailed(what, hint=_OFFLINE_HINT)
+        with open_origin(source.scheme, stall_s=self._limits.stall_s, environment=self._environment) as origin:
+            try:
+                listing = patiently(lambda: origin.look(source))
+                return self._fetched(origin, source, listing, trust_remote_code, on_progress or _unseen)
+            except OriginAway as error:
+                found = self._remembered(source)
+                if found:
+                    return found
+                raise FetchFailed(
+                    f"{error}; and the models' cache has nothing of it", hint="check the network and the source"
+                ) from error
+
+    def local(self, text: str, *, kept: str = "") -> FetchedModel | None:
+        """What is here of this source, without asking a network."""
+        return self._remembered(pinned(read_source(text), kept))
+
+    def _remembered(self, source: RemoteSource) -> FetchedModel | None:
+        entry = self.entries.remembered(_key(source))
+        return self._in_use(entry, source) if entry else None
+
+    def _in_use(self, entry: Entry, source: RemoteSource) -> FetchedModel | None:
+        """None if the entry is being deleted."""
+        lock = self.entries.lock(entry.name, shared=True)
+        if lock is None:
+            return None
+        if self.entries.whole(entry.name) is None:
+            lock.close()
+            return None
+        self.entries.touch(entry)
+        name = f":{source.name}" if source.name else ""
+        return FetchedModel(f"{entry.path}{name}", entry.source, entry.size_bytes, lock)
+
+    def _fetched(
+        self, origin: Origin, source: RemoteSource, listing: Listing, trust_remote_code: bool, on_progress: OnProgress
+    ) -> FetchedModel:
+        model = model_file(source, listing.files, trust_remote_code=trust_remote_code)
+        exact = replace(source, revision=listing.revision, file=model, name="")
+        files = [_with_sum(file, source, model) for file in wanted(listing.files, model)]
+        name = entry_name(str(exact))
+        while True:
+            entry = self.entries.whole(name)
+            found = self._in_use(entry, source) if entry else None
+            if entry and found:
+                # Under its fixed revision too: that is what a later start asks for, maybe without a network.
+                for key in (_key(source), entry.source):
+                    self.entries.remember(key, entry)
+                return found
+            with self.entries.exclusive(name) as is_ours:
+                if is_ours and self.entries.whole(name) is None:
+                    self._fill(name, origin, exact, files, on_progress)
+            if not is_ours:
+                on_progress(0, 0)
+                time.sleep(_LOOK_EVERY_S)
+
+    def _fill(
+        self, name: str, origin: Origin, source: RemoteSource, files: Sequence[RemoteFile], on_progress: OnProgress
+    ) -> None:
+        sized = [_sized(origin, source, file) for file in files]
+        total = sum(file.size_bytes or 0 for file in sized)
+        try:
+            entry = self._with_room(name, source, total)
+            done = 0
+            for file in sized:
+                download(origin, source, file, entry.files / file.path, partial(_add, on_progress, done, total))
+                done += file.size_bytes or 0
+            self.entries.complete(entry)
+        except (DiskFull, OSError) as error:
+            if not isinstance(error, DiskFull) and not is_disk_full(error):
+                raise
+            # A part that is left would take the room of others, and this model does not fit anyway.
+            self.entries.drop_partial(name)
+            if isinstance(error, DiskFull):
+                raise
+            raise DiskFull(f"{source}: the disk of the models' cache is full", hint=FULL_HINT) from error
+
+    def _with_room(self, name: str, source: RemoteSource, size_bytes: int) -> Entry:
+        """The partial entry, which counts as large as it will be, after others have gone for it."""
+        limit = self._limits.max_bytes
+        if size_bytes > limit:
+            raise DiskFull(f"{source} has {size(size_bytes)}, and the models' cache may have {size(limit)}", hint=_LIMIT_HINT)
+        while True:
+            with self.entries.exclusive(_ROOM) as is_ours:
+                if is_ours:
+                    self._make_room(name, source, size_bytes)
+                    entry = self.entries.begin(name, str(source), source.file, size_bytes)
+                    self._check_disk(source, entry)
+                    return entry
+            time.sleep(_LOOK_EVERY_S)
+
+    def _make_room(self, name: str, source: RemoteSource, size_bytes: int) -> None:
+        for entry in to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
+            if not to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
+                return
+            with self.entries.exclusive(entry.name) as is_free:
+                if is_free:
+                    self.entries.delete(entry)
+        if to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
+            what = f"{source} needs {size(size_bytes)}, and what is in use of the models' cache leaves less"
+            raise DiskFull(f"{what} of its {size(self._limits.max_bytes)}", hint=_LIMIT_HINT)
+
+    def _check_disk(self, source: RemoteSource, entry: Entry) -> None:
+        here = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
+        free = shutil.disk_usage(entry.folder).free
+        if entry.size_bytes - here > free:
+            what = f"{source} needs {size(entry.size_bytes - here)} more, and the disk of {self._folder} has {size(free)} free"
+            raise DiskFull(what, hint=FULL_HINT)
+
+    def prune(self) -> list[Entry]:
+        """Delete whatever no process uses or fetches; returns what went."""
+        gone = []
+        for entry in self.entries.all():
+            with self.entries.exclusive(entry.name) as is_free:
+                if is_free:
+                    self.entries.delete(entry)
+                    gone.append(entry)
+        return gone
+
+
+@contextmanager
+def open_origin(scheme: str, *, stall_s: float, environment: Mapping[str, str]) -> Iterator[Origin]:
+    """The place of this scheme. Its library is loaded here, so that nobody else pays for it. Raises `ConfigError`."""
+    if scheme == "s3":
+        try:
+            from penstock.workers.fetch.objects import ObjectOrigin
+        except ImportError as missing:
+            hint = "pip install 'penstock[objectstore]'"
+            raise ConfigError(f"a source begins with s3://, and obstore is not there: {missing}", hint=hint) from missing
+        yield ObjectOrigin()
+        return
+    from penstock.workers.fetch.hub import HubOrigin
+    from penstock.workers.fetch.web import UrlOrigin, Web
+
+    with closing(Web(stall_s=stall_s)) as web:
+        yield HubOrigin(web, environment) if scheme == "hf" else UrlOrigin(web)
+
+
+def _sized(origin: Origin, source: RemoteSource, file: RemoteFile) -> RemoteFile:
+    if file.size_bytes is not None:
+        return file
+    return replace(file, size_bytes=patiently(lambda: origin.size_of(source, file)))
+
+
+def _with_sum(file: RemoteFile, source: RemoteSource, model: str) -> RemoteFile:
+    """The sum that the source names stands over what the place says."""
+    if source.sha256 and file.path == model:
+        return replace(file, sum_kind="sha256", sum=source.sha256)
+    return file
+
+
+def _key(source: RemoteSource) -> str:
+    return str(replace(source, name=""))
+
+
+def _add(on_progress: OnProgress, before: int, total: int, here: int) -> None:
+    on_progress(before + here, total)
+
+
+def _unseen(done: int, total: int) -> None:
+    """Progress that nobody looks at."""

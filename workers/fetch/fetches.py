@@ -1,0 +1,105 @@
+"""The models that one worker fetches: each source in a thread of its own, so that no slot waits and others serve meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from penstock.errors import PenstockError
+from penstock.model_spec import ModelSpec
+from penstock.settings.remote_sources import is_remote
+from penstock.words import size
+from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
+
+log = structlog.get_logger(__name__)
+MODEL_FETCHING = "model_fetching"
+MODEL_FETCHED = "model_fetched"
+MODEL_NOT_FETCHED = "model_not_fetched"
+
+_SAY_EVERY_S = 5.0
+# What `SlotContext.fetch` does: the spec with a source on this machine and the resolved source, or None while it is fetched.
+Located = tuple[ModelSpec, str]
+Key = tuple[str, str]
+
+
+class ModelFetches:
+    """`kept` asks the store for the source that a version was first loaded from, anywhere; empty if it was never loaded.
+
+    Any slot's thread may call `locate`. What was fetched stays in the cache while this process lives.
+    """
+
+    def __init__(self, folder: Path, limits: CacheLimits, kept: Callable[[ModelSpec], str]) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._kept = kept
+        self._guard = threading.Lock()
+        self._running: dict[Key, _Fetch] = {}
+
+    def locate(self, spec: ModelSpec) -> Located | None:
+        """Raises `PenstockError` once for each attempt that failed; the next call begins another."""
+        if not is_remote(spec.source):
+            return spec, ""
+        key = (spec.name, spec.version)
+        with self._guard:
+            fetch = self._running.get(key)
+            if fetch is None:
+                fetch = self._running[key] = _Fetch(spec, ModelCache(self._folder, self._limits), self._kept)
+                fetch.start()
+                return None
+            if fetch.error is not None:
+                del self._running[key]
+                raise fetch.error
+        return None if fetch.found is None else (replace(spec, source=fetch.found.path), fetch.found.source)
+
+
+class _Fetch(threading.Thread):
+    """One attempt. `found` or `error` is set at its end. A daemon: a worker that ends does not wait, and what came is kept."""
+
+    def __init__(self, spec: ModelSpec, cache: ModelCache, kept: Callable[[ModelSpec], str]) -> None:
+        super().__init__(name=f"fetch-{spec.name}", daemon=True)
+        self._spec = spec
+        self._cache = cache
+        self._kept = kept
+        self._progress = _Progress(spec)
+        self.found: FetchedModel | None = None
+        self.error: PenstockError | None = None
+
+    def run(self) -> None:
+        spec = self._spec
+        began = time.monotonic()
+        try:
+            found = self._cache.fetch(
+                spec.source, kept=self._kept(spec), trust_remote_code=spec.trust_remote_code, on_progress=self._progress
+            )
+        except PenstockError as error:
+            self.error = error
+        except Exception as error:
+            log.exception(MODEL_NOT_FETCHED, model=spec.name)
+            self.error = PenstockError(f"{spec.name} could not be fetched: {type(error).__name__}: {error}")
+        else:
+            took_s = round(time.monotonic() - began, 3)
+            log.info(
+                MODEL_FETCHED, model=spec.name, version=spec.version, source=found.source, bytes=found.size_bytes, s=took_s
+            )
+            self.found = found
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A log line every few seconds."""
+
+    spec: ModelSpec
+    said_at: float = float("-inf")
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self.said_at + _SAY_EVERY_S:
+            return
+        self.said_at = now
+        what = f"{size(done)} of {size(total)}" if total else "another process fetches it"
+        log.info(MODEL_FETCHING, model=self.spec.name, version=self.spec.version, progress=what)

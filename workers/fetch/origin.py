@@ -1,0 +1,65 @@
+"""What a place of models is asked: which files it has at which revision, and the bytes of one file from some byte on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.errors import HandlerLoadError
+from penstock.settings.remote_sources import RemoteSource
+
+
+class OriginAway(Exception):
+    """The place did not answer, or broke off; trying again may help."""
+
+
+class FetchFailed(HandlerLoadError):
+    """The model cannot be had from its source as things are; the message says what is missing and what to do."""
+
+
+class DiskFull(FetchFailed):
+    """The disk of the cache has no room for the model, or the cache may not grow that far."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file by its path within the source. `size_bytes` None: the place has to be asked. `sum_kind` is sha256, git (the id of
+    its blob in git) or, where the place keeps no sum, empty. `tag`: what must not change while the file is being read.
+    """
+
+    path: str
+    size_bytes: int | None = None
+    sum_kind: str = ""
+    sum: str = ""
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a source at one `revision`, which means the same bytes for ever."""
+
+    revision: str
+    files: tuple[RemoteFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The bytes of a file from `start` on, which is 0 where the place cannot begin in the middle."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+class Origin(Protocol):
+    """Any call raises `FetchFailed` for what trying again does not help, else `OriginAway`."""
+
+    def look(self, source: RemoteSource) -> Listing:
+        """Which files there are now, or at the source's revision."""
+
+    def size_of(self, source: RemoteSource, file: RemoteFile) -> int:
+        """The size of one file in bytes."""
+
+    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> AbstractContextManager[Part]:
+        """The file's bytes from `start` on, if the place can; else from its beginning."""
