@@ -33,7 +33,7 @@ def fetch_model(settings: Settings, source: str, *, trust_remote_code: bool) -> 
 
 
 def fetch_missing(settings: Settings) -> None:
-    """Fetch what the declared models lack here. What is here stays as it is: the worker knows which revision a version keeps."""
+    """Fetch what the declared models lack here. What is here stays: the worker knows which revision a version keeps."""
     for spec in settings.specs():
         if is_remote(spec.source):
             located(spec, settings)

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.cli.serve.fetching import located_here
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
+from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import is_on_cpu
 
 
 def model_file_faults(settings: Settings) -> list[str]:
     """`models.faces (version 2): ...`, one per fault. Missing files are reported elsewhere."""
-    here = [spec for spec in (located_here(spec, settings) for spec in settings.specs()) if spec is not None]
+    here = [spec for spec in (_here(spec, settings) for spec in settings.specs()) if spec is not None]
     specs = [spec for spec in here if is_model_file(spec.source) and Path(spec.source).is_file()]
     return [
         f"models.{spec.name} (version {spec.version}): {fault}"
         for spec in specs
         for fault in file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
     ]
+
+
+def _here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:
+    if not is_remote(spec.source):
+        return spec
+    from penstock.cli.serve.fetching import located_here
+
+    return located_here(spec, settings)
 
 
 def _context(spec: ModelSpec, settings: Settings) -> Context:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models, model_name
+from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models, named_source
 from penstock.errors import ConfigError
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
@@ -73,9 +73,7 @@ def declared_model(model: str, config: Path | None, task: str | None) -> tuple[S
         if model in settings.models:
             return settings, model
     settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
-    source = model.partition("=")[2] or model
-    name = model.partition("=")[0] if "=" in model else model_name(source)
-    return settings, name
+    return settings, named_source(model)[0]
 
 
 def check_model_files(settings: Settings, config: Path | None) -> None:

@@ -46,6 +46,12 @@ def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Pa
     return DeclaredModels(chosen, models)
 
 
+def named_source(argument: str) -> tuple[str, str]:
+    """Name and source of a model on the command line. Raises `ConfigError` for an address that cannot be read."""
+    named = _NAMED.fullmatch(argument)
+    return (named[1], named[2]) if named else (model_name(argument), argument)
+
+
 def model_name(source: str) -> str:
     """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name.
 
@@ -76,10 +82,8 @@ def _is_config(argument: str, folder: Path) -> bool:
 
 def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
     """Add one model, or return the faults found with it."""
-    named = _NAMED.fullmatch(argument)
-    source = named[2] if named else argument
     try:
-        name = named[1] if named else model_name(source)
+        name, source = named_source(argument)
     except ConfigError as error:
         return [error.message]
     if not MODEL_NAME.fullmatch(name):

@@ -3,8 +3,6 @@
 Pure: nothing here asks a network. Faults are sentences that say what to write instead.
 """
 
-# D76: docs/design/runtimes.md
-
 from __future__ import annotations
 
 import re

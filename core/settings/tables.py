@@ -144,8 +144,8 @@ class WorkerSettings(Table):
 
 class ModelsCacheSettings(Table):
     """Where models that are fetched from elsewhere are kept: in `dir`, by default `models` in the state folder. Beyond
-    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. A place that sends
-    nothing for `stall_s` seconds is tried again.
+    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. A place that
+    sends nothing for `stall_s` seconds is tried again.
     """
 
     dir: Path | None = None

@@ -17,7 +17,8 @@ from obstore.store import from_url
 from penstock.settings.remote_sources import RemoteSource
 from penstock.workers.fetch.origin import FetchFailed, Listing, OriginAway, Part, RemoteFile
 
-_CHUNK_BYTES = 1 << 20
+# What is gathered into larger chunks is lost where the connection breaks.
+_CHUNK_BYTES = 1 << 16
 _FAULT_CHARS = 300
 _SILENCE = "9s"
 _RETRIES = {
@@ -87,6 +88,8 @@ def _faults(source: RemoteSource) -> Iterator[None]:
     except PreconditionError as error:
         raise OriginAway(f"{source} changed while it was read") from error
     except (BaseError, OSError) as error:
+        if "NoSuchBucket" in str(error):
+            raise FetchFailed(f"{source} does not exist: there is no such bucket", hint=_HINT) from error
         # Cut at a question mark, because signed addresses hold credentials behind it.
         said = re.sub(r"\?\S*", "", str(error).partition("\n")[0])
         raise OriginAway(f"{source}: {said[:_FAULT_CHARS]}") from error

@@ -13,7 +13,6 @@ from penstock.settings.keys import is_loopback
 from penstock.settings.remote_sources import RemoteSource
 from penstock.workers.fetch.origin import FetchFailed, Listing, OriginAway, Part, RemoteFile
 
-_CHUNK_BYTES = 1 << 20
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d+)-\d*/(\d+)")
 
@@ -57,7 +56,8 @@ class Web:
 
     def _chunks(self, answer: httpx2.Response, what: str) -> Iterator[bytes]:
         with self._faults(what):
-            yield from answer.iter_raw(_CHUNK_BYTES)
+            # As they come: what is gathered into larger chunks is lost where the connection breaks.
+            yield from answer.iter_raw()
 
     @contextmanager
     def _stream(self, url: str, headers: Mapping[str, str], *, what: str) -> Iterator[httpx2.Response]:
