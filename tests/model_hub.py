@@ -113,7 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         hub, path = self.hub, unquote(urlsplit(self.path).path)
-        if self.name == "hub" and hub.token and self.headers.get("authorization") != f"Bearer {hub.token}":
+        is_open = self.name == "large" or path in hub.plain or not hub.token
+        if not is_open and self.headers.get("authorization") != f"Bearer {hub.token}":
             return self._send(401, b"who are you?", with_body=with_body)
         if self.name == "large" or path in hub.plain:
             return self._file(hub.plain.get(path) or self._large(path), {}, with_body=with_body)

@@ -225,6 +225,23 @@ ATTACKS = (
         ("tests/integration/test_worker_environment.py::test_the_child_has_its_variables_and_nobody_else_sees_a_secret",),
     ),
     Cure(
+        "A42",
+        "workers/fetch/choice.py",
+        "if not is_safe_path(file.path)]",
+        "if False]",
+        ("tests/unit/workers/fetch/test_choice.py::test_a_listing_that_names_a_path_outside_is_refused_whole",),
+    ),
+    Cure(
+        "A43",
+        "core/settings/remote_sources.py",
+        'self.place.partition("?")[0]',
+        "self.place",
+        (
+            "tests/unit/core/settings/test_remote_sources.py::"
+            "test_the_query_of_an_address_is_never_shown_because_it_may_hold_a_key",
+        ),
+    ),
+    Cure(
         "F33",
         "gateway/asgi/wire.py",
         "while taken <= limit:",
