@@ -237,8 +237,7 @@ ATTACKS = (
         'self.place.partition("?")[0]',
         "self.place",
         (
-            "tests/unit/core/settings/test_remote_sources.py::"
-            "test_the_query_of_an_address_is_never_shown_because_it_may_hold_a_key",
+            "tests/unit/core/settings/test_remote_sources.py::test_the_query_of_an_address_is_never_shown_because_it_may_hold_a_key",
         ),
     ),
     Cure(
