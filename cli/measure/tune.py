@@ -17,6 +17,7 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.options import ConfigOption, JsonOption
+from penstock.cli.serve.fetching import located
 from penstock.cli.serve.plan import declared_model
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
@@ -112,9 +113,11 @@ def tune(
         check_writable(path)
     settings, name = declared_model(model, config, task)
     subject = subject_of(settings, name)
+    spec = located(subject.spec, settings)
     question = TuneQuestion(
-        spec=subject.spec,
-        table=subject.table,
+        spec=spec,
+        # The processes that are measured load the file here; what is written into the settings keeps the address.
+        table=subject.table if spec is subject.spec else {**subject.table, "source": spec.source},
         goal=goal,
         machine=discover(),
         named=named_dimensions(space or [], sweep),

@@ -38,7 +38,9 @@ LAYERS = (
     (
         Folder("gateway", "HTTP in, HTTP out", ("dashboard", "openai", "runs", "jobs", "telemetry", "models", "auth", "asgi")),
         Folder(
-            "workers", "claim, batch, run", ("bootstep", "fleet", "telemetry", "slot", "child", "child/calls", "ipc", "devices")
+            "workers",
+            "claim, batch, run",
+            ("bootstep", "fleet", "telemetry", "slot", "child", "child/calls", "ipc", "devices", "fetch"),
         ),
         Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
     ),

@@ -403,7 +403,7 @@ def test_a_full_disk_fails_in_words_and_leaves_nothing_behind(
 def test_a_disk_without_room_is_known_before_a_byte_is_fetched(
     hub: Hub, cache: ModelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
     with pytest.raises(DiskFull, match=r"needs 2\.86 MiB more, and the disk of .* has 10 B free"):
         cache.fetch(plain(hub))
     assert left(tmp_path) == []

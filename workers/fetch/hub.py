@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.settings.remote_sources import RemoteSource
-from penstock.workers.fetch.origin import FetchFailed, Listing, Part, RemoteFile
+from penstock.workers.fetch.origin import FetchFailed, FileBytes, Listing, RemoteFile
 from penstock.workers.fetch.web import Web
 
 ENDPOINT_VARIABLE, TOKEN_VARIABLE = "HF_ENDPOINT", "HF_TOKEN"
@@ -43,7 +43,7 @@ class HubOrigin:
         return self._web.size_of(self._url(source, file), self._headers, what=f"{source} ({file.path})")
 
     @contextmanager
-    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[Part]:
+    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[FileBytes]:
         with self._web.read(self._url(source, file), self._headers, start, what=f"{source} ({file.path})") as part:
             yield part
 

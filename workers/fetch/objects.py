@@ -15,7 +15,7 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import from_url
 
 from penstock.settings.remote_sources import RemoteSource
-from penstock.workers.fetch.origin import FetchFailed, Listing, OriginAway, Part, RemoteFile
+from penstock.workers.fetch.origin import FetchFailed, FileBytes, Listing, OriginAway, RemoteFile
 
 # What is gathered into larger chunks is lost where the connection breaks.
 _CHUNK_BYTES = 1 << 16
@@ -58,13 +58,13 @@ class ObjectOrigin:
             return int(obstore.head(self._store(source), file.path)["size"])
 
     @contextmanager
-    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[Part]:
+    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[FileBytes]:
         options: Any = {"if_match": file.tag} if file.tag else {}
         if start:
             options["range"] = {"offset": start}
         with _faults(source):
             found = obstore.get(self._store(source), file.path, options=options)
-            yield Part(found.range[0], (bytes(chunk) for chunk in found.stream(_CHUNK_BYTES)))
+            yield FileBytes(found.range[0], (bytes(chunk) for chunk in found.stream(_CHUNK_BYTES)))
 
     def _entries(self, source: RemoteSource) -> list[Any]:
         """All objects below a folder; beside a single object only those of its own folder."""

@@ -45,7 +45,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileBytes:
     """The bytes of a file from `start` on, which is 0 where the place cannot begin in the middle."""
 
     start: int
@@ -61,5 +61,5 @@ class Origin(Protocol):
     def size_of(self, source: RemoteSource, file: RemoteFile) -> int:
         """The size of one file in bytes."""
 
-    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> AbstractContextManager[Part]:
+    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> AbstractContextManager[FileBytes]:
         """The file's bytes from `start` on, if the place can; else from its beginning."""

@@ -11,7 +11,7 @@ import httpx2
 
 from penstock.settings.keys import is_loopback
 from penstock.settings.remote_sources import RemoteSource
-from penstock.workers.fetch.origin import FetchFailed, Listing, OriginAway, Part, RemoteFile
+from penstock.workers.fetch.origin import FetchFailed, FileBytes, Listing, OriginAway, RemoteFile
 
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d+)-\d*/(\d+)")
@@ -47,12 +47,12 @@ class Web:
         return int(size)
 
     @contextmanager
-    def read(self, url: str, headers: Mapping[str, str], start: int, *, what: str) -> Iterator[Part]:
+    def read(self, url: str, headers: Mapping[str, str], start: int, *, what: str) -> Iterator[FileBytes]:
         # Without `identity` a server may compress, and a range would count compressed bytes.
         asked = {**headers, "accept-encoding": "identity", **({"range": f"bytes={start}-"} if start else {})}
         with self._stream(url, asked, what=what) as answer:
             found = _RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
-            yield Part(int(found[1]) if found else 0, self._chunks(answer, what))
+            yield FileBytes(int(found[1]) if found else 0, self._chunks(answer, what))
 
     def _chunks(self, answer: httpx2.Response, what: str) -> Iterator[bytes]:
         with self._faults(what):
@@ -93,7 +93,7 @@ class UrlOrigin:
         return self._web.size_of(source.place, {}, what=str(source))
 
     @contextmanager
-    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[Part]:
+    def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[FileBytes]:
         with self._web.read(source.place, {}, start, what=str(source)) as part:
             yield part
 
