@@ -355,7 +355,7 @@ class AsyncJobHandle:
         return self.view
 
     async def result(self, timeout_s: float | None = None) -> Any:
-        """The output: decoded JSON, or bytes. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
+        """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
         found = await self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.client.problems import UnexpectedAnswer, error_from
 from penstock.client.timelines import TimelineView, timeline_view
 from penstock.client.views import JobView, job_view
 from penstock.errors import BadRequest
 from penstock.inputs.file import File
+from penstock.outputs.media import Media, filename_fault, type_fault
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = "application/json"
@@ -173,8 +174,22 @@ def accepted(answer: Answer) -> Answer:
 
 
 def value_of(answer: Answer) -> Any:
-    """A model's output: decoded JSON, or the bytes of any other media type."""
-    return json_of(answer) if is_json(answer.media_type) else answer.content
+    """A model's output: decoded JSON; bytes, if nothing is known of them; `Media` for any other media type, or with a name."""
+    content_type, filename = answer.headers.get("content-type", ""), _filename_of(answer)
+    if filename is None and is_json(content_type):
+        return json_of(answer)
+    if type_fault(content_type) or (filename is None and answer.media_type == BYTES):
+        return answer.content
+    return Media(answer.content, content_type, filename)
+
+
+def _filename_of(answer: Answer) -> str | None:
+    """The name of the file in an answer, as the gateway writes it; None without a name, or for one that leads elsewhere."""
+    disposition = answer.headers.get("content-disposition", "")
+    _, is_full, full = disposition.partition("filename*=UTF-8''")
+    _, is_plain, plain = disposition.partition('filename="')
+    name = unquote(full) if is_full else plain.partition('"')[0]
+    return name if (is_full or is_plain) and not filename_fault(name) else None
 
 
 def json_of(answer: Answer) -> Any:

@@ -349,7 +349,7 @@ class JobHandle:
         return self.view
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """The output: decoded JSON, or bytes. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
+        """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
         found = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         self.view = found.job
         return found.value

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.handlers.runtimes.contract import open_runtime
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
+    from penstock.outputs.media import Media
 
     __version__: str
 
@@ -33,6 +34,7 @@ _HOMES = {
     "Image": "penstock.inputs.file",
     "Job": "penstock.job",
     "JobState": "penstock.job",
+    "Media": "penstock.outputs.media",
     "PenstockError": "penstock.errors",
     "Priority": "penstock.job",
     "model": "penstock.handlers.decorator",
@@ -50,6 +52,7 @@ __all__ = [
     "Image",
     "Job",
     "JobState",
+    "Media",
     "PenstockError",
     "Priority",
     "__version__",

@@ -148,6 +148,9 @@ def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
     }
     if path == f"{_JOB_PATH}/result":
         responses["202"] = {"description": "The job has not ended yet", "content": _JOB_CONTENT}
+        responses["206"] = {"description": "The bytes that Range asks for", "content": content}
+        responses["304"] = {"description": "If-None-Match names this result"}
+        responses["416"] = _problem("Range begins behind the end of the output")
         responses["409"] = _problem(_NO_RESULT)
     if path == _JOB_PATH and success == "200":
         responses["304"] = {"description": "Unchanged since If-None-Match"}

@@ -15,6 +15,7 @@ import orjson
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
 from penstock.job import CHARSETS, FORM_MEDIA, is_media_accepted, split_media_type
+from penstock.outputs.media import Media, stored_type
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -126,7 +127,7 @@ def _typed_file(data: bytes, content_type: str) -> bytes:
 
 
 def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
-    """The media type and the bytes of an output. Bytes stay as they are; everything else, strings too, is written as JSON.
+    """The media type and the bytes of an output. Bytes and `Media` stay as they are; all else, strings too, is written as JSON.
 
     Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
     `HandlerContractError` for what JSON cannot hold (NaN, Infinity, unknown classes), and for an output of more than `limit`
@@ -135,6 +136,8 @@ def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
     if isinstance(value, _BYTES_LIKE):
         _check_size(memoryview(value).nbytes, limit)
         return BYTES, bytes(value)
+    if isinstance(value, Media):
+        return stored_type(value.content_type, value.filename), encode(value.data, limit=limit)[1]
     try:
         data = _json(value)
     except _UNWRITABLE as error:
@@ -158,9 +161,11 @@ def _check_size(size: int, limit: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What a reader of `encode`'s JSON would get; bytes stay as they are. Raises as `encode` does."""
+    """What a reader of `encode`'s JSON would get; bytes stay as they are, as do those of `Media`. Raises as `encode` does."""
     if isinstance(value, _BYTES_LIKE):
         return bytes(value)
+    if isinstance(value, Media):
+        return bytes(value.data)
     return _builtins(value)
 
 
@@ -169,7 +174,7 @@ def plain_all(values: list[Any]) -> list[Any]:
     kinds = set(map(type, values))
     if kinds == {bytes}:
         return values
-    if any(issubclass(kind, _BYTES_LIKE) for kind in kinds):
+    if any(issubclass(kind, (*_BYTES_LIKE, Media)) for kind in kinds):
         return list(map(plain, values))
     made: list[Any] = _builtins(values)
     return made

@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from penstock.broker.blobs.durable_files import write_all
+from penstock.broker.blobs.readers import BlobReader, BytesReader, FileReader
 from penstock.broker.blobs.segment_files import delete_pieces, is_local, live_pieces, read_piece, segment_path
 from penstock.broker.blobs.segment_writer import LARGE_BYTES, MOST_PIECES, SEGMENT_BYTES, SegmentWriter
 from penstock.broker.blobs.segments import Reference, parse_reference
@@ -78,6 +79,10 @@ class BlobStore(Protocol):
 
     def peek(self, name: str, size: int) -> tuple[bytes, int]:
         """The first `size` bytes, and the size of the whole blob; raises `Gone` as `get` does."""
+        ...
+
+    def open(self, name: str) -> BlobReader:
+        """The blob, to be read in pieces; raises `Gone` as `get` does."""
         ...
 
     def delete(self, name: str) -> None:
@@ -174,6 +179,13 @@ class LocalBlobs:
             return self._piece(reference, size), reference.piece.length
         with self._reading(name) as path, path.open("rb") as file:
             return file.read(size), os.fstat(file.fileno()).st_size
+
+    def open(self, name: str) -> BlobReader:
+        # A segment is filled again once its payloads are dead, so one of its payloads is read at once; it is small.
+        if parse_reference(name):
+            return BytesReader(self.get(name))
+        with self._reading(name) as path:
+            return FileReader(path)
 
     def _piece(self, reference: Reference, size: int) -> bytes:
         with self._reading(str(reference)) as path:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -30,6 +31,7 @@ from penstock.broker.blobs.files import (
     checked,
     is_blob_name,
 )
+from penstock.broker.blobs.readers import PIECE_BYTES, BlobReader
 from penstock.errors import ConfigError, Gone
 
 if TYPE_CHECKING:
@@ -103,6 +105,18 @@ class ObjectBlobs:
             # An object store refuses a range of an empty object.
             head = bytes(obstore.get_range(self._store, name, start=0, length=min(size, whole))) if whole else b""
             return head, whole
+
+    def open(self, name: str) -> BlobReader:
+        with self._reading(checked(name)):
+            size = obstore.head(self._store, name)["size"]
+        return _ObjectReader(size, lambda start, end: self._pieces(name, start, end))
+
+    def _pieces(self, name: str, start: int, end: int) -> Iterator[bytes]:
+        if start == end:
+            return
+        with self._reading(name):
+            found = obstore.get(self._store, name, options={"range": (start, end)})
+            yield from map(bytes, found.stream(min_chunk_size=PIECE_BYTES))
 
     def delete(self, name: str) -> None:
         self.delete_all([name])
@@ -194,6 +208,14 @@ class ObjectBlobs:
 
     def _away(self, what: str, fault: Exception) -> BlobsUnavailable:
         return BlobsUnavailable(f"{what} at {self._place}: {_said(fault)}", hint=_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectReader:
+    """Each call of `pieces` is one request, whose answer is read as it is taken."""
+
+    size: int
+    pieces: Callable[[int, int], Iterator[bytes]]
 
 
 def _each_deleted(store: ObjectStore, names: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import profile as recording
+from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
 from penstock.cli.place import completed
 from penstock.client import protocol
@@ -57,6 +57,7 @@ def call(
         bool,
         typer.Option("--profile", help="Record the job's batch with a profiler; show its stages and the trace's folder."),
     ] = False,
+    file: OutputFileOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print only the output: bytes unchanged, text without quotes.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -67,6 +68,8 @@ def call(
     penstock call square '{"x": 4}'     penstock call classify @cat.jpg     cat rows.json | penstock call score -
 
     penstock call detect -F image=@street.jpg -F threshold=0.4
+
+    penstock call blur @cat.jpg -o blurred.png
     """
     value, media_type = _read_form(form, input, content_type) if form else read_input(input, content_type)
     if profile and no_wait:
@@ -89,7 +92,8 @@ def call(
             return
         output = _await_output(client, handle, timeout_s)
         found = recording.await_recording(client, handle.refresh()) if profile else None
-        _show(client, handle, output, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
+        saved = save(output, file, handle.id) if file else None
+        _show(client, handle, output, saved, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
         if profile and not as_json:
             recording.show(found)
 
@@ -173,43 +177,19 @@ def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:
     return typer.echo(handle.id)
 
 
-def _show(client: Client, handle: JobHandle, output: Any, *, raw: bool, as_json: bool, beside: dict[str, Any]) -> None:
-    """`beside`: further members of the JSON."""
-    if raw:
-        return _write_raw(output)
+def _show(
+    client: Client, handle: JobHandle, output: Any, saved: Path | None, *, raw: bool, as_json: bool, beside: dict[str, Any]
+) -> None:
+    """`saved`: the file that has the output. `beside`: further members of the JSON."""
+    if raw and saved is None:
+        return write_raw(output)
     job = handle.refresh()
     if as_json:
-        return print_json({"job": dict(job.body), **_as_json(output), **beside})
-    sys.stdout.write(readable(output) + "\n")
+        shown = json_members(output) if saved is None else {"file": str(saved)}
+        return print_json({"job": dict(job.body), **shown, **beside})
+    sys.stdout.write((readable(output) if saved is None else str(saved)) + "\n")
     sys.stdout.flush()
     return print_faint(timing_line(job, max_batch_size=_max_batch_size(client, job)))
-
-
-def readable(output: Any) -> str:
-    """The output as people read it: compact JSON, or text; for other bytes their number."""
-    if not isinstance(output, bytes):
-        return json.dumps(output, ensure_ascii=False)
-    with suppress(UnicodeDecodeError):
-        text = output.decode()
-        if text.isprintable() or "\n" in text:
-            return text
-    return f"{len(output)} bytes; write them to a file with --raw > FILE"
-
-
-def _write_raw(output: Any) -> None:
-    content = output if isinstance(output, bytes) else _bare(output).encode()
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
-
-
-def _bare(output: Any) -> str:
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-
-
-def _as_json(output: Any) -> dict[str, Any]:
-    if isinstance(output, bytes):
-        return {"output_base64": base64.b64encode(output).decode()}
-    return {"output": output}
 
 
 def _max_batch_size(client: Client, job: JobView) -> int | None:

@@ -178,7 +178,7 @@ def _show(outcomes: Outcomes, *, as_json: bool) -> int:
 
 
 def _show_output(value: Any, *, as_json: bool) -> None:
-    from penstock.cli.jobs.call import readable
+    from penstock.cli.jobs.outputs import readable
     from penstock.handlers.media import JSON, encode
 
     media, data = encode(value)

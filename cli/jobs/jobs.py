@@ -1,4 +1,4 @@
-"""`penstock jobs list|show|cancel|replay`."""
+"""`penstock jobs list|show|result|cancel|replay`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
+from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
 from penstock.client.views import JobView, ProgressView
 from penstock.errors import Conflict
 from penstock.words import duration
@@ -17,7 +18,7 @@ from penstock.words import duration
 if TYPE_CHECKING:
     from penstock.client.sync import JobHandle
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
@@ -55,6 +56,27 @@ def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None
         return print_json({**job.body, "timeline": dict(timeline.body)})
     print_fields(_fields(job))
     return print_timeline(timeline)
+
+
+@app.command()
+def result(
+    job_id: JobArgument,
+    file: OutputFileOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the output: bytes unchanged, text without quotes.")] = False,
+    timeout_s: TimeoutOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Print the output of a job, or save it; wait until the job has ended."""
+    with connect(url, api_key) as client:
+        output = client.job(job_id).result(timeout_s)
+    if file is not None:
+        saved = str(save(output, file, job_id))
+        return print_json({"file": saved}) if as_json else typer.echo(saved)
+    if raw:
+        return write_raw(output)
+    return print_json(json_members(output)) if as_json else typer.echo(readable(output))
 
 
 @app.command()

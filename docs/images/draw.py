@@ -49,7 +49,7 @@ LAYERS = (
         Folder("broker", "the job store", ("store", "functions", "memory", "blobs", "server")),
         Folder("handlers", "model code", ("tasks", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch")),
     ),
-    (Folder("core", "the vocabulary", ("settings", "inputs")),),
+    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs")),),
 )
 OUTSIDE = Folder(
     "benchmarks",

@@ -17,11 +17,12 @@ _REMEMBERED_S = b"600"
 _VARY = (b"vary", b"origin")
 # What a page may send beyond the few headers that browsers allow anybody, and what it may read of an answer.
 _REQUEST_HEADERS = (
-    b"authorization, content-type, idempotency-key, if-none-match, last-event-id, prefer, traceparent, tracestate, x-request-id"
+    b"authorization, content-type, idempotency-key, if-none-match, if-range, last-event-id, prefer, range, traceparent, "
+    b"tracestate, x-request-id"
 )
 _ANSWER_HEADERS = (
-    b"etag, location, preference-applied, retry-after, server-timing, traceparent, www-authenticate, x-penstock-job, "
-    b"x-penstock-run, x-request-id, x-should-retry"
+    b"accept-ranges, content-disposition, content-range, etag, location, preference-applied, retry-after, server-timing, "
+    b"traceparent, www-authenticate, x-penstock-job, x-penstock-run, x-request-id, x-should-retry"
 )
 _METHODS = b"GET, HEAD, POST, PUT, DELETE"
 

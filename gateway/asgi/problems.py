@@ -34,6 +34,7 @@ from penstock.errors import (
     is_disk_full,
 )
 from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
+from penstock.gateway.asgi.ranges import RangeNotSatisfiable
 from penstock.job import JobId, JobState
 from penstock.trace_context import TraceContext
 
@@ -117,6 +118,7 @@ STATUS: dict[type[PenstockError], int] = {
     Gone: 410,
     TooLarge: 413,
     UnsupportedMedia: 415,
+    RangeNotSatisfiable: 416,
     CrossSite: 403,
     WrongHost: 421,
     InvalidInput: 422,
@@ -157,6 +159,7 @@ TITLES = {
     "expired": "The job's deadline passed before it finished",
     "too_large": "The body is too large",
     "unsupported_media_type": "The media type is not accepted",
+    "range_not_satisfiable": "The range begins behind the end of the content",
     "cross_site": "A page of another site sent this",
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",
@@ -284,6 +287,8 @@ def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:
         headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=random.random())))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
+    if isinstance(error, RangeNotSatisfiable):
+        headers.append((b"content-range", b"bytes */%d" % error.size))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode("ascii")))
     if isinstance(error, (EndedWithoutOutput, NoAnswerYet)):

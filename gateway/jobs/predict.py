@@ -12,22 +12,23 @@ from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
-from penstock.gateway.asgi.negotiation import JSON, Head, trace_header
-from penstock.gateway.asgi.problems import NoAnswerYet
+from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
+from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import BatchRecord, JobId, new_job_id
+from penstock.job import BatchRecord, JobId, Payload, new_job_id
 from penstock.logs import job_fields
 
 log = structlog.get_logger(__name__)
 
 # The store ends a job at its deadline, and the push of that end takes a moment more.
 LAST_PUSH_S = 0.02
-_JSON_HEADER = (b"content-type", b"application/json")
+# Outputs of these types are sent as they are, in one write.
+_USUAL_TYPES = {JSON: (b"content-type", JSON.encode()), OCTETS: (b"content-type", OCTETS.encode())}
 
 
 class PredictEndpoint:
@@ -63,22 +64,22 @@ class PredictEndpoint:
         if not request.version.capacity.ready_slots:
             await self._require_worker(request)
         end = await self._end(request, connection_of(scope), deadline_s)
-        # The push has the output of a job that succeeded, unless the output is too large for it.
-        output = end.output
-        if output is None or output.blob:
-            output = await self._results.output(end)
+        output = _pushed_output(end)
+        response = await self._results.answer(end, refusal=EndedWithoutOutput) if output is None else None
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
-        headers = [
-            _JSON_HEADER if output.content_type == JSON else (b"content-type", wire.header_value(output.content_type)),
-            (b"content-length", b"%d" % len(output.data)),
+        extra = [
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
-            NOSNIFF,
             *trace_header(request.trace),
         ]
-        await wire.answer(send, 200, headers, output.data)
+        if output is not None:
+            length = (b"content-length", b"%d" % len(output.data))
+            await wire.answer(send, 200, [_USUAL_TYPES[output.content_type], length, NOSNIFF, *extra], output.data)
+        elif response is not None:
+            response.raw_headers += extra
+            await response(scope, receive, send)
         return 200
 
     async def _require_worker(self, request: SubmitRequest) -> None:
@@ -140,6 +141,12 @@ class PredictEndpoint:
             )
         else:
             self._job_log.log_cancelled(job, outcome, version=request.version.name, trace=request.trace_text)
+
+
+def _pushed_output(end: Push) -> Payload | None:
+    """The output that came with the push and is answered as it is. None if there is none, if it is too large, or a file."""
+    output = end.output
+    return output if output is not None and not output.blob and output.content_type in _USUAL_TYPES else None
 
 
 def answer_deadline(request: SubmitRequest, sync_timeout_s: float) -> float:

@@ -15,11 +15,11 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict
-from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.asgi.wire import UNTRUSTED, json_response
+from penstock.gateway.asgi.ranges import Conditions, is_match
+from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
@@ -102,11 +102,19 @@ class JobReads:
         if found is None or not caller.sees(found.owner):
             raise await missing_job(self._store, job, caller)
         tag = etag(found)
-        if if_none_match is not None and _matches(if_none_match, tag):
+        if if_none_match is not None and is_match(if_none_match, tag):
             return Response(status_code=304, headers={"etag": tag})
         return self._job_response(found, status=200, headers={"etag": tag, "cache-control": "no-cache"})
 
-    async def result(self, job_id: str, caller: CallerParam, wait: Wait = None) -> Response:
+    async def result(
+        self,
+        job_id: str,
+        caller: CallerParam,
+        wait: Wait = None,
+        range_: Annotated[str | None, Header(alias="range", description="One range of bytes")] = None,
+        if_range: Annotated[str | None, Header()] = None,
+        if_none_match: Annotated[str | None, Header()] = None,
+    ) -> Response:
         job = parse_job_id(job_id)
         wait_s = parse_wait(wait)
         end = await self._pushed(job, wait_s, caller) if wait_s else None
@@ -117,9 +125,7 @@ class JobReads:
             end = Push.of_end(*found)
             if end is None:
                 return self._job_response(found[0], status=202, headers={})
-        output = await self._results.result(end)
-        media = wire.header_value(output.content_type).decode("latin-1")
-        return Response(output.data, headers={"content-type": media, **UNTRUSTED})
+        return await self._results.answer(end, conditions=Conditions(range_, if_range, if_none_match))
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
@@ -175,7 +181,7 @@ class JobReads:
             found = await self._store.watch(job, every_change=True)
             if found is None or found.state.final or not caller.sees(found.owner):
                 return found
-            if seen is not None and not _matches(seen, etag(found)):
+            if seen is not None and not is_match(seen, etag(found)):
                 return found
             # Progress is a change for those alone who say what they have seen; a wait without that is for another status.
             kept = found.state if seen is None else None
@@ -211,8 +217,3 @@ def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | No
         return run_s or None
     ahead = entry.backlog.jobs_before(job.owner, job.position, job.position if not job.owner else math.inf)
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)
-
-
-def _matches(header: str, tag: str) -> bool:
-    """If-None-Match, compared weakly."""
-    return header.strip() == "*" or tag.removeprefix("W/") in [item.strip().removeprefix("W/") for item in header.split(",")]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, NotFound
+from penstock.gateway.asgi.content import ContentResponse, file_headers, part_headers
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
+from penstock.gateway.asgi.ranges import Conditions, ContentPart, wanted_part
 from penstock.gateway.auth.keys import Caller
 from penstock.job import Job, JobId, JobState, Payload
 
+T = TypeVar("T")
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
@@ -44,18 +49,35 @@ class ResultReader:
         self._blobs = blobs
 
     async def output(self, end: Push) -> Payload:
-        """The output with its bytes, for an answer-now request; raises `EndedWithoutOutput` if the job did not succeed."""
-        return await self._output(end, EndedWithoutOutput)
+        """The output with all its bytes; raises `EndedWithoutOutput` if the job did not succeed."""
+        payload = await self._payload(end, EndedWithoutOutput)
+        return Payload(payload.content_type, await self._read(end.id, payload, self._blobs.get)) if payload.blob else payload
 
-    async def result(self, end: Push) -> Payload:
-        """As `output`, for a reader of the job; raises `NoResult` if the job did not succeed."""
-        return await self._output(end, NoResult)
+    async def answer(
+        self,
+        end: Push,
+        *,
+        conditions: Conditions | None = None,
+        refusal: type[EndedWithoutOutput] = NoResult,
+    ) -> ContentResponse:
+        """The output as a response; to a GET with `conditions`, the part that they ask for.
 
-    async def _output(self, end: Push, refusal: type[EndedWithoutOutput]) -> Payload:
+        Raises `refusal` if the job did not succeed, `RangeNotSatisfiable` for a part behind the end.
+        """
+        payload = await self._payload(end, refusal)
+        content = await self._read(end.id, payload, self._blobs.open) if payload.blob else payload.data
+        size = len(content) if isinstance(content, bytes) else content.size
+        # A result never changes (I2), so the job's id names its bytes.
+        tag = f'"{end.id}"'
+        part = wanted_part(size, tag, conditions) if conditions is not None else ContentPart(200, 0, size)
+        headers = file_headers(payload.content_type) | (part_headers(part, size, tag) if conditions is not None else {})
+        return ContentResponse(content, part, headers)
+
+    async def _payload(self, end: Push, refusal: type[EndedWithoutOutput]) -> Payload:
+        """The output as it is stored: its bytes, or the name of its blob."""
         if end.state is not JobState.SUCCEEDED:
             raise ended_without_output(end, refusal)
-        payload = end.output if end.output is not None else await self._stored(end.id)
-        return payload if not payload.blob else await self._fetched(end.id, payload)
+        return end.output if end.output is not None else await self._stored(end.id)
 
     async def _stored(self, job: JobId) -> Payload:
         found = await self._store.result(job)
@@ -63,15 +85,14 @@ class ResultReader:
             raise Gone(f"the result of job {job} is gone: its retention is over")
         return found[1]
 
-    async def _fetched(self, job: JobId, payload: Payload) -> Payload:
+    async def _read(self, job: JobId, payload: Payload, read: Callable[[str], T]) -> T:
         try:
-            data = await asyncio.to_thread(self._blobs.get, payload.blob)
+            return await asyncio.to_thread(read, payload.blob)
         except Gone:
             raise Gone(
                 f"the stored output of job {job} is gone",
                 hint="Gateways and workers must share one blob folder (store.blob_dir) or object store (store.blob_url).",
             ) from None
-        return Payload(payload.content_type, data)
 
 
 def ended_without_output(end: Push, refusal: type[EndedWithoutOutput] = EndedWithoutOutput) -> EndedWithoutOutput:

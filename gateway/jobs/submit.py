@@ -11,7 +11,7 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
-from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send
+from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
@@ -45,9 +45,15 @@ class SubmitEndpoint:
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
         extra += negotiation.trace_header(request.trace)
         if preference.wait_s and self._waiting.is_free(request.caller):
-            return await self._submit_and_wait(send, request, preference.wait_s, extra)
-        submitted = await self._submit(request, new_job_id(model))
-        return await self._accepted(send, request, submitted, extra)
+            submitted, end = await self._submit_and_wait(request, preference.wait_s)
+        else:
+            submitted, end = await self._submit(request, new_job_id(model)), None
+        if end is None:
+            return await self._accepted(send, request, submitted, extra)
+        response = await self._results.answer(end)
+        response.raw_headers += [(b"location", b"/v1/jobs/%b" % str(end.id).encode("ascii")), *extra]
+        await response(scope, receive, send)
+        return 200
 
     async def _submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
         ttl_s = request.model.info.limits.result_ttl_s
@@ -55,7 +61,8 @@ class SubmitEndpoint:
             request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s, reply_to=reply_to
         )
 
-    async def _submit_and_wait(self, send: Send, request: SubmitRequest, wait_s: float, extra: Headers) -> int:
+    async def _submit_and_wait(self, request: SubmitRequest, wait_s: float) -> tuple[Submitted, Push | None]:
+        """The stored job, or the first of its idempotency key, and its end; None if the wait passes first."""
         job = new_job_id(request.model.name)
         with self._waiting.open(request.caller), self._store.waiter(job) as waiter:
             submitted = await self._submit(request, job, reply_to=self._store.channel)
@@ -63,9 +70,7 @@ class SubmitEndpoint:
             end = await waiter.next_end(wait_s, stop=self._lifetime.is_draining) if is_first else None
         if not is_first:
             end = await self._end_of_first(request, submitted.id, wait_s)
-        if end is None:
-            return await self._accepted(send, request, submitted, extra)
-        return await self._ended(send, end, extra)
+        return submitted, end
 
     async def _end_of_first(self, request: SubmitRequest, job: JobId, wait_s: float) -> Push | None:
         """The end of the job that an earlier request with the same idempotency key made; None if the wait passes first."""
@@ -74,18 +79,6 @@ class SubmitEndpoint:
             if known is None:
                 raise first_is_gone(job)
             return Push.of_end(known, None) or await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
-
-    async def _ended(self, send: Send, end: Push, extra: Headers) -> int:
-        output = await self._results.result(end)
-        headers = [
-            (b"content-type", wire.header_value(output.content_type)),
-            (b"content-length", b"%d" % len(output.data)),
-            (b"location", b"/v1/jobs/%b" % str(end.id).encode("ascii")),
-            NOSNIFF,
-            *extra,
-        ]
-        await wire.answer(send, 200, headers, output.data)
-        return 200
 
     async def _accepted(self, send: Send, request: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
         backlog, owner, delay_s = request.model.backlog, request.caller.owner, request.options.delay_s

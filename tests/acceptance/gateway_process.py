@@ -108,17 +108,18 @@ class Hand:
         self.store.finish([ending], worker=self.name, stamp=stamp)
 
     @contextmanager
-    def serving(self, output: bytes = b'{"y":16}') -> Iterator[Hand]:
+    def serving(self, output: bytes = b'{"y":16}', *, media: str = "application/json") -> Iterator[Hand]:
         """Answers every job with `output`, in a background thread, until the block ends."""
-        thread = threading.Thread(target=self._serve, args=(output,), daemon=True)
+        thread = threading.Thread(target=self._serve, args=(output, media), daemon=True)
         thread.start()
         try:
             yield self
         finally:
             self._stop.set()
             thread.join(5.0)
+            self._stop.clear()
 
-    def _serve(self, output: bytes) -> None:
+    def _serve(self, output: bytes, media: str) -> None:
         while not self._stop.wait(0.002):
             for job in self.claim().jobs:
-                self.finish(job, output)
+                self.finish(job, output, media=media)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
 
-from penstock import AsyncClient, Client
+from penstock import AsyncClient, Client, Media
 from penstock.client.problems import JobFailed
 from penstock.errors import Conflict, NotFound, PenstockError
 from penstock.loadtest.stack import free_port
@@ -23,8 +24,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "import penstock\n\n\n@penstock.model\ndef moody(item: int) -> int:\n"
         "    if item < 0:\n        raise ValueError('below zero')\n    return item\n"
     )
+    (folder / "files.py").write_text(
+        "from penstock import Media, model\n\n\n@model\ndef files(item: str) -> Media:\n"
+        "    return Media(item.encode() * 100_000, 'text/csv', f'{item}.csv')\n"
+    )
     (folder / "penstock.toml").write_text(
         f'[worker]\nmetrics_port = {free_port()}\n[models.square]\nsource = "{SQUARE}"\n[models.moody]\nsource = "moody.py"\n'
+        '[models.files]\nsource = "files.py"\n'
     )
     running = started(folder)
     yield running
@@ -119,7 +125,7 @@ def test_jobs_are_listed_over_pages(client: Client) -> None:
 
 
 def test_models_and_workers_are_listed(client: Client) -> None:
-    assert {model["name"] for model in client.models()} == {"square", "moody"}
+    assert {model["name"] for model in client.models()} == {"square", "moody", "files"}
     assert client.workers()[0]["slots"]
 
 
@@ -132,3 +138,22 @@ async def test_the_async_client_does_the_same(up: Up) -> None:
         assert outputs == [n * n for n in range(100)]
         unordered = [output["y"] async for output in client.map("square", ({"x": n} for n in range(100)), ordered=False)]
         assert sorted(unordered) == outputs
+
+
+def test_a_file_comes_back_as_a_file_and_the_command_saves_it_under_its_name(up: Up, client: Client, tmp_path: Path) -> None:
+    # Large enough to be kept outside the record.
+    expected = Media("é".encode() * 100_000, "text/csv", "é.csv")
+    job = client.submit("files", "é")
+    assert job.result(timeout_s=60) == expected
+    assert client.predict("files", "é") == expected
+    assert up.penstock("call", "files", '"é"', "-o", f"{tmp_path}").stdout == f"{tmp_path / 'é.csv'}\n"
+    assert (tmp_path / "é.csv").read_bytes() == expected.data
+    again = up.penstock("jobs", "result", job.id, "-o", f"{tmp_path}")
+    assert (again.returncode, "exists already" in again.stderr) == (5, True)
+    assert up.penstock("jobs", "result", job.id, "-o", "here.csv").returncode == 0
+    assert (up.folder / "here.csv").read_bytes() == expected.data
+
+
+async def test_a_file_comes_back_as_a_file_to_the_other_client_too(up: Up) -> None:
+    async with AsyncClient(up.ready["url"]) as client:
+        assert await client.predict("files", "a") == Media(b"a" * 100_000, "text/csv", "a.csv")

@@ -117,6 +117,39 @@ def test_a_look_shows_the_beginning_and_how_much_there_is(blobs: BlobStore) -> N
     assert blobs.peek(name, 40) == (b"0123456789", 10)
 
 
+def test_a_blob_is_read_in_pieces_from_anywhere_to_anywhere(blobs: BlobStore) -> None:
+    data = os.urandom(700_000)
+    for name in (input_name(), *blobs.append_all([(input_name(), data)])):
+        if "@" not in name:
+            blobs.put(name, data)
+        reader = blobs.open(name)
+        assert reader.size == len(data)
+        for start, end in ((0, len(data)), (5, 300_005), (699_999, 700_000), (7, 7)):
+            assert b"".join(reader.pieces(start, end)) == data[start:end]
+        assert all(len(piece) <= 700_000 for piece in reader.pieces(0, len(data)))
+
+
+def test_an_empty_blob_has_no_pieces(blobs: BlobStore) -> None:
+    name = input_name()
+    blobs.put(name, b"")
+    reader = blobs.open(name)
+    assert (reader.size, list(reader.pieces(0, 0))) == (0, [])
+
+
+def test_what_is_not_there_cannot_be_opened(blobs: BlobStore) -> None:
+    with pytest.raises(Gone):
+        blobs.open(input_name())
+
+
+def test_a_file_that_is_being_read_stays_readable_when_it_is_deleted(tmp_path: Path) -> None:
+    blobs, name, data = LocalBlobs(tmp_path), input_name(), os.urandom(600_000)
+    blobs.put(name, data)
+    pieces = (reader := blobs.open(name)).pieces(0, reader.size)
+    first = next(pieces)
+    blobs.delete(name)
+    assert b"".join([first, *pieces]) == data
+
+
 def test_a_repeated_put_never_shows_less_than_the_whole(blobs: BlobStore) -> None:
     name, data = input_name(), b"x" * 200_000
     blobs.put(name, data)

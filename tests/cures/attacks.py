@@ -241,6 +241,20 @@ ATTACKS = (
         ),
     ),
     Cure(
+        "A44",
+        "gateway/asgi/content.py",
+        "is_shown = base in _SHOWN or base.startswith(_SHOWN_FAMILIES)",
+        "is_shown = True",
+        ("tests/acceptance/test_gateway_results.py::test_no_output_runs_as_a_page_of_the_gateway",),
+    ),
+    Cure(
+        "A45",
+        "client/protocol.py",
+        "return name if (is_full or is_plain) and not filename_fault(name) else None",
+        "return name if is_full or is_plain else None",
+        ("tests/unit/client/test_protocol.py::test_a_name_that_leads_elsewhere_is_not_taken_over",),
+    ),
+    Cure(
         "F33",
         "gateway/asgi/wire.py",
         "while taken <= limit:",

@@ -271,7 +271,7 @@ def test_a_flood_of_form_fields_or_part_headers_is_refused_at_once(gateway: Gate
     assert after.user + after.system - before.user - before.system < 1.0
 
 
-def test_ranges_are_not_served(gateway: httpx2.Client) -> None:
+def test_several_ranges_are_not_served(gateway: httpx2.Client) -> None:
     ranges = "bytes=" + ",".join(f"{n}-" for n in range(2_000))
     assert gateway.get("/v1/models", headers={**ALICE.header, "range": ranges}).status_code == 200
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock import Media
 from penstock.client import flows
 from penstock.client.flows import Flow, Pause, Reply
 from penstock.client.problems import JobFailed, WaitTimeout
@@ -96,7 +97,7 @@ def test_an_unfinished_result_is_polled_again() -> None:
 def test_a_result_elsewhere_is_fetched_from_where_it_lies() -> None:
     answers = script(Answer(303, {"location": "https://blobs/x"}, b""), Answer(200, {"content-type": "image/png"}, b"png"))
     found, steps = played(flows.result_flow(QUEUED, timeout_s=None, now=0.0), answers)
-    assert found.value == b"png"
+    assert found.value == Media(b"png", "image/png")
     assert isinstance(steps[1], HttpCall)
     assert steps[1].url == "https://blobs/x"
 

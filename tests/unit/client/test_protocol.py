@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from penstock import Media
 from penstock.client import calls, protocol
 from penstock.client.protocol import Answer, InputBody
 from penstock.client.views import job_view
 from penstock.errors import BadRequest
+from penstock.gateway.asgi.content import file_headers
+from penstock.outputs.media import stored_type
 from tests.unit.client.scripted_gateway import job
 
 
@@ -113,9 +116,29 @@ def test_an_address_without_a_scheme_is_refused_with_an_example() -> None:
     assert "http://127.0.0.1:8080" in str(caught.value.hint)
 
 
-def test_outputs_are_decoded_json_or_bytes() -> None:
-    assert protocol.value_of(Answer(200, {"content-type": "application/json; charset=utf-8"}, b'{"y":16}')) == {"y": 16}
-    assert protocol.value_of(Answer(200, {"content-type": "image/png"}, b"png")) == b"png"
+def output(content_type: str, content: bytes, disposition: str = "") -> Any:
+    return protocol.value_of(Answer(200, {"content-type": content_type, "content-disposition": disposition}, content))
+
+
+def test_outputs_are_decoded_json_or_bytes_or_files() -> None:
+    assert output("application/json; charset=utf-8", b'{"y":16}') == {"y": 16}
+    assert output("application/octet-stream", b"raw") == b"raw"
+    assert output("", b"raw") == b"raw"
+    assert output("image/png", b"png") == Media(b"png", "image/png")
+    assert output("text/csv; charset=utf-8", b"a", "attachment") == Media(b"a", "text/csv; charset=utf-8")
+
+
+@pytest.mark.parametrize("name", ["report.json", "a b.json", "café; 100%.json", "x'\".json"])
+@pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream", "image/png"])
+def test_an_output_with_a_name_is_a_file_whatever_its_type(content_type: str, name: str) -> None:
+    headers = file_headers(stored_type(content_type, name))
+    assert protocol.value_of(Answer(200, headers, b"{}")) == Media(b"{}", content_type, name)
+
+
+@pytest.mark.parametrize("name", ['="../a"', "*=UTF-8''..%2Fa", '=""'])
+def test_a_name_that_leads_elsewhere_is_not_taken_over(name: str) -> None:
+    assert output("image/png", b"png", f"attachment; filename{name}") == Media(b"png", "image/png")
+    assert output("image", b"png", 'attachment; filename="a.png"') == b"png"
 
 
 def test_a_page_asks_for_no_more_jobs_than_a_gateway_lists_at_a_time() -> None:

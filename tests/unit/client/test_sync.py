@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import Media
 from penstock.client.problems import AnswerTimeout, GatewayUnreachable, JobFailed
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
@@ -78,7 +79,7 @@ def test_a_key_is_not_sent_to_the_host_that_keeps_the_blob() -> None:
     with playing(Line(200, raw=b"png", headers={"content-type": "image/png"})) as blobs:
         script = [Line(202, job()), Line(303, headers={"location": f"{blobs.url}/blob"})]
         with playing(*script) as gateway, Client(gateway.url, "secret") as client:
-            assert client.submit("square", 4).result() == b"png"
+            assert client.submit("square", 4).result() == Media(b"png", "image/png")
     assert "authorization" not in blobs.seen[0].headers
 
 

@@ -34,7 +34,8 @@ def answers(gateway: Gateway, path: str, method: str = "get", info: VersionInfo 
 def test_a_result_may_be_of_any_type_or_not_there_yet(gateway: Gateway) -> None:
     described = answers(gateway, "/v1/jobs/{job_id}/result")
     problem = ["application/problem+json"]
-    assert described == {"200": ["*/*"], "202": ["application/json"], "409": problem, "default": problem}
+    refused = {"409": problem, "416": problem, "default": problem}
+    assert described == {"200": ["*/*"], "202": ["application/json"], "206": ["*/*"], "304": [], **refused}
 
 
 def test_a_job_may_be_unchanged(gateway: Gateway) -> None:

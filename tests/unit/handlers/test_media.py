@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from penstock import Media
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
-from penstock.handlers.media import accepted, codec_for, encode
+from penstock.handlers.media import accepted, codec_for, encode, plain, plain_all
 from penstock.job import CHARSETS, split_media_type
 
 
@@ -43,6 +44,19 @@ def test_text_is_read_in_its_charset() -> None:
 def test_text_that_cannot_be_read_is_an_input_error(content_type: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read as"):
         codec_for(str).decode(content_type, b"\xff")
+
+
+def test_a_file_is_written_as_it_is_with_its_type_and_its_name() -> None:
+    assert encode(Media(b"PNG", "image/png")) == ("image/png", b"PNG")
+    assert encode(Media(bytearray(b"PNG"), "image/png", "a b.png")) == ("image/png; filename*=UTF-8''a%20b.png", b"PNG")
+    with pytest.raises(HandlerContractError, match="output too large: 3 bytes, limit 2"):
+        encode(Media(memoryview(b"PNG"), "image/png"), limit=2)
+
+
+def test_in_a_row_a_file_is_its_bytes() -> None:
+    file = Media(bytearray(b"PNG"), "image/png", "a.png")
+    assert plain(file) == b"PNG"
+    assert plain_all([file, 1]) == [b"PNG", 1]
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "klingon", "rot13", "utf-7", "unicode_escape", '"punycode"', ""])

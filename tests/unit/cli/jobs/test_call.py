@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from penstock.cli.jobs.call import max_batch_size_of, read_input, readable
+from penstock.cli.jobs.call import max_batch_size_of, read_input
 
 
 def test_an_argument_is_json() -> None:
@@ -32,12 +32,6 @@ def test_an_at_sign_names_a_file() -> None:
 def test_a_pipe_is_json_if_it_can_be(monkeypatch: pytest.MonkeyPatch, content: bytes, kind: str) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
     assert read_input("-", None) == (content, kind)
-
-
-def test_outputs_are_shown_as_json_text_or_their_size() -> None:
-    assert readable({"y": 16}) == '{"y": 16}'
-    assert readable(b"plain text") == "plain text"
-    assert readable(b"\x89PNG\xff").startswith("5 bytes")
 
 
 def test_the_batch_limit_is_that_of_the_models_policy() -> None:

@@ -1,0 +1,77 @@
+"""A file as a response: headers that keep browsers from running it, and bytes that are read as the client takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from penstock.broker.blobs.readers import BlobReader
+from penstock.gateway.asgi.connection import connection_of
+from penstock.gateway.asgi.negotiation import JSON, OCTETS, base_type
+from penstock.gateway.asgi.ranges import ContentPart
+from penstock.gateway.asgi.wire import HEAD_ONLY, UNTRUSTED, Receive, Scope, Send, header_value
+from penstock.outputs.media import split_filename
+
+# What a browser may show by itself: of these types it runs nothing. All other types are saved.
+_SHOWN = frozenset({JSON, "text/plain", "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
+_SHOWN_FAMILIES = ("audio/", "video/")
+
+
+def file_headers(stored_type: str) -> dict[str, str]:
+    """The headers of a response with an output, whose media type is as `penstock.outputs.media.stored_type` has made it."""
+    media, filename = split_filename(stored_type)
+    headers = {"content-type": header_value(media).decode("latin-1"), **UNTRUSTED}
+    if disposition := _disposition(base_type(media), filename):
+        headers["content-disposition"] = disposition
+    return headers
+
+
+def _disposition(base: str, filename: str | None) -> str:
+    is_shown = base in _SHOWN or base.startswith(_SHOWN_FAMILIES)
+    if filename is None:
+        # Browsers save bytes of no known type anyway.
+        return "" if is_shown or base == OCTETS else "attachment"
+    return f"{'inline' if is_shown else 'attachment'}; {_filename(filename)}"
+
+
+def _filename(name: str) -> str:
+    """The name for all readers, and its full form for those that know RFC 8187."""
+    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in name)
+    return f'filename="{plain}"' + ("" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}")
+
+
+def part_headers(part: ContentPart, size: int, tag: str) -> dict[str, str]:
+    """What a GET's answer says of the part that it has."""
+    headers = {"etag": tag, "accept-ranges": "bytes"}
+    return headers | {"content-range": f"bytes {part.start}-{part.end - 1}/{size}"} if part.status == 206 else headers
+
+
+class ContentResponse(Response):
+    """A part of some content. One piece is in memory at a time, and the next is read when the client has taken it."""
+
+    def __init__(self, content: bytes | BlobReader, part: ContentPart, headers: Mapping[str, str]) -> None:
+        length = {} if part.status == 304 else {"content-length": str(part.end - part.start)}
+        super().__init__(status_code=part.status, headers={**headers, **length})
+        self._content = content
+        self._part = part
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if not scope.get(HEAD_ONLY):
+            connection = connection_of(scope)
+            async for piece in self._pieces():
+                if connection.lost:
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        if isinstance(self._content, bytes):
+            yield self._content[self._part.start : self._part.end]
+            return
+        pieces = self._content.pieces(self._part.start, self._part.end)
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            yield piece

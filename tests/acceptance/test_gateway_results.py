@@ -1,0 +1,121 @@
+"""Outputs that are files, as a real gateway answers with them: types, names, ranges, and files that are large."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.records import BatchStamp, Ending
+from penstock.job import JobState, Payload
+from penstock.outputs.media import stored_type
+from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
+from tests.eventually import eventually
+
+MIB = 1 << 20
+LARGE = os.urandom(MIB) * 3 + b"end"
+MODELS = {"square": {"source": "square.py:Square"}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def client(redis_url: str, folder: Path) -> Iterator[GatewayClient]:
+    with gateway_process(redis_url, folder, models=MODELS) as client:
+        yield client
+
+
+@pytest.fixture
+def hand(redis_url: str, client: GatewayClient) -> Hand:
+    hand = Hand(redis_url)
+    hand.announce()
+    eventually(lambda: client.get("/readyz").status_code == 200)
+    return hand
+
+
+def ended(client: httpx2.Client, hand: Hand, output: bytes, media: str) -> str:
+    """The path of the result of a job that has ended with this output."""
+    job = client.post("/v1/models/square/jobs", json={"x": 4}).json()
+    hand.finish(hand.take(), output, media=media)
+    return str(job["links"]["result"])
+
+
+def ended_large(client: httpx2.Client, hand: Hand, folder: Path, output: bytes, media: str) -> str:
+    """As `ended`, with the output in a blob, as a worker stores what is large."""
+    job, claimed = client.post("/v1/models/square/jobs", json={"x": 4}).json(), hand.take()
+    [blob] = LocalBlobs(folder / "blobs").append_all([(f"{claimed.id.serial}.9f86d081.out", output)])
+    ending = Ending(claimed.id, claimed.token, JobState.SUCCEEDED, Payload(media, blob=blob))
+    hand.store.finish([ending], worker=hand.name, stamp=BatchStamp("b1", 1, "idle"))
+    return str(job["links"]["result"])
+
+
+def test_a_file_keeps_its_type_and_its_name_on_every_way(client: GatewayClient, hand: Hand) -> None:
+    media = stored_type("image/png", "café.png")
+    answers = [client.get(ended(client, hand, b"PNG", media))]
+    with hand.serving(b"PNG", media=media):
+        answers.append(client.post("/predictions/square", json={"x": 4}))
+        answers.append(client.post("/v1/models/square/jobs", json={"x": 4}, headers={"prefer": "wait=20"}))
+    for answer in answers:
+        assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"PNG", "image/png")
+        assert answer.headers["content-disposition"] == "inline; filename=\"caf_.png\"; filename*=UTF-8''caf%C3%A9.png"
+        assert answer.headers["content-length"] == "3"
+    assert answers[1].headers["x-penstock-job"]
+    assert answers[2].headers["location"].startswith("/v1/jobs/")
+
+
+@pytest.mark.parametrize("media", ["text/html", "image/svg+xml", "application/xhtml+xml", "text/xml; charset=utf-8"])
+def test_no_output_runs_as_a_page_of_the_gateway(client: GatewayClient, hand: Hand, media: str) -> None:
+    path = ended(client, hand, b"<script>alert(1)</script>", media)
+    with hand.serving(b"<script>alert(1)</script>", media=media):
+        for answer in (client.get(path), client.post("/predictions/square", json={"x": 4})):
+            assert answer.headers["content-disposition"] == "attachment"
+            assert answer.headers["content-security-policy"] == "sandbox"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("size", [100, len(LARGE)], ids=["in the record", "in a blob"])
+def test_a_part_of_a_result_is_read_with_a_range(client: GatewayClient, hand: Hand, folder: Path, size: int) -> None:
+    output = LARGE[-size:]
+    is_inline, media = size == 100, "video/mp4"
+    path = ended(client, hand, output, media) if is_inline else ended_large(client, hand, folder, output, media)
+    whole = client.get(path)
+    assert (whole.status_code, whole.content, whole.headers["accept-ranges"]) == (200, output, "bytes")
+    tag = whole.headers["etag"]
+    for header, start, end in ((f"bytes={size - 50}-", size - 50, size), ("bytes=10-19", 10, 20), ("bytes=-3", size - 3, size)):
+        answer = client.get(path, headers={"range": header, "if-range": tag})
+        assert (answer.status_code, answer.content) == (206, output[start:end])
+        assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
+    assert client.get(path, headers={"range": "bytes=0-1", "if-range": '"another"'}).content == output
+    assert client.get(path, headers={"range": "bytes=0-1,4-5"}).content == output
+    head = client.head(path)
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, str(size), b"")
+    known = client.get(path, headers={"if-none-match": tag})
+    assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", tag)
+    refused = client.get(path, headers={"range": f"bytes={size}-"})
+    assert (refused.status_code, refused.json()["code"]) == (416, "range_not_satisfiable")
+    assert refused.headers["content-range"] == f"bytes */{size}"
+
+
+def test_a_large_answer_is_never_in_the_gateways_memory_as_a_whole(client: GatewayClient, hand: Hand, folder: Path) -> None:
+    size = 400 * MIB
+    path = ended_large(client, hand, folder, LARGE, "video/mp4")
+    large = next((folder / "blobs").rglob(f"{path.split('/')[3].partition('-')[0]}*.out"))
+    os.truncate(large, size)  # a sparse file: the disk keeps the first 3 MiB only
+    gateway = psutil.Process(client.process.pid)
+    before, received = gateway.memory_info().rss, 0
+    with client.stream("GET", path) as answer:
+        assert answer.headers["content-length"] == str(size)
+        for chunk in answer.iter_raw():
+            received += len(chunk)
+    assert received == size
+    assert gateway.memory_info().rss - before < size // 4
+    large.unlink()
+    assert client.get(path).status_code == 410
