@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, final
 
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
+from penstock.handlers.metrics.metrics import HandlerMetrics
 from penstock.handlers.running import RunningCall, RunningItem
 from penstock.model_spec import BatchPolicy, RuntimeOptions
 
@@ -29,7 +30,8 @@ class Context:
     """What a handler gets once, before its first batch.
 
     `folder` holds the source file; the handler has `threads` cores of its own; `runtime` says how model files are to be run;
-    no batch is larger than `max_batch_size`. What is said of `items` is for `inference`, and not for the stages beside it.
+    no batch is larger than `max_batch_size`. `metrics` makes metrics of the handler's own (docs/metrics.md). What is said of
+    `items` is for `inference`, and not for the stages beside it.
     """
 
     model: str
@@ -40,6 +42,7 @@ class Context:
     folder: Path = field(default_factory=Path)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     max_batch_size: int = BatchPolicy().max_batch_size
+    metrics: HandlerMetrics = field(default_factory=HandlerMetrics, compare=False)
     running: RunningCall = field(default_factory=RunningCall, init=False, repr=False, compare=False)
 
     @property

@@ -65,7 +65,8 @@ def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
     sizes = warmup.sizes(loaded.context.max_batch_size, order.runtime.batch_buckets)
-    return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
+    with loaded.context.metrics.paused():
+        return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
 
 
 def _limit_resources(order: LoadModel) -> None:

@@ -27,7 +27,16 @@ from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
 from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.ipc.frames import BatchDone, ChildWire, DeviceLost, FromChild, GiveUp, RunBatch, RunShard
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    ChildWire,
+    DeviceLost,
+    FromChild,
+    GiveUp,
+    MetricSamples,
+    RunBatch,
+    RunShard,
+)
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
 
 if TYPE_CHECKING:
@@ -156,6 +165,7 @@ class Pipeline:
         self._loaded = loaded
         self._calls = calls
         self._reports = loaded.context.running.reporter = ReportSender(wire.write, start_thread=_start_thread)
+        self._metrics = loaded.context.metrics
         self._shards = ShardPipeline(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
@@ -166,6 +176,7 @@ class Pipeline:
 
     def serve(self) -> None:
         """Until the supervisor says stop or is gone; a batch that was begun is finished and sent."""
+        self._send_measured()
         writer = _start_thread(self._write)
         _start_thread(self._read)
         while (work := self._device_queue.take()) is not None:
@@ -281,10 +292,16 @@ class Pipeline:
             frame = self._completed(ran)
         except DeviceFault as fault:
             self._give_up(fault)
+        # Before the outcomes: who has an answer finds it counted.
+        self._send_measured()
         if frame is not None:
             self._send(frame)
         if isinstance(ran, Flow):
             self._item_s = (time.thread_time() - began) / ran.size
+
+    def _send_measured(self) -> None:
+        if self._metrics.unsent:
+            self._wire.write(MetricSamples(self._metrics.drain()))
 
     def _send(self, frame: FromChild) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from penstock.errors import InternalError
+from penstock.handlers.metrics.samples import MetricSample
 from penstock.job import Call
 from penstock.model_spec import LearnedCalls, RuntimeOptions, WarmOrigin
 
@@ -210,8 +211,14 @@ class DeviceLost(Struct, tag="device", array_like=True):
     broken: bool = False
 
 
+class MetricSamples(Struct, tag="metrics", array_like=True):
+    """What the handler counted since the last such frame; sent with the batches during which something changed."""
+
+    samples: list[MetricSample]
+
+
 ToChild = LoadModel | RunBatch | RunShard | GiveUp | StopChild
-FromChild = Ready | LoadFailed | BatchDone | ShardDone | ItemReports | DeviceLost
+FromChild = Ready | LoadFailed | BatchDone | ShardDone | ItemReports | MetricSamples | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.errors import ConfigError
 from penstock.model_spec import Variable
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, FromChild, LoadFailed, ShardDone
+from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, FromChild, LoadFailed, MetricSamples, ShardDone
 
 # What model code may see of the environment. Our own variables stay out: a store's URL may contain a password.
 _SYSTEM = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -79,4 +79,8 @@ class Mask:
             for outcome in done.outcomes:
                 if isinstance(outcome, Failed):
                     outcome.message = self.text(outcome.message)
+        elif isinstance(frame, MetricSamples):
+            for sample in frame.samples:
+                sample.help = self.text(sample.help)
+                sample.label_values = tuple(map(self.text, sample.label_values))
         return frame

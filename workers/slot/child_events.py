@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.handlers.metrics.samples import MetricSample
 from penstock.workers.ipc.frames import BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch
 
@@ -55,4 +56,11 @@ class ChildExited:
     why: str
 
 
-Event = ChildReady | ItemsSaid | BatchRan | BatchLost | ChildUnloadable | ChildExited
+@dataclass(frozen=True, slots=True)
+class HandlerMeasured:
+    """`samples`: what the handler counted since the last such event."""
+
+    samples: list[MetricSample]
+
+
+Event = ChildReady | ItemsSaid | BatchRan | BatchLost | ChildUnloadable | ChildExited | HandlerMeasured

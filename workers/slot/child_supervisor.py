@@ -11,9 +11,28 @@ import structlog
 from penstock.errors import InternalError, PenstockError
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, ItemReports, LoadFailed, Ready, ShardDone
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    ChildGone,
+    DeviceLost,
+    FromChild,
+    ItemReports,
+    LoadFailed,
+    MetricSamples,
+    Ready,
+    ShardDone,
+)
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ChildExited, ChildReady, ChildUnloadable, Event
+from penstock.workers.slot.child_events import (
+    BatchLost,
+    BatchRan,
+    Cause,
+    ChildExited,
+    ChildReady,
+    ChildUnloadable,
+    Event,
+    HandlerMeasured,
+)
 from penstock.workers.slot.child_process import ChildProcess, DeviceHealth, Recycling, Restarts
 from penstock.workers.slot.in_flight import InFlight
 
@@ -210,6 +229,8 @@ class ChildSupervisor:
                 return self._came_back(child.in_flight.on_shard_done(number, done))
             case Ready():
                 return self._on_ready(frame)
+            case MetricSamples(samples):
+                return HandlerMeasured(samples)
             case LoadFailed(message):
                 self._why = "stopped after the failed load"
                 return self._on_unloadable(message)

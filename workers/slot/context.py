@@ -22,6 +22,7 @@ from penstock.broker.records import (
     Submitted,
 )
 from penstock.broker.store.registry import KeptTimes
+from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
@@ -103,6 +104,9 @@ class Observer:
     def on_loaded(self, spec: ModelSpec, load_s: float) -> None: ...
 
     def on_unloadable(self, spec: ModelSpec, error: str) -> None: ...
+
+    def on_measured(self, spec: ModelSpec, slot: str, samples: Sequence[MetricSample]) -> None:
+        """The handler of this slot counted something in metrics of its own."""
 
 
 class Observers:

@@ -19,7 +19,16 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
-from penstock.workers.slot.child_events import BatchLost, BatchRan, ChildExited, ChildReady, ChildUnloadable, Event, ItemsSaid
+from penstock.workers.slot.child_events import (
+    BatchLost,
+    BatchRan,
+    ChildExited,
+    ChildReady,
+    ChildUnloadable,
+    Event,
+    HandlerMeasured,
+    ItemsSaid,
+)
 from penstock.workers.slot.child_supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
@@ -222,6 +231,8 @@ class Slot:
             case BatchLost():
                 self._owe_reports()
                 self._verdicts.on_lost(event)
+            case HandlerMeasured(samples):
+                self._context.observers.notify(lambda observer: observer.on_measured(self.spec, self.name, samples))
             case ChildReady(ready):
                 self._on_ready(ready)
             case ChildExited(why):

@@ -13,12 +13,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 
 from penstock.broker.records import Settled
 from penstock.errors import ConfigError
+from penstock.handlers.metrics.samples import MetricSample
 from penstock.job import Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import Cause
 from penstock.workers.slot.context import Observer
+from penstock.workers.telemetry.handler_series import HandlerSeries
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
@@ -80,6 +82,8 @@ class WorkerMetrics(Observer):
         self._load = Histograms(
             "penstock_model_load_seconds", "Time to load the model.", ["model"], bounds=_WAIT_BUCKETS_S, registry=registry
         )
+        self._handlers = HandlerSeries()
+        registry.register(self._handlers)
         self._models: dict[str, _ModelMetrics] = {}
         self.serving = False
 
@@ -156,6 +160,10 @@ class WorkerMetrics(Observer):
 
     def on_loaded(self, spec: ModelSpec, load_s: float) -> None:
         self._load.labels(self._shared(spec)).observe(load_s)
+
+    def on_measured(self, spec: ModelSpec, slot: str, samples: Sequence[MetricSample]) -> None:
+        if self.serving:
+            self._handlers.add(spec, slot, samples)
 
     def _shared(self, spec: ModelSpec) -> str:
         """The model's label, or one for all models together where a series per model would be too many."""

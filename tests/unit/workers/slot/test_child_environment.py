@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import ConfigError
+from penstock.handlers.metrics.samples import MetricKind, MetricSample
 from penstock.model_spec import Variable
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, LoadFailed, Output, ShardDone
+from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, LoadFailed, MetricSamples, Output, ShardDone
 from penstock.workers.slot.child_environment import Mask, child_environment, read_variables
 
 SECRET = "hunter2-hunter2"
@@ -57,6 +59,8 @@ def test_every_message_of_a_child_is_masked_and_no_output() -> None:
     assert mask.frame(LoadFailed(told)) == LoadFailed(hidden)
     assert mask.frame(DeviceLost(told)) == DeviceLost(hidden)
     assert mask.frame(ShardDone(1, done)) == ShardDone(1, done)
+    counted = MetricSample("hits", MetricKind.COUNTER, 1.0, ("key",), (SECRET,), help=told)
+    assert mask.frame(MetricSamples([counted])) == MetricSamples([replace(counted, label_values=("***",), help=hidden)])
     assert done.outcomes == [Failed("handler_error", hidden), Output("text/plain", SECRET.encode())]
 
 
