@@ -116,8 +116,9 @@ def pinned(source: RemoteSource, kept: str) -> RemoteSource:
         known = read_source(kept)
     except ConfigError:
         return source
-    is_file = known.file.startswith(source.file) if source.is_folder else known.file == source.file
-    is_same = is_file and (known.scheme, known.place) == (source.scheme, source.place)
+    # Of a repository the file is announced that was chosen; the revision of a folder of a bucket means the whole folder.
+    is_chosen = source.scheme == "hf" and source.is_folder and known.file.startswith(source.file)
+    is_same = (known.scheme, known.place) == (source.scheme, source.place) and (is_chosen or known.file == source.file)
     return replace(source, revision=known.revision, file=known.file) if is_same else source
 
 

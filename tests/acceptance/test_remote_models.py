@@ -158,6 +158,12 @@ def test_a_model_is_fetched_ahead_listed_and_deleted_by_command(hub: Hub, tmp_pa
     assert not Path(line["path"]).exists()
 
 
+def test_a_model_from_elsewhere_is_debugged_here(hub: Hub, tmp_path: Path) -> None:
+    ran = command(tmp_path, hub, "debug", f"hf://{REPO}", "-i", json.dumps(INPUT), "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / ".penstock" / "models").is_dir()
+
+
 def test_what_cannot_be_fetched_ends_the_command_with_the_reason(hub: Hub, tmp_path: Path) -> None:
     refused = command(tmp_path, hub, "models", "fetch", "https://h.example/net.onnx")
     assert refused.returncode == 4

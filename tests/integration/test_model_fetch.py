@@ -247,7 +247,10 @@ def test_a_folder_of_a_bucket_is_fetched_with_what_belongs_to_the_model(bucket: 
     found = ModelCache(tmp_path / "cache", LIMITS).fetch(f"{bucket}/")
     assert Path(found.path).read_bytes() == MODEL
     assert {path.name for path in Path(found.path).parent.iterdir()} == {"net.onnx", "net.onnx_data", "labels.txt"}
-    assert found.source.startswith(f"{bucket}/net.onnx#revision=")
+    assert found.source.startswith(f"{bucket}/#revision=")
+    elsewhere = ModelCache(tmp_path / "other", LIMITS)
+    assert elsewhere.fetch(f"{bucket}/", kept=found.source).source == found.source
+    assert elsewhere.fetch(found.source).source == found.source
 
 
 def test_one_object_is_fetched_with_what_begins_with_its_name(bucket: str, tmp_path: Path) -> None:

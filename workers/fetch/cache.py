@@ -50,6 +50,16 @@ class FetchedModel:
     lock: Lock
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What is to be fetched: the entry's name, the source at its fixed revision, its model file, all files that come along."""
+
+    name: str
+    source: RemoteSource
+    model: str
+    files: Sequence[RemoteFile]
+
+
 class ModelCache:
     """Safe to use from several threads and processes at once. `environment` holds endpoints and tokens."""
 
@@ -109,56 +119,52 @@ class ModelCache:
     def _fetched(
         self, origin: Origin, source: RemoteSource, listing: Listing, trust_remote_code: bool, on_progress: OnProgress
     ) -> FetchedModel:
-        model = model_file(source, listing.files, trust_remote_code=trust_remote_code)
-        exact = replace(source, revision=listing.revision, file=model, name="")
-        files = [_with_sum(file, source, model) for file in wanted(listing.files, model)]
-        name = entry_name(str(exact))
+        order = _order(source, listing, trust_remote_code=trust_remote_code)
         while True:
-            entry = self.entries.whole(name)
+            entry = self.entries.whole(order.name)
             found = self._in_use(entry, source) if entry else None
             if entry and found:
                 # Under its fixed revision too: that is what a later start asks for, maybe without a network.
                 for key in (_key(source), entry.source):
                     self.entries.remember(key, entry)
                 return found
-            with self.entries.exclusive(name) as is_ours:
-                if is_ours and self.entries.whole(name) is None:
-                    self._fill(name, origin, exact, files, on_progress)
+            with self.entries.exclusive(order.name) as is_ours:
+                if is_ours and self.entries.whole(order.name) is None:
+                    self._fill(order, origin, on_progress)
             if not is_ours:
                 on_progress(0, 0)
                 time.sleep(_LOOK_EVERY_S)
 
-    def _fill(
-        self, name: str, origin: Origin, source: RemoteSource, files: Sequence[RemoteFile], on_progress: OnProgress
-    ) -> None:
-        sized = [_sized(origin, source, file) for file in files]
-        total = sum(file.size_bytes or 0 for file in sized)
+    def _fill(self, order: _Order, origin: Origin, on_progress: OnProgress) -> None:
+        """Download what is missing of the entry. On a full disk nothing is left: a part would take the room of others."""
+        files = [_sized(origin, order.source, file) for file in order.files]
+        total = sum(file.size_bytes or 0 for file in files)
         try:
-            entry = self._with_room(name, source, total)
+            entry = self._with_room(order, total)
             done = 0
-            for file in sized:
-                download(origin, source, file, entry.files / file.path, partial(_add, on_progress, done, total))
+            for file in files:
+                download(origin, order.source, file, entry.files / file.path, partial(_add, on_progress, done, total))
                 done += file.size_bytes or 0
             self.entries.complete(entry)
-        except (DiskFull, OSError) as error:
-            if not isinstance(error, DiskFull) and not is_disk_full(error):
+        except DiskFull:
+            self.entries.drop_partial(order.name)
+            raise
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
-            # A part that is left would take the room of others, and this model does not fit anyway.
-            self.entries.drop_partial(name)
-            if isinstance(error, DiskFull):
-                raise
-            raise DiskFull(f"{source}: the disk of the models' cache is full", hint=FULL_HINT) from error
+            self.entries.drop_partial(order.name)
+            raise DiskFull(f"{order.source}: the disk of the models' cache is full", hint=FULL_HINT) from error
 
-    def _with_room(self, name: str, source: RemoteSource, size_bytes: int) -> Entry:
+    def _with_room(self, order: _Order, size_bytes: int) -> Entry:
         """The partial entry, which counts as large as it will be, after others have gone for it."""
-        limit = self._limits.max_bytes
+        source, limit = order.source, self._limits.max_bytes
         if size_bytes > limit:
             raise DiskFull(f"{source} has {size(size_bytes)}, and the models' cache may have {size(limit)}", hint=_LIMIT_HINT)
         while True:
             with self.entries.exclusive(_ROOM) as is_ours:
                 if is_ours:
-                    self._make_room(name, source, size_bytes)
-                    entry = self.entries.begin(name, str(source), source.file, size_bytes)
+                    self._make_room(order.name, source, size_bytes)
+                    entry = self.entries.begin(order.name, str(source), order.model, size_bytes)
                     self._check_disk(source, entry)
                     return entry
             time.sleep(_LOOK_EVERY_S)
@@ -208,6 +214,14 @@ def open_origin(scheme: str, *, stall_s: float, environment: Mapping[str, str]) 
 
     with closing(Web(stall_s=stall_s)) as web:
         yield HubOrigin(web, environment) if scheme == "hf" else UrlOrigin(web)
+
+
+def _order(source: RemoteSource, listing: Listing, *, trust_remote_code: bool) -> _Order:
+    model = model_file(source, listing.files, trust_remote_code=trust_remote_code)
+    files = [_with_sum(file, source, model) for file in wanted(listing.files, model)]
+    # The revision of a folder of a bucket is that of the whole folder.
+    fixed = replace(source, revision=listing.revision, file=model if source.scheme == "hf" else source.file, name="")
+    return _Order(entry_name(str(fixed)), fixed, model, files)
 
 
 def _sized(origin: Origin, source: RemoteSource, file: RemoteFile) -> RemoteFile:

@@ -122,8 +122,13 @@ def test_a_version_keeps_the_revision_that_it_was_first_loaded_from() -> None:
     kept = f"hf://org/name@{COMMIT}/onnx/model.onnx"
     assert str(pinned(read_source("hf://org/name@main"), kept)) == kept
     assert str(pinned(read_source("hf://org/name/onnx/model.onnx"), kept)) == kept
-    seen = "s3://bucket/a/model.onnx#revision=0123456789abcdef"
-    assert str(pinned(read_source("s3://bucket/a/"), seen)) == seen
+    for place in ("s3://bucket/a/", "s3://bucket/a/model.onnx"):
+        assert str(pinned(read_source(place), f"{place}#revision=0123456789abcdef")) == f"{place}#revision=0123456789abcdef"
+
+
+def test_the_revision_of_an_object_is_none_of_its_folder() -> None:
+    source = read_source("s3://bucket/a/")
+    assert pinned(source, "s3://bucket/a/model.onnx#revision=0123456789abcdef") == source
 
 
 @pytest.mark.parametrize(
