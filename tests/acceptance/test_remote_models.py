@@ -44,9 +44,14 @@ class Served:
     env: dict[str, str]
 
     def answer(self, model: str) -> Any:
-        answer = self.client.post(f"/predictions/{model}", json=INPUT)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        """What the model answers; the gateway learns half a second late that it is loaded."""
+
+        def answered() -> Any:
+            answer = self.client.post(f"/predictions/{model}", json=INPUT)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        return eventually(answered)
 
     def source(self, model: str) -> str:
         """Where the version came from; empty until a worker has announced it."""
