@@ -41,6 +41,7 @@ class JobIndex(StrEnum):
 
     ALL = "index"
     INBOX = "inbox"  # failed, dead or expired, and not yet replayed or dismissed
+    TAGGED = "tagged"  # of each tag
 
 
 class CancelStatus(StrEnum):
@@ -142,9 +143,12 @@ class JobStore(Protocol):
         ...
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all."""
+        """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all.
+
+        `tag` names the jobs of TAGGED.
+        """
         ...
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:

@@ -17,7 +17,7 @@ class NewJob:
     limits the owner's jobs of this model that have not ended, this one included (0: no limit). `trace`: as in `Job`.
     `replay_of`: the ended job of the same model whose input this one repeats, which leaves the inbox. With `call` SHARD the job
     holds many rows, is bulk whatever its `priority`, and waits in a line of its own. The job is DELAYED for `delay_s` seconds
-    before it is queued; they are a part of `deadline_s`.
+    before it is queued; they are a part of `deadline_s`. `tags`: words by which its caller finds it, each without a comma.
     """
 
     id: JobId
@@ -39,6 +39,7 @@ class NewJob:
     trace: str = ""
     replay_of: JobId | None = None
     delay_s: float = 0.0
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,7 +22,7 @@ from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 from penstock.client.run_handle_aio import AsyncRunHandle
 from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
-from penstock.client.views import JobView, job_view
+from penstock.client.views import CancelledJobs, JobView, job_view
 from penstock.errors import BadRequest
 from penstock.job import Priority
 
@@ -74,12 +74,13 @@ class AsyncClient:
         idempotency_key: str | None = None,
         delay_s: float | None = None,
         not_before: datetime | float | None = None,
+        tags: Sequence[str] = (),
     ) -> AsyncJobHandle:
         """A handle on the stored job, which survives restarts from now on.
 
         `input`: a JSON value, bytes, a Path, or a dict with files (bytes, Paths or `penstock.File`s), which is sent as a form.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
-        datetime with its offset) by the store's clock.
+        datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
         """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.submit_call(
@@ -91,6 +92,7 @@ class AsyncClient:
             idempotency_key=idempotency_key,
             delay_s=delay_s,
             not_before=not_before,
+            tags=tags,
         )
         return AsyncJobHandle(self, protocol.job_of(await self.send(call)))
 
@@ -105,11 +107,12 @@ class AsyncClient:
         idempotency_key: str | None = None,
         delay_s: float | None = None,
         not_before: datetime | float | None = None,
+        tags: Sequence[str] = (),
     ) -> list[AsyncJobHandle]:
         """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
 
         If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
-        that the first call stored. `delay_s` and `not_before`: as in `submit`.
+        that the first call stored. `delay_s`, `not_before`, `tags`: as in `submit`.
         """
         key, handles = idempotency_key or uuid.uuid4().hex, []
         for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
@@ -122,6 +125,7 @@ class AsyncClient:
                 idempotency_key=f"{key}/{number}",
                 delay_s=delay_s,
                 not_before=not_before,
+                tags=tags,
             )
             handles += [AsyncJobHandle(self, job_view(row)) for row in protocol.rows_of(await self.send(call))]
         return handles
@@ -200,6 +204,7 @@ class AsyncClient:
         *,
         model: str | None = None,
         status: str | None = None,
+        tag: str | None = None,
         limit: int = 100,
         ids: Iterable[str] | None = None,
     ) -> AsyncIterator[AsyncJobHandle]:
@@ -214,10 +219,20 @@ class AsyncClient:
             return
         after: str | None = ""
         while after is not None:
-            answer = await self.send(calls.page_call(model=model, status=status, after=after, limit=limit))
+            answer = await self.send(calls.page_call(model=model, status=status, tag=tag, after=after, limit=limit))
             for row in protocol.rows_of(answer):
                 yield AsyncJobHandle(self, job_view(row))
             after = protocol.next_page(answer)
+
+    async def cancel_tagged(self, tag: str, *, model: str | None = None) -> CancelledJobs:
+        """Cancel every job of this tag that has not ended, in as many requests as it takes."""
+        cancelled = requested = 0
+        after: str | None = ""
+        while after is not None:
+            found = protocol.object_of(await self.send(calls.cancel_tagged_call(tag, model=model, after=after or None)))
+            cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
+            after = found.get("next_after")
+        return CancelledJobs(cancelled, requested)
 
     async def models(self) -> list[dict[str, Any]]:
         return protocol.rows_of(await self.send(calls.models_call()))

@@ -33,6 +33,7 @@ def submit_call(
     idempotency_key: str | None = None,
     delay_s: float | None = None,
     not_before: datetime | float | None = None,
+    tags: Sequence[str] = (),
 ) -> HttpCall:
     """Carries a fresh idempotency key if the caller gives none, so that a repeat cannot create a second job."""
     headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
@@ -40,6 +41,8 @@ def submit_call(
     if deadline_s is not None:
         params["deadline_s"] = _seconds(deadline_s)
     params |= _start(delay_s, not_before)
+    if tags:
+        params["tags"] = joined(tags)
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
     return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
 
@@ -54,6 +57,7 @@ def submit_many_call(
     idempotency_key: str | None = None,
     delay_s: float | None = None,
     not_before: datetime | float | None = None,
+    tags: Sequence[str] = (),
 ) -> HttpCall:
     """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
     one = InputBody(LINES, b"\n".join(rows))
@@ -66,6 +70,7 @@ def submit_many_call(
         idempotency_key=idempotency_key,
         delay_s=delay_s,
         not_before=not_before,
+        tags=tags,
     )
     return replace(call, url=f"{call.url}:batch")
 
@@ -124,6 +129,11 @@ def cancel_call(job: JobView) -> HttpCall:
     return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 
 
+def cancel_tagged_call(tag: str, *, model: str | None, after: str | None) -> HttpCall:
+    wanted = {"tag": tag, "model": model, "after": after}
+    return HttpCall("POST", "/v1/jobs:cancel", params={name: value for name, value in wanted.items() if value is not None})
+
+
 def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> HttpCall:
     """Carries a fresh idempotency key if the caller gives none, as a submit does."""
     return HttpCall(
@@ -134,8 +144,8 @@ def replay_call(job: JobView, *, version: str | None = None, idempotency_key: st
     )
 
 
-def page_call(*, model: str | None, status: str | None, after: str | None, limit: int) -> HttpCall:
-    wanted = {"model": model, "status": status, "after": after}
+def page_call(*, model: str | None, status: str | None, after: str | None, limit: int, tag: str | None = None) -> HttpCall:
+    wanted = {"model": model, "status": status, "tag": tag, "after": after}
     params = {name: value for name, value in wanted.items() if value}
     return HttpCall("GET", "/v1/jobs", params={**params, "limit": str(min(limit, LARGEST_PAGE))})
 
@@ -196,6 +206,13 @@ def _part(text: str) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def joined(tags: Sequence[str]) -> str:
+    """Raises `BadRequest` for one text instead of a list of tags, and for a comma, which would make two tags of one."""
+    if isinstance(tags, str) or any("," in tag for tag in tags):
+        raise BadRequest(f"tags is a list of words without commas, not {tags!r}", hint="For instance tags=['nightly'].")
+    return ",".join(tags)
 
 
 def _start(delay_s: float | None, not_before: datetime | float | None) -> dict[str, str]:

@@ -62,12 +62,21 @@ class JobView:
     replay_of: str = ""
     replayed_as: str = ""
     not_before: datetime | None = None
+    tags: tuple[str, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def final(self) -> bool:
         return self.status in FINAL_STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledJobs:
+    """What a cancel of many did: jobs that waited and have ended, and running jobs that will end with their batch."""
+
+    cancelled: int
+    requested: int
 
 
 def job_view(body: Mapping[str, Any]) -> JobView:
@@ -91,6 +100,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         replay_of=str(body.get("replay_of") or ""),
         replayed_as=str(body.get("replayed_as") or ""),
         not_before=_moment(body.get("not_before")),
+        tags=tuple(map(str, body.get("tags") or ())),
         links=_links(body.get("links")),
         body=body,
     )

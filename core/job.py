@@ -233,7 +233,7 @@ class Job:
     order. `trace`: the W3C `traceparent` of its request and, behind a space, the `tracestate`; empty without one. `replay_of`
     and `replayed_as` link a job with the job whose input it repeats; an old job that was repeated several times names the
     last one. `not_before`: the end of the delay that the job was submitted with. `progress`: what the last attempt reported,
-    if it did; None while the job waits for another one.
+    if it did; None while the job waits for another one. `tags`: the words that its caller gave it.
     """
 
     id: JobId
@@ -261,6 +261,7 @@ class Job:
     call: Call = Call.PREDICT
     not_before: float | None = None
     progress: JobProgress | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def model(self) -> str:

@@ -32,7 +32,7 @@ _PARAMETERS = [
     },
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
 ]
-_START = [
+_OF_JOBS = [
     {
         "name": "delay_s",
         "in": "query",
@@ -46,6 +46,12 @@ _START = [
         "schema": {"type": "string"},
     },
 ]
+_TAGS = {
+    "name": "tags",
+    "in": "query",
+    "description": "Up to 8 words, joined by commas, by which the job is found",
+    "schema": {"type": "string"},
+}
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _NO_RESULT = "The job ended without an output; the code says how"
 _TEXT = {"type": "string"}
@@ -93,12 +99,23 @@ _QUEUE_SCHEMA = {
 }
 _QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
 _QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
+_CANCELLED = {
+    "type": "object",
+    "required": ["cancelled", "requested", "has_more"],
+    "properties": {
+        "cancelled": {**_COUNT, "description": "Jobs that waited and have ended"},
+        "requested": {**_COUNT, "description": "Running jobs that end cancelled with their batch"},
+        "has_more": {"type": "boolean"},
+        "next_after": {"type": "string", "description": "Give it back as `after` for the jobs that were not looked at"},
+    },
+}
 _JOB_PATH = "/v1/jobs/{job_id}"
 _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
 # Media types and schemas of the routes that answer with more than JSON of no fixed schema.
 _READ_CONTENT: dict[str, dict[str, Any]] = {
     _JOB_PATH: _JOB_CONTENT,
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
+    "/v1/jobs:cancel": {"application/json": {"schema": _CANCELLED}},
     f"{_JOB_PATH}/replay": _JOB_CONTENT,
     f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},
@@ -235,7 +252,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
     return {
         "tags": ["jobs"],
         "summary": "Store a job",
-        "parameters": [*own, *_PARAMETERS, *_START, _PREFER],
+        "parameters": [*own, *_PARAMETERS, *_OF_JOBS, _TAGS, _PREFER],
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},
@@ -256,7 +273,7 @@ def _predict(
     return {
         "tags": ["predictions"],
         "summary": summary,
-        "parameters": [*own, *_PARAMETERS],
+        "parameters": [*own, *_PARAMETERS, _TAGS],
         "requestBody": {"required": True, "content": body},
         "responses": {"200": {"description": "The output", "content": answer}, "default": _problem("Any refusal")},
     }

@@ -23,6 +23,7 @@ from penstock.gateway.auth.keys import KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
+from penstock.gateway.jobs.cancel_tagged import CancelTagged
 from penstock.gateway.jobs.events import JobEvents
 from penstock.gateway.jobs.many import ManyJobs
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -170,8 +171,9 @@ class GatewayParts:
             metrics=self.metrics,
             charge=self.auth.admit,
         )
+        cancels = CancelTagged(store, registry=self.registry, job_log=GatewayJobLog(options.log_jobs))
         # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
-        return [submits.router(), many.router(), reads.router(), self._replays.router(), events.router()]
+        return [submits.router(), many.router(), cancels.router(), reads.router(), self._replays.router(), events.router()]
 
     def _foreign_routers(self) -> list[APIRouter]:
         """Runs, and what OpenAI's clients call: embeddings, files, batches."""

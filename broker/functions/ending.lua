@@ -97,16 +97,19 @@ end
 
 -- Drop an ended job's record and output; returns the names of its blobs, its owner, and for how many ms its result was to be kept.
 -- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves. The lists of its
--- owner come before, because only the record names the owner.
+-- owner and of its tags come before, because only the record names these.
 local function drop_job(p, serial, todo)
   local key, blobs = p .. 'job:' .. serial, {}
-  local input, output, owner, ttl, code = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code'))
+  local input, output, owner, ttl, code, tags = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags'))
   for _, ref in ipairs({input or '', output or ''}) do
     if ref ~= '' then blobs[#blobs + 1] = ref end
   end
   if owner then
     redis.call('ZREM', p .. 'index:' .. owner, serial)
     if code then redis.call('ZREM', p .. 'inbox:' .. owner, serial) end
+  end
+  for _, entry in ipairs(tag_entries(tags, serial)) do
+    for _, list in ipairs(tag_lists(p, owner)) do redis.call('ZREM', list, entry) end -- guard:untag
   end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)

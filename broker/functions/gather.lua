@@ -66,6 +66,19 @@ local function tell(todo, what, serial, state, job)
   todo.changes[n + 4], todo.changes[n + 5], todo.changes[n + 6] = job.version, job.token or '', job.trace or ''
 end
 
+-- The entries of a job in `tagged`. A comma ends the tag, since no tag has one.
+local function tag_entries(tags, serial)
+  local entries = {}
+  for tag in string.gmatch(tags or '', '[^,]+') do entries[#entries + 1] = tag .. ',' .. serial end
+  return entries
+end
+
+-- The lists that have the tags of a job: that of all jobs, and that of its owner.
+local function tag_lists(p, owner)
+  if not owner or owner == '' then return {p .. 'tagged'} end
+  return {p .. 'tagged', p .. 'tagged:' .. owner}
+end
+
 local function add_up(key, counts)
   for what, n in pairs(counts or {}) do
     if n ~= 0 then redis.call('HINCRBY', key, what, n) end

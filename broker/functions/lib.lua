@@ -25,6 +25,7 @@
 --   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed or dismissed, score 0
 --   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
+--   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> handed out at
@@ -53,7 +54,7 @@ local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
   'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'not_before', 'progress',
-  'call'}
+  'tags', 'call'}
 
 local flush, complete, claim, release_one, hand_over -- below
 local NOTHING = {}

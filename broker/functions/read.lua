@@ -72,11 +72,16 @@ local function chunks(keys, args)
 end
 
 -- newest: which jobs an index holds, newest first. It reads no record, so that pages of many models can be merged cheaply.
--- ARGS: index (index | inbox), owner ('' = of all owners), serial to start before ('' = newest), limit
+-- ARGS: index (index | inbox | tagged), owner ('' = of all owners), serial to start before ('' = newest), limit, tag (of `tagged`)
 -- REPLY: serials
 local function newest(keys, args)
-  local index = keys[1] .. args[1] .. (args[2] == '' and '' or ':' .. args[2])
-  return redis.call('ZREVRANGEBYLEX', index, args[3] == '' and '+' or '(' .. args[3], '-', 'LIMIT', 0, args[4])
+  local index, before, tag = keys[1] .. args[1] .. (args[2] == '' and '' or ':' .. args[2]), args[3], args[5]
+  if tag == '' then return redis.call('ZREVRANGEBYLEX', index, before == '' and '+' or '(' .. before, '-', 'LIMIT', 0, args[4]) end
+  -- The minus sign comes behind the comma, so `tag-` is behind every entry of the tag.
+  local from = '(' .. tag .. (before == '' and '-' or ',' .. before)
+  local found = redis.call('ZREVRANGEBYLEX', index, from, '[' .. tag .. ',', 'LIMIT', 0, args[4])
+  for i, entry in ipairs(found) do found[i] = string.sub(entry, #tag + 2) end
+  return found
 end
 
 -- records: the records of several jobs.

@@ -58,6 +58,15 @@ local function give_place(p, serial, job, now, todo)
   requeue(p, serial, job)
 end
 
+-- Each tag of the job has its entries. Returns whether any was missing.
+local function mend_tags(p, serial, job)
+  local missing = 0
+  for _, entry in ipairs(tag_entries(job.tags, serial)) do
+    for _, list in ipairs(tag_lists(p, job.owner)) do missing = missing + redis.call('ZADD', list, 'NX', 0, entry) end
+  end
+  return missing > 0
+end
+
 -- The lists of the job's owner agree with those of all jobs; a store from before they existed lacks them. Returns whether they did
 -- not agree.
 local function mend_lists(p, serial, owner)
@@ -108,7 +117,7 @@ local function reconcile(keys, args, todo)
   local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags'})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))
@@ -120,7 +129,10 @@ local function reconcile(keys, args, todo)
       local wrong, turn = leave_wrong_place(p, serial, job), mend_turn(p, serial, job)
       if wrong or turn then orphans = orphans + 1 end
     end
-    if job.state and mend_lists(p, serial, job.owner) then listless = listless + 1 end
+    if job.state then
+      local listed, tagged = mend_lists(p, serial, job.owner), mend_tags(p, serial, job)
+      if listed or tagged then listless = listless + 1 end
+    end
   end
   clear_lines(p, gone)
   local mended = 0

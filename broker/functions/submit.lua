@@ -2,11 +2,11 @@
 -- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
---       delay ms (0 = none): the job is put aside until then
+--       delay ms (0 = none): the job is put aside until then; tags, joined by commas
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
-local SUBMIT_STRIDE = 20
+local SUBMIT_STRIDE = 21
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
@@ -29,7 +29,7 @@ end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
 -- in memory and in the append-only file.
-local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17, 'replay_of', 18}
+local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17, 'replay_of', 18, 'tags', 20}
 
 -- The number of jobs in the line before a job that is about to be stored. Jobs of one call mostly share one score, so one ZCOUNT
 -- serves them all: each job adds those of the same score that came before it, and the line itself is filled only at the end.
@@ -121,6 +121,9 @@ local function create(p, todo, now, args, call)
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
     if args[at + 5] ~= '' then later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial) end
+    for _, entry in ipairs(tag_entries(args[at + 20], serial)) do
+      for _, list in ipairs(tag_lists(p, args[at + 5])) do later(todo, 'ZADD', list, 0, entry) end
+    end
     if job.start then later(todo, 'ZADD', p .. 'delayed', math.min(job.start, now + args[at + 3]), serial)
     else
       later(todo, 'ZADD', job.line, job.score, serial)

@@ -181,4 +181,5 @@ class Record:
             call=self.new.call,
             not_before=self.not_before,
             progress=self.shown_progress(),
+            tags=self.new.tags,
         )

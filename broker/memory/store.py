@@ -213,11 +213,12 @@ class MemoryStore:
         return len(found)
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
         records = self.queue(model).records
-        serials = records.keys() if index is JobIndex.ALL else self.queue(model).inbox
+        serials = self.queue(model).inbox if index is JobIndex.INBOX else records.keys()
         found = [s for s in serials if (not before or s < before) and owner in ("", records[s].new.owner)]
+        found = [s for s in found if index is not JobIndex.TAGGED or tag in records[s].new.tags]
         return [JobId(serial, model) for serial in sorted(found, reverse=True)[:limit]]
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:

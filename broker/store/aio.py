@@ -172,9 +172,9 @@ class AsyncStore:
         return await self.run(ops.dismiss(jobs)) if jobs else 0
 
     async def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        return await self.run(ops.newest(model, index, owner=owner, before=before, limit=limit))
+        return await self.run(ops.newest(model, index, owner=owner, before=before, limit=limit, tag=tag))
 
     async def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return await self.run(ops.records(jobs)) if jobs else []

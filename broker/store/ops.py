@@ -177,8 +177,8 @@ def kept_input(job: JobId) -> Operation[KeptInput | None]:
     return Operation("input", prefix(job.model), [job.serial], replies.input_reply)
 
 
-def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int) -> Operation[list[JobId]]:
-    args: list[Arg] = [index.value, owner, before, limit]
+def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int, tag: str) -> Operation[list[JobId]]:
+    args: list[Arg] = [index.value, owner, before, limit, tag]
     return Operation("newest", prefix(model), args, lambda reply: [JobId(serial.decode(), model) for serial in reply])
 
 
@@ -233,6 +233,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.trace,
             job.replay_of.serial if job.replay_of else "",
             ms(job.delay_s),
+            ",".join(job.tags),
         )
     return args
 

@@ -40,7 +40,7 @@ from penstock.job import (
     StreamPart,
 )
 
-_FIELDS = 36  # the fields of RECORD in lib.lua, then position and output
+_FIELDS = 37  # the fields of RECORD in lib.lua, then position and output
 CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
@@ -161,7 +161,8 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     position, data = record[-2], record[-1]
     (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as, not_before, progress, call) = (
+     more, trace, replay_of, replayed_as, not_before, progress,
+     tags, call) = (
         value.decode() for value in record[:-2]
     )  # fmt: skip
     started_at, finished_at = _moment(started), _moment(finished)
@@ -191,6 +192,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         call=Call(call),
         not_before=_moment(not_before),
         progress=_progress(progress, epoch, JobState(state)) if progress else None,
+        tags=tuple(tags.split(",")) if tags else (),
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None

@@ -187,9 +187,9 @@ class RedisStore:
         return self.run(ops.dismiss(jobs)) if jobs else 0
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100
+        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        return self.run(ops.newest(model, index, owner=owner, before=before, limit=limit))
+        return self.run(ops.newest(model, index, owner=owner, before=before, limit=limit, tag=tag))
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return self.run(ops.records(jobs)) if jobs else []

@@ -50,6 +50,9 @@ def call(
         datetime | None,
         typer.Option(formats=MOMENTS, help="Run it at this moment, not before: 2026-12-24T18:00:00+01:00."),
     ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="A word by which `penstock jobs` finds it; up to 8 times.")
+    ] = None,
     content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
     no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and exit; the job continues.")] = False,
@@ -86,6 +89,7 @@ def call(
             deadline_s=deadline_s,
             delay_s=delay_s,
             not_before=not_before,
+            tags=tags or (),
         )
         if no_wait:
             _show_accepted(handle, as_json=as_json)

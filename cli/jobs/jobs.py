@@ -11,9 +11,9 @@ from penstock.cli.display import age, delayed_until, print_fields, print_json, p
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
-from penstock.client.views import JobView, ProgressView
+from penstock.client.views import CancelledJobs, JobView, ProgressView
 from penstock.errors import Conflict
-from penstock.words import duration
+from penstock.words import duration, plural
 
 if TYPE_CHECKING:
     from penstock.client.sync import JobHandle
@@ -29,6 +29,7 @@ def list_jobs(
     status: Annotated[
         str | None, typer.Option(help="Only jobs that are queued, running, succeeded, failed, cancelled or expired.")
     ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only jobs that were submitted with this tag.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -36,7 +37,8 @@ def list_jobs(
 ) -> None:
     """List the newest jobs. `--json` prints one job per line."""
     with connect(url, api_key) as client:
-        found = [handle.view for handle in islice(client.jobs(model=model, status=status, limit=min(limit, 100)), limit)]
+        handles = client.jobs(model=model, status=status, tag=tag, limit=min(limit, 100))
+        found = [handle.view for handle in islice(handles, limit)]
     if as_json:
         for job in found:
             print_json(dict(job.body))
@@ -80,13 +82,30 @@ def result(
 
 
 @app.command()
-def cancel(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+def cancel(
+    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --tag for many.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Every job that was submitted with this tag and has not ended.")] = None,
+    model: Annotated[str | None, typer.Option(help="With --tag: only jobs of this model.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """Cancel a job: at once if it waits; if it is running, its output is dropped when its batch ends."""
+    if (job_id is None) == (tag is None) or (tag is None and model is not None):
+        raise typer.BadParameter("name one JOB, or --tag TAG and perhaps --model MODEL")
     with connect(url, api_key) as client:
+        if job_id is None:
+            return _print_cancelled(client.cancel_tagged(tag or "", model=model), as_json=as_json)
         job = client.job(job_id).cancel()
     if as_json:
         return print_json(dict(job.body))
     return typer.echo(f"{job.id} {'cancelled' if job.status == 'cancelled' else f'{job.status}, cancel requested'}")
+
+
+def _print_cancelled(found: CancelledJobs, *, as_json: bool) -> None:
+    if as_json:
+        return print_json({"cancelled": found.cancelled, "requested": found.requested})
+    return typer.echo(f"{plural(found.cancelled, 'job')} cancelled, {found.requested} running: cancel requested")
 
 
 @app.command()
@@ -153,6 +172,7 @@ def _fields(job: JobView) -> dict[str, object]:
         "attempts": job.attempts,
         "progress": progress_text(job.progress) if job.progress else None,
         **{name: job.body.get(name) for name in moments},
+        "tags": ", ".join(job.tags),
         "trace": job.body.get("trace_id"),
         "replay of": job.replay_of or None,
         "replayed as": job.replayed_as or None,

@@ -36,6 +36,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/{job_id}/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}/timeline"): _SEE,
     ("DELETE", "/v1/jobs/{job_id}"): _STOP,
+    ("POST", "/v1/jobs:cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/replay"): _STOP,
     ("POST", "/v1/embeddings"): _SUBMIT,

@@ -21,6 +21,7 @@ from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import visible_job
+from penstock.gateway.jobs.submit_options import checked_tag
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
@@ -67,13 +68,18 @@ class JobPages:
         router.add_api_route("/ui/jobs/{job_id}/cancel", self.cancel, methods=["POST"])
         router.add_api_route("/ui/jobs/{job_id}/replay", self.replay, methods=["POST"])
 
-    async def jobs(self, caller: CallerParam, model: str = "", status: str = "", after: str = "", id: str = "") -> Response:
+    async def jobs(
+        self, caller: CallerParam, model: str = "", status: str = "", tag: str = "", after: str = "", id: str = ""
+    ) -> Response:
         """`id` comes from the form that opens one job."""
         if id:
             return self._renderer.redirect(f"/ui/jobs/{parse_job_id(id.strip())}")
         if status and status not in PUBLIC_STATES:
             raise BadRequest(f"there is no status {status[:20]!r}", hint=f"The statuses are {', '.join(PUBLIC_STATES)}.")
-        found = await self._list.page(caller, model=model or None, status=status or None, after=after or None, limit=PAGE_JOBS)
+        wanted = checked_tag(tag) if tag else None
+        found = await self._list.page(
+            caller, model=model or None, status=status or None, tag=wanted, after=after or None, limit=PAGE_JOBS
+        )
         now = await self._store.now()
         return await self._renderer.page(
             "jobs.html",
@@ -85,6 +91,7 @@ class JobPages:
                 "first": not after,
                 "model": model,
                 "status": status,
+                "tag": tag,
                 "models": sorted(self._registry.models),
                 "statuses": PUBLIC_STATES,
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.store.aio import AsyncStore
@@ -33,13 +34,21 @@ class JobList:
         self._registry = registry
 
     async def page(
-        self, caller: Caller, *, model: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        caller: Caller,
+        *,
+        model: str | None = None,
+        status: str | None = None,
+        tag: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> JobPage:
         """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
-        names, data, last, read, more = self._names(model), list[Job](), parse_job_id(after) if after else None, 0, True
+        names, data, last, read, more = self.names(model), list[Job](), parse_job_id(after) if after else None, 0, True
+        index = JobIndex.ALL if tag is None else JobIndex.TAGGED
         while more and len(data) < limit and read < MAX_READ:
             wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
-            found, more = await newest(self._store, names, JobIndex.ALL, caller, before=last, limit=wanted)
+            found, more = await newest(self._store, names, index, caller, before=last, limit=wanted, tag=tag or "")
             last, read = found[-1] if found else last, read + len(found)
             data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
         shown = data[:limit]
@@ -50,10 +59,11 @@ class JobList:
     async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
         """The caller's part of the failed inbox."""
         last = parse_job_id(after) if after else None
-        found, more = await newest(self._store, self._names(model), JobIndex.INBOX, caller, before=last, limit=limit)
+        found, more = await newest(self._store, self.names(model), JobIndex.INBOX, caller, before=last, limit=limit)
         return JobPage(await records(self._store, found), str(found[-1]) if more else "")
 
-    def _names(self, model: str | None) -> list[str]:
+    def names(self, model: str | None) -> list[str]:
+        """The models that a list reads. Raises `NotFound` for an unknown model."""
         known = self._registry.models
         if model is not None and model not in known:
             raise unknown_model(model, known)
@@ -61,11 +71,19 @@ class JobList:
 
 
 async def newest(
-    store: AsyncStore, models: Sequence[str], index: JobIndex, caller: Caller, *, before: JobId | None, limit: int
+    store: AsyncStore,
+    models: Sequence[str],
+    index: JobIndex,
+    caller: Caller,
+    *,
+    before: JobId | None,
+    limit: int,
+    tag: str = "",
 ) -> tuple[list[JobId], bool]:
     """The newest jobs of an index that the caller may see, of all models together, and whether there are more."""
     owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
-    pages = await asyncio.gather(*(store.newest(model, index, owner=owner, before=serial, limit=limit + 1) for model in models))
+    ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
+    pages = await asyncio.gather(*map(ask, models))
     found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
     return found[:limit], len(found) > limit
 

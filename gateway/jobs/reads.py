@@ -25,6 +25,7 @@ from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
+from penstock.gateway.jobs.submit_options import checked_tag
 from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
@@ -148,18 +149,21 @@ class JobReads:
         caller: CallerParam,
         model: str | None = None,
         status: Status | None = None,
+        tag: Annotated[str | None, Query(description="Only jobs that were submitted with this tag.")] = None,
         after: Annotated[str | None, Query(description="Id of the last job of the previous page.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         ids: Annotated[str | None, IDS] = None,
         wait: Wait = None,
     ) -> Response:
         if ids is not None:
-            if model or status or after:
-                raise BadRequest("ids names the jobs; model, status and after choose them otherwise", hint="Send either.")
+            if model or status or tag or after:
+                raise BadRequest("ids names the jobs; model, status, tag and after choose them otherwise", hint="Send either.")
             return await self._many.page(ids, parse_wait(wait), caller)
         if wait is not None:
             raise BadRequest("a list is not waited for; wait takes ids", hint="GET /v1/jobs?ids=ID,ID&wait=20")
-        found = await self._list.page(caller, model=model, status=status.value if status else None, after=after, limit=limit)
+        wanted = checked_tag(tag) if tag is not None else None
+        state = status.value if status else None
+        found = await self._list.page(caller, model=model, status=state, tag=wanted, after=after, limit=limit)
         view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
         return json_response(view | ({"next_after": found.next_after} if found.next_after else {}))
 

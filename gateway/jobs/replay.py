@@ -93,7 +93,7 @@ class Replays:
                 negotiation.media_type(wire.header_value(kept.payload.content_type), accepts=chosen.accepts)
             await self._submitter.check(kept.payload, chosen)
         digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
-        options = SubmitOptions(priority=old.priority)
+        options = SubmitOptions(priority=old.priority, tags=old.tags)
         owner = _caller_of_copy(caller, old.owner)
         request = SubmitRequest(entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id)
         ttl_s = entry.info.limits.result_ttl_s

@@ -37,6 +37,7 @@ JOB_SCHEMA: dict[str, Any] = {
             "properties": {"fraction": {"type": "number", "minimum": 0, "maximum": 1}, "note": _TEXT, "at": _MOMENT},
         },
         "cancel_requested": {"type": "boolean"},
+        "tags": {"type": "array", "items": _TEXT},
         "error": {"type": "object", "properties": {"code": _TEXT, "message": _TEXT, "retryable": {"type": "boolean"}}},
         "batch": {"type": "object"},
         "trace_id": {"type": "string", "description": "The W3C trace of its submit"},

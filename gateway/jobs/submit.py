@@ -109,4 +109,5 @@ class SubmitEndpoint:
             position=None if request.options.delay_s else max(0, own),
             eta_s=wait_s,
             trace_id=request.trace.trace_id if request.trace is not None else "",
+            tags=request.options.tags,
         )

@@ -65,6 +65,7 @@ PriorityParam = Annotated[str, Query(description="interactive or bulk")]
 DeadlineParam = Annotated[str | None, Query(description="Seconds that each job may take from now on")]
 DelayParam = Annotated[str | None, Query(description="Seconds before which no job runs")]
 NotBeforeParam = Annotated[str | None, Query(description="The moment before which no job runs: RFC 3339, or Unix seconds")]
+TagsParam = Annotated[str | None, Query(description="Up to 8 words, joined by commas, by which the jobs are found")]
 PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
 # Takes the Authorization header, the address and a cost.
 Charge = Callable[[bytes | None, str, float], object]
@@ -118,9 +119,10 @@ class SubmitMany:
         deadline_s: DeadlineParam = None,
         delay_s: DelayParam = None,
         not_before: NotBeforeParam = None,
+        tags: TagsParam = None,
         partial: PartialParam = "false",
     ) -> Response:
-        return await self.answer_version(model, "", request, caller, priority, deadline_s, delay_s, not_before, partial)
+        return await self.answer_version(model, "", request, caller, priority, deadline_s, delay_s, not_before, tags, partial)
 
     async def answer_version(
         self,
@@ -132,10 +134,11 @@ class SubmitMany:
         deadline_s: DeadlineParam = None,
         delay_s: DelayParam = None,
         not_before: NotBeforeParam = None,
+        tags: TagsParam = None,
         partial: PartialParam = "false",
     ) -> Response:
         head = negotiation.read_head(request.headers.raw)
-        options, key = submit_options(priority, deadline_s, delay_s, not_before), _key(head)
+        options, key = submit_options(priority, deadline_s, delay_s, not_before, tags), _key(head)
         entry, chosen = await self._registry.find(model, version)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
@@ -156,7 +159,9 @@ class SubmitMany:
         if outcome.status is SubmitStatus.CREATED:
             version, options = plain.version.name, plain.options
             position, eta_s = (None, options.delay_s) if options.delay_s else (max(0, outcome.depth - 1), None)
-            body = accepted_body(outcome.id, version=version, priority=options.priority, position=position, eta_s=eta_s)
+            body = accepted_body(
+                outcome.id, version=version, priority=options.priority, position=position, eta_s=eta_s, tags=options.tags
+            )
             return {"index": index, **orjson.loads(body)}
         known = await self._store.read(outcome.id)
         return _refusal(index, first_is_gone(outcome.id)) if known is None else {"index": index, **job_view(known)}

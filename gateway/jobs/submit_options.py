@@ -1,4 +1,4 @@
-"""Query parameters of a submit: priority, deadline, start. Pure. A submit without parameters does not come here."""
+"""Query parameters of a submit: priority, deadline, start, tags. Pure. A submit without parameters does not come here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
 from penstock.job import MAX_DELAY_S, Priority
 
-_NAMES = ("priority", "deadline_s", "delay_s", "not_before")
+_NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
+MAX_TAGS = 8
+_TAG = re.compile(r"[A-Za-z0-9._:=-]{1,64}")
 _UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
 
 
@@ -25,6 +27,7 @@ class SubmitOptions:
     deadline_s: float | None = None
     delay_s: float = 0.0
     not_before: float | None = None
+    tags: tuple[str, ...] = ()
 
 
 NO_OPTIONS = SubmitOptions()
@@ -42,6 +45,7 @@ def submit_options(
     deadline_s: str | None = None,
     delay_s: str | None = None,
     not_before: str | None = None,
+    tags: str | None = None,
 ) -> SubmitOptions:
     """The options as a caller writes them; raises `BadRequest`."""
     if delay_s is not None and not_before is not None:
@@ -51,7 +55,15 @@ def submit_options(
         deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
         delay_s=0.0 if delay_s is None else _delay(delay_s),
         not_before=None if not_before is None else _moment(not_before),
+        tags=() if tags is None else _tags(tags),
     )
+
+
+def checked_tag(text: str) -> str:
+    """The tag; raises `BadRequest` for a text that cannot be one."""
+    if not _TAG.fullmatch(text):
+        raise BadRequest(f"a tag has 1 to 64 characters of A-Z a-z 0-9 . _ : = -, and {text[:80]!r} is none")
+    return text
 
 
 def checked_delay(seconds: float, *, name: str) -> float:
@@ -59,6 +71,13 @@ def checked_delay(seconds: float, *, name: str) -> float:
     if seconds > MAX_DELAY_S:
         raise BadRequest(f"{name} lies {seconds:.0f} s ahead; a job may start at most {MAX_DELAY_S:.0f} s after its submit")
     return seconds
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(checked_tag(tag) for tag in text.split(",")))
+    if len(found) > MAX_TAGS:
+        raise BadRequest(f"a job has at most {MAX_TAGS} tags, not {len(found)}")
+    return found
 
 
 def _delay(text: str) -> float:

@@ -237,6 +237,7 @@ class Submitter:
             trace=request.trace_text,
             replay_of=request.replay_of,
             delay_s=request.options.delay_s,
+            tags=request.options.tags,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -30,16 +30,25 @@ def links(job: Job) -> dict[str, str]:
 
 
 def accepted_body(
-    job: JobId, *, version: str, priority: Priority, position: int | None, eta_s: float | None, trace_id: str = ""
+    job: JobId,
+    *,
+    version: str,
+    priority: Priority,
+    position: int | None,
+    eta_s: float | None,
+    trace_id: str = "",
+    tags: Sequence[str] = (),
 ) -> bytes:
     """The view of a job just stored. It has no moments: only the store knows them, and the first read shows them."""
     place = "" if position is None else f'"position":{position},'
     eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
     trace = f'"trace_id":"{trace_id}",' if trace_id else ""
+    # No tag has a character that JSON would escape.
+    words = '"tags":["' + '","'.join(tags) + '"],' if tags else ""
     base = f"/v1/jobs/{job}"
     return (
         f'{{"id":"{job}","model":"{job.model}","version":"{version}","status":"queued","priority":"{priority.value}",'
-        f'{place}{eta}{trace}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
+        f'{place}{eta}{trace}{words}"attempts":0,"cancel_requested":false,"links":{{"self":"{base}",'
         f'"result":"{base}/result","events":"{base}/events","cancel":"{base}/cancel","timeline":"{base}/timeline"}}}}'
     ).encode("ascii")
 
@@ -61,6 +70,7 @@ def job_view(job: Job, *, eta_s: float | None = None) -> dict[str, Any]:
         "attempts": job.attempts,
         "progress": job.progress and progress_view(job.progress),
         "cancel_requested": job.cancel_requested,
+        "tags": list(job.tags) or None,
         "error": _error_view(job),
         "batch": job.batch and batch_view(job.batch),
         "trace_id": trace_id_of(job.trace) or None,

@@ -163,7 +163,7 @@ class RedisDump:
             turns=turns,
             gone=counters.get("gone", 0),
             gone_ended=counters.get("gone:ended", 0),
-            mislisted=_mislisted(keys, "index", records) | _mislisted(keys, "inbox", records),
+            mislisted=_mislisted(keys, "index", records) | _mislisted(keys, "inbox", records) | _mistagged(keys, records),
             repaired=counters.get("repaired", 0),
         )
 
@@ -252,6 +252,18 @@ def _mislisted(keys: _Keys, index: str, records: dict[str, dict[str, str]]) -> s
 
     expected = {(owner(serial), serial) for serial in keys.members(index) if owner(serial)}
     return {serial for _, serial in expected ^ keys.listed(index) if owner(serial)}
+
+
+def _mistagged(keys: _Keys, records: dict[str, dict[str, str]]) -> set[str]:
+    """Return the jobs whose tags stand in a list in which they must not, or the other way round."""
+    expected = {(owner, f"{tag},{serial}") for serial, raw in records.items() for owner, tag in _tags(raw)}
+    listed = keys.listed("tagged") | {("", entry) for entry in keys.members("tagged")}
+    return {entry.partition(",")[2] for _, entry in expected ^ listed}
+
+
+def _tags(raw: dict[str, str]) -> set[tuple[str, str]]:
+    tags = filter(None, raw.get("tags", "").split(","))
+    return {(owner, tag) for tag in tags for owner in {"", raw.get("owner", "")}}
 
 
 def _stored(serial: str, raw: dict[str, str], places: dict[str, list[str]], final: set[str]) -> Stored:

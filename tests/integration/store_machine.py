@@ -104,7 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs)
     def first(self) -> Any:
-        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT, 0.0)
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT, 0.0, "")
 
     @rule(
         target=jobs,
@@ -117,6 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
         owner=st.sampled_from(OWNERS),
         call=st.sampled_from([Call.PREDICT, Call.PREDICT, Call.SHARD]),
         delay_s=st.sampled_from([0.0, 0.0, 1_000.0]),
+        tags=st.sampled_from(["", "x", "xy"]),
     )
     def submit(
         self,
@@ -129,6 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
         owner: str,
         call: Call,
         delay_s: float,
+        tags: str,
     ) -> JobId:
         new = NewJob(
             id=new_job_id(self.model),
@@ -142,6 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
             owner=owner,
             call=call,
             delay_s=delay_s,
+            tags=tuple(tags),
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         self.follow_hand_over()
@@ -284,6 +287,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.stats(self.model))
         self.both(lambda store: store.records(store.newest(self.model)))
         self.both(lambda store: store.newest(self.model, JobIndex.INBOX, owner="a"))
+        self.both(lambda store: store.newest(self.model, JobIndex.TAGGED, tag="x"))
+        self.both(lambda store: store.newest(self.model, JobIndex.TAGGED, owner="a", tag="y"))
 
     @invariant()
     def sound(self) -> None:

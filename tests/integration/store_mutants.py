@@ -21,6 +21,7 @@ from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as sharding
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
+from tests.contract import test_store_tags as tagging
 from tests.contract import test_store_turns as turning
 from tests.contract.model_queue import ModelQueue
 
@@ -388,7 +389,24 @@ DELAYS = [
     ),
 ]
 
+TAGS = [
+    Mutant("tags outlive their job", "guard:untag", "", tagging.test_the_tags_of_a_collected_job_are_gone),
+    Mutant(
+        "a tag finds longer ones",
+        "local from = '(' .. tag .. (before == '' and '-' or ',' .. before)",
+        "local from = '(' .. tag .. (before == '' and '~' or ',' .. before)",
+        tagging.test_a_tag_finds_its_own_jobs_and_no_others,
+    ),
+    Mutant(
+        "all owners share their tags",
+        "  return {p .. 'tagged', p .. 'tagged:' .. owner}",
+        "  return {p .. 'tagged', p .. 'tagged:a', p .. 'tagged:b'}",
+        tagging.test_an_owner_finds_its_own_jobs,
+    ),
+]
+
 MUTANTS = [
+    *TAGS,
     *DELAYS,
     *RUNS,
     *REPORTS,

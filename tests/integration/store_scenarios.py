@@ -27,7 +27,7 @@ def submit(queue: ModelQueue) -> Act:
         queue.new(input=LARGE, owner="b", max_open_jobs=5),
         queue.new(call=Call.SHARD),
         queue.new(replay_of=failed.id, foreign=b"a message"),
-        queue.new(owner="a", input=LARGE, delay_s=60.0, deadline_s=0.0),
+        queue.new(owner="a", input=LARGE, delay_s=60.0, deadline_s=0.0, tags=("x", "y")),
     ]
     return lambda: queue.store.submit(jobs)
 
@@ -128,7 +128,7 @@ def sweep(queue: ModelQueue) -> Act:
         cancelled = queue.leased(worker, lease_s=60.0)
         queue.store.cancel(cancelled.id)
     queue.retry(queue.leased("w3"), worker="w3")
-    done = queue.leased("w3", result_ttl_s=0.0)
+    done = queue.leased("w3", result_ttl_s=0.0, owner="a", tags=("x", "y"))
     queue.finish(done, worker="w3", output=LARGE)
     queue.fail(queue.leased("w3", result_ttl_s=0.0), worker="w3")
     for owner in ("", "a"):

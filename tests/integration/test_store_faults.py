@@ -108,6 +108,16 @@ def test_a_job_with_a_delay_that_no_index_lists_is_put_aside_again(queue: ModelQ
     assert due / 1000 == queue.read(job).not_before
 
 
+def test_tags_that_no_list_has_are_listed_again(queue: ModelQueue, client: redis.Redis) -> None:
+    job = queue.submit(owner="a", tags=("x", "y"))
+    client.delete(key(queue, "tagged"), key(queue, "tagged:a"))
+    assert queue.store.reconcile(queue.model).orphans == 1
+    check_invariants(queue.dump())
+    for owner in ("", "a"):
+        assert queue.store.newest(queue.model, JobIndex.TAGGED, owner=owner, tag="y") == [job]
+    assert queue.store.reconcile(queue.model).orphans == 0
+
+
 def test_tickets_that_were_purged_are_replaced(queue: ModelQueue, client: redis.Redis) -> None:
     """`celery purge` empties the list that shows the depth of the queue; the jobs themselves stand elsewhere."""
     jobs = [queue.submit() for _ in range(3)]

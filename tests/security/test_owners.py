@@ -212,3 +212,18 @@ async def test_an_owner_that_holds_its_share_of_waits_gets_no_more_and_others_do
                 assert (await client.delete(f"/v1/jobs/{job}", headers=ALICE.header)).status_code == 202
     assert answers[:6] == [429] * 6
     assert answers[6:] == [200] * 10
+
+
+def test_a_tag_finds_and_cancels_the_owners_jobs_alone(gateway: httpx2.Client, hand: Hand) -> None:
+    ids = {}
+    for key in (ALICE, BOB):
+        answer = gateway.post("/v1/models/square/jobs", json={"x": 4}, params={"tags": "both"}, headers=key.header)
+        ids[key.id] = answer.json()["id"]
+    assert listed(gateway, READER, tag="both") == [ids[ALICE.id]]
+    assert listed(gateway, BOSS, tag="both") == [ids[BOB.id], ids[ALICE.id]]
+    counts = gateway.post("/v1/jobs:cancel", params={"tag": "both"}, headers=BOB.header).json()
+    assert counts == {"cancelled": 1, "requested": 0, "has_more": False}
+    statuses = {id: gateway.get(f"/v1/jobs/{id}", headers=BOSS.header).json()["status"] for id in ids.values()}
+    assert statuses == {ids[ALICE.id]: "queued", ids[BOB.id]: "cancelled"}
+    assert gateway.post("/v1/jobs:cancel", params={"tag": "both"}, headers=READER.header).status_code == 403
+    assert gateway.post("/v1/jobs:cancel", params={"tag": "both"}, headers=BOSS.header).json()["cancelled"] == 1

@@ -54,7 +54,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.watch(JOB, channel="c", every_change=False),
         ops.kept_input(JOB),
         ops.ended([JOB] * max(1, items)),
-        ops.newest("m", JobIndex.ALL, owner="", before="", limit=10),
+        ops.newest("m", JobIndex.ALL, owner="", before="", limit=10, tag=""),
         ops.records([JOB] * max(1, items)),
         ops.dismiss([JOB] * max(1, items)),
         ops.stats("m"),

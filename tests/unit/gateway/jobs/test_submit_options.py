@@ -70,3 +70,15 @@ def test_a_start_too_far_ahead_is_refused() -> None:
     assert checked_delay(MAX_DELAY_S, name="not_before") == MAX_DELAY_S
     with pytest.raises(BadRequest, match="not_before lies"):
         checked_delay(MAX_DELAY_S + 1.0, name="not_before")
+
+
+def test_tags_are_short_words_joined_by_commas() -> None:
+    assert parse_submit_options(b"tags=nightly,team:a=b,nightly").tags == ("nightly", "team:a=b")
+    eight = ",".join(f"t{number}" for number in range(8))
+    assert len(parse_submit_options(f"tags={eight}".encode()).tags) == 8
+
+
+@pytest.mark.parametrize("tags", ["", ",", "a,", "a+b", "x" * 65, "a%2Cb,,", ",".join(f"t{number}" for number in range(9))])
+def test_tags_that_cannot_be_meant_are_refused(tags: str) -> None:
+    with pytest.raises(BadRequest, match="tag"):
+        parse_submit_options(f"tags={tags}".encode())
