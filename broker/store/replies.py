@@ -156,15 +156,10 @@ def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
 def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload | None] | None:
     if not record:
         return None
-    if len(record) != _FIELDS:
-        raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
     position, data = record[-2], record[-1]
     (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, epoch, token,
      final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as, not_before, progress,
-     tags, call) = (
-        value.decode() for value in record[:-2]
-    )  # fmt: skip
+     more, trace, replay_of, replayed_as, not_before, progress, tags, call) = _texts(record, job)  # fmt: skip
     started_at, finished_at = _moment(started), _moment(finished)
     found = Job(
         id=job,
@@ -196,6 +191,12 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     )
     succeeded = found.state is JobState.SUCCEEDED
     return found, Payload(out_media, data, out_blob) if succeeded else None
+
+
+def _texts(record: Sequence[Any], job: JobId) -> list[str]:
+    if len(record) != _FIELDS:
+        raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
+    return [value.decode() for value in record[:-2]]
 
 
 def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:
