@@ -75,7 +75,11 @@ class Fleet:
         observers = (self.events, *metrics, job_log, *self._spans)
         self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._announce_soon)
         upkeep = UpkeepMetrics(
-            self._name, self._metrics.registry, slots=self._roster.infos, on_store_failure=self._metrics.on_store_failed
+            self._name,
+            self._metrics.registry,
+            slots=self._roster.infos,
+            on_store_failure=self._metrics.on_store_failed,
+            state_dir=self._settings.store.state_dir,
         )
         beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat)
         sweeper = Sweeper(

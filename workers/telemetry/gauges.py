@@ -1,4 +1,4 @@
-"""A worker's metrics beside those of its batches: sweeps, slots, memory, devices, build.
+"""A worker's metrics beside those of its batches: sweeps, slots, memory, devices, the machine, build.
 
 Gauges are read at the scrape and not at the beat. The beat renews leases, and a GPU driver that hangs must not stop that.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -19,12 +20,15 @@ from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.telemetry.gpu_meter import GpuMeter
+from penstock.workers.telemetry.host_gauges import HostGauges
 
 Call = Callable[[float], float | None]
 
 
 class UpkeepMetrics:
-    """`slots` returns this worker's slots as they are now; `on_store_failure` counts a failed call to the store, by part."""
+    """`slots` returns this worker's slots as they are now; `on_store_failure` counts a failed call to the store, by part.
+    `state_dir`: the folder on whose disk free space is shown.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class UpkeepMetrics:
         *,
         slots: Callable[[], Sequence[SlotInfo]],
         on_store_failure: Callable[[str], None],
+        state_dir: Path,
     ) -> None:
         self._on_store_failure = on_store_failure
         self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
@@ -41,6 +46,7 @@ class UpkeepMetrics:
         build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)
         build.labels(penstock.__version__).set(1)
         registry.register(_SlotGauges(worker, slots, GpuMeter(PyNvml())))
+        registry.register(HostGauges(state_dir))
 
     def swept(self, report: SweepReport) -> None:
         self._sweeps.inc()
