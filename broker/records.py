@@ -113,6 +113,7 @@ class ClaimedJob:
     crashes: int
     call: Call = Call.PREDICT
     trace: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

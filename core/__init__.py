@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.handlers.array_handler import ArrayHandler
     from penstock.handlers.contract import Context, Failure, Handler
     from penstock.handlers.decorator import model
+    from penstock.handlers.request import Request
     from penstock.handlers.runtimes.contract import open_runtime
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
@@ -37,6 +38,7 @@ _HOMES = {
     "Media": "penstock.outputs.media",
     "PenstockError": "penstock.errors",
     "Priority": "penstock.job",
+    "Request": "penstock.handlers.request",
     "model": "penstock.handlers.decorator",
     "open_runtime": "penstock.handlers.runtimes.contract",
 }
@@ -55,6 +57,7 @@ __all__ = [
     "Media",
     "PenstockError",
     "Priority",
+    "Request",
     "__version__",
     "model",
     "open_runtime",

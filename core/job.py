@@ -279,6 +279,9 @@ class Payload:
 
 # The media type of an input that has several named parts: see `penstock.inputs.form`.
 FORM_MEDIA = "application/vnd.penstock.form"
+# That of an input with headers and query parameters of its request: see `penstock.inputs.request`.
+REQUEST_MEDIA = "application/vnd.penstock.request"
+PACKED_MEDIA = frozenset({FORM_MEDIA, REQUEST_MEDIA})
 
 # The charsets that texts may have, with Python's name of each. Each takes time in proportion to the text.
 # Some of Python's other codecs do not: 2 MB of punycode take more than a minute.

@@ -137,6 +137,9 @@ class ModelSpec:
     options: dict[str, Any] = field(default_factory=dict)
     env: dict[str, Variable] = field(default_factory=dict)
     secrets: dict[str, Variable] = field(default_factory=dict)
+    # Headers and query parameters that a submit may bring along for the handler, which gets them in a `Request`.
+    request_headers: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
     # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
@@ -170,6 +173,8 @@ class ModelInfo:
     policy: BatchPolicy = field(default_factory=BatchPolicy)
     limits: Limits = field(default_factory=Limits)
     versions: dict[str, VersionInfo | None] = field(default_factory=dict)
+    request_headers: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,15 +195,22 @@ def _generic_paths() -> dict[str, Any]:
     return paths
 
 
+def _said(entry: ModelEntry) -> list[dict[str, Any]]:
+    """The parameters that the model's settings name."""
+    named = [(name, "query") for name in entry.info.query] + [(name, "header") for name in entry.info.request_headers]
+    return [{"name": name, "in": place, "schema": _TEXT} for name, place in named]
+
+
 def _model_paths(entry: ModelEntry, schemas: dict[str, Any]) -> dict[str, Any]:
     paths = {}
+    said = _said(entry)
     for version in entry.versions.values():
         body, answer = _contents(entry, version, schemas)
         if version is entry.default:
-            paths[f"/v1/models/{entry.name}/jobs"] = {"post": _submit([], body, answer)}
-            paths[f"/predictions/{entry.name}"] = {"post": _predict([], body, answer)}
-        paths[f"/v1/models/{entry.name}/versions/{version.name}/jobs"] = {"post": _submit([], body, answer)}
-        paths[f"/predictions/{entry.name}/{version.name}"] = {"post": _predict([], body, answer)}
+            paths[f"/v1/models/{entry.name}/jobs"] = {"post": _submit(said, body, answer)}
+            paths[f"/predictions/{entry.name}"] = {"post": _predict(said, body, answer)}
+        paths[f"/v1/models/{entry.name}/versions/{version.name}/jobs"] = {"post": _submit(said, body, answer)}
+        paths[f"/predictions/{entry.name}/{version.name}"] = {"post": _predict(said, body, answer)}
     return paths
 
 

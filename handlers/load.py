@@ -243,4 +243,5 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         provider=handler.provider,
         cost=None if kind.cost is Handler.cost else handler.cost,
         inference_calls=getattr(handler, "inference_calls", None),
+        asks=types.asks,
     )

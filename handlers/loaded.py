@@ -21,7 +21,7 @@ Stage = Callable[[list[Any]], Any]
 class Loaded:
     """An initialised handler. A stage that the handler does not define is None, and the runner skips it.
 
-    `inference_calls` runs several calls side by side, where a built-in task can do so.
+    `inference_calls` runs several calls side by side, where a built-in task can do so. `asks`: the inputs come as `Request`s.
     """
 
     context: Context
@@ -38,6 +38,7 @@ class Loaded:
     provider: str = ""
     cost: Callable[[Any], float] | None = None
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
+    asks: bool = False
 
     @property
     def call_bounds(self) -> tuple[int, float]:
@@ -48,6 +49,14 @@ class Loaded:
     def calls_at_once(self) -> int:
         """How many calls `inference_calls` runs side by side."""
         return int(getattr(self.handler, "calls_at_once", 1))
+
+    def as_given(self, value: Any) -> Any:
+        """The value as the first stage gets it, where it belongs to no job."""
+        if not self.asks:
+            return value
+        from penstock.handlers.request import Request
+
+        return value if isinstance(value, Request) else Request(value)
 
     def info(self) -> VersionInfo:
         """What workers announce of this version."""

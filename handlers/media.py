@@ -14,7 +14,7 @@ import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
-from penstock.job import CHARSETS, FORM_MEDIA, is_media_accepted, split_media_type
+from penstock.job import CHARSETS, FORM_MEDIA, PACKED_MEDIA, REQUEST_MEDIA, is_media_accepted, split_media_type
 from penstock.outputs.media import Media, stored_type
 
 JSON = "application/json"
@@ -46,7 +46,7 @@ class Codec:
 
     def decode(self, content_type: str, data: bytes) -> Any:
         """One input. Raises `InvalidInput` if it does not fit the item type, `UnsupportedMedia` for other media types."""
-        if self.raw and content_type != FORM_MEDIA:
+        if self.raw and content_type not in PACKED_MEDIA:
             return data
         if content_type == JSON:
             try:
@@ -68,6 +68,13 @@ class Codec:
         """JSON Schema of one input; None if the model takes anything."""
         return None if self.raw else self.reader.schema()
 
+    def _decode_request(self, data: bytes) -> Any:
+        from penstock.inputs.request import decode_request
+
+        # This version takes no `Request`s, and drops what another version of its model asks for.
+        said = decode_request(data)
+        return self.decode(said.content_type, said.data)
+
     def _decode_form(self, data: bytes) -> Any:
         # Only models that get forms import the code that reads them.
         from penstock.inputs.form import FormPart, decode_form, form_fields, is_file_schema, read_form
@@ -87,6 +94,8 @@ class Codec:
     def _decode_other(self, content_type: str, data: bytes) -> Any:
         if content_type == FORM_MEDIA:
             return self._decode_form(data)
+        if content_type == REQUEST_MEDIA:
+            return self._decode_request(data)
         media, charset = split_media_type(content_type)
         if media == JSON or media.endswith("+json"):
             return self.reader.from_json(data)

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler
+from penstock.handlers.request import asked_for
 
 _LISTS = (list, Sequence, Iterable, tuple)
 # A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
@@ -25,10 +26,11 @@ _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 @dataclass(frozen=True, slots=True)
 class ItemTypes:
-    """The type of one input and of one output; `Any` where there is no annotation."""
+    """The type of one input and of one output; `Any` where there is no annotation. `asks`: inputs come as `Request`s."""
 
     input: Any = Any
     output: Any = Any
+    asks: bool = False
 
 
 class Reader(Protocol):
@@ -54,19 +56,16 @@ def handler_types(handler: type[Handler]) -> ItemTypes:
     first = "inference" if handler.preprocess is Handler.preprocess else "preprocess"
     last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
     source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
-    return ItemTypes(
-        _element(_first_parameter(source), f"{handler.__name__}.{first}", "take"),
-        _output_element(target.get("return", Any), f"{handler.__name__}.{last}"),
-    )
+    given, asks = asked_for(_element(_first_parameter(source), f"{handler.__name__}.{first}", "take"))
+    return ItemTypes(given, _output_element(target.get("return", Any), f"{handler.__name__}.{last}"), asks)
 
 
 def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
     """The types of a plain function that takes one item, or with `batch` a list of items."""
     hints = _hints(function)
     given, made = _first_parameter(hints), hints.get("return", Any)
-    if not batch:
-        return ItemTypes(given, _without_failure(made))
-    return ItemTypes(_element(given, function.__name__, "take"), _output_element(made, function.__name__))
+    given, asks = asked_for(_element(given, function.__name__, "take") if batch else given)
+    return ItemTypes(given, _output_element(made, function.__name__) if batch else _without_failure(made), asks)
 
 
 def reader_for(item_type: Any) -> Reader:

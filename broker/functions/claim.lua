@@ -4,7 +4,7 @@
 -- REPLY: reason ('' = nothing taken), depth (without waiting shards), retry in ms (-1 = wait for a wake-up), now ms, stepped over,
 --        expired, number of foreign messages, waiting shards of the version, records that were gone; then the foreign messages;
 --        then the changes of the expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline,
---        attempts, crashes, call, trace; `created`: since when the job waits, behind its delay if it had one
+--        attempts, crashes, call, trace, owner; `created`: since when the job waits, behind its delay if it had one
 -- LARGEST: leases CLAIM_MAX jobs, ends or moves MOVES_MAX more, hands out FOREIGN_MAX messages; looks once at each owner in line
 -- D30: docs/design/leases-and-losses.md
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
@@ -114,7 +114,7 @@ local function leasable(p, order, limit_bytes, now, todo, tally)
   for _, entry in ipairs(order) do
     local serial = entry[1]
     local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
-      'in', 'call', 'trace', 'state', 'not_before')
+      'in', 'call', 'trace', 'state', 'not_before', 'owner')
     if job[12] == 'queued' then
       job.input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
       bytes = bytes + #job.input
@@ -158,7 +158,7 @@ local function lease_jobs(p, jobs, args, now, todo, reply)
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], job.input, job[2] or ''
     reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[13] or job[4], deadline, attempts, job[6] or 0
-    reply[n + 11], reply[n + 12] = job[10] or '', job[11] or ''
+    reply[n + 11], reply[n + 12], reply[n + 13] = job[10] or '', job[11] or '', job[14] or ''
   end
   for band, n in pairs(popped) do pop_tickets(p, band, n) end
 end

@@ -126,6 +126,7 @@ class Record:
             crashes=self.crashes,
             call=self.new.call,
             trace=self.new.trace,
+            owner=self.new.owner,
         )
 
     def note(self, *, now: float, how: str, delay_s: float = 0.0) -> None:

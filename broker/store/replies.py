@@ -41,7 +41,7 @@ from penstock.job import (
 )
 
 _FIELDS = 37  # the fields of RECORD in lib.lua, then position and output
-CLAIM_HEAD, _CLAIM_STRIDE = 9, 12
+CLAIM_HEAD, _CLAIM_STRIDE = 9, 13
 _CHANGE_STRIDE = 6
 _SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
@@ -79,7 +79,8 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
 
 
 def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
-    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace = reply[i : i + _CLAIM_STRIDE]
+    job = reply[i : i + _CLAIM_STRIDE]
+    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace, owner = job
     return ClaimedJob(
         id=JobId(serial.decode(), model),
         token=token.decode(),
@@ -91,6 +92,7 @@ def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
         crashes=int(crashes),
         call=Call(call.decode()),
         trace=trace.decode(),
+        owner=owner.decode(),
     )
 
 

@@ -58,6 +58,25 @@ def _requirement(line: str) -> str:
     return line
 
 
+# The names of our own query parameters; tests/unit/core/settings compares them with those that a gateway reads.
+OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags"})
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+
+
+def _header(name: str) -> str:
+    if name.lower() in _CREDENTIALS:
+        raise ValueError(f"{name} carries credentials, which model code never gets")
+    return name.lower()
+
+
+def _parameter(name: str) -> str:
+    if name in OWN_PARAMETERS:
+        raise ValueError(f"{name} is a query parameter of penstock itself")
+    return name
+
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), AfterValidator(_header)]
+ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_parameter)]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
 
 
@@ -90,6 +109,8 @@ class VersionSettings(Table):
     warm_up: bool = True
     requirements: Requirements = ()
     trust_remote_code: bool = False
+    request_headers: tuple[HeaderName, ...] = ()
+    query: tuple[ParameterName, ...] = ()
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -159,6 +180,7 @@ class ModelSettings(VersionSettings):
 
 _PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
+_REQUEST = ("request_headers", "query")
 
 
 def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
@@ -168,7 +190,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, *_CODE, "options", "env", "secrets", "task", "warm_up")},
+        **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_REQUEST, "options", "env", "secrets", "task", "warm_up")},
         profile_every=table["profile_every"] if table["profile"] else None,
     )
 
@@ -182,6 +204,7 @@ def refuse_local(table: Mapping[str, Any]) -> None:
         for name in ("env", "secrets")
         if table.get(name)
     ]
+    faults += [f"{name}: set it in the settings, which gateways read too" for name in _REQUEST if table.get(name)]
     lines = table.get("requirements") or ()
     if isinstance(lines, str) or any(str(line).startswith("-") for line in lines):
         faults.append('requirements: write them as a list, ["pillow>=10"]; a file can be named in the settings of workers only')
@@ -201,7 +224,15 @@ def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
 def info_of(name: str, model: ModelSettings) -> ModelInfo:
     specs = {version: spec_of(name, version, table) for version, table in model.tables().items()}
     chosen = specs[model.chosen_version]
-    return ModelInfo(name, model.chosen_version, chosen.policy, chosen.limits, versions=dict.fromkeys(specs))
+    return ModelInfo(
+        name,
+        model.chosen_version,
+        chosen.policy,
+        chosen.limits,
+        versions=dict.fromkeys(specs),
+        request_headers=tuple(dict.fromkeys(name for spec in specs.values() for name in spec.request_headers)),
+        query=tuple(dict.fromkeys(name for spec in specs.values() for name in spec.query)),
+    )
 
 
 def missing_sources(tree: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from penstock.errors import InvalidInput
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
+from penstock.inputs.form import FormPart, decode_form
+from penstock.inputs.request import decode_request
+from penstock.job import PACKED_MEDIA, REQUEST_MEDIA
 
 TEXT_BYTES = 4 * 1024
 # Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
@@ -36,6 +40,8 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
     base = base_type(content_type)
     if not size:
         return Preview("none", note="empty")
+    if base in PACKED_MEDIA:
+        return _packed(base, head, size)
     if base == OCTETS:
         # Handlers that return bytes name no media type, and what they return is mostly an image.
         base = next((image for image, start in _STARTS.items() if head.startswith(start)), base)
@@ -46,6 +52,25 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
     if base.startswith(_TEXTS):
         return _text(head, size)
     return _hex(head, size)
+
+
+def _packed(base: str, head: bytes, size: int) -> Preview:
+    """The input inside, or one line per part of a form."""
+    if len(head) < size:
+        return Preview("none", note="too large for a preview")
+    try:
+        if base == REQUEST_MEDIA:
+            said = decode_request(head)
+            return preview(said.content_type, said.data, len(said.data))
+        return _text("\n".join(map(_part, decode_form(head))).encode(), None)
+    except InvalidInput as error:
+        return Preview("none", note=error.message)
+
+
+def _part(part: FormPart) -> str:
+    if part.is_file:
+        return f"{part.name}: file {part.filename!r}, {part.content_type or OCTETS}, {len(part.data)} bytes"
+    return f"{part.name}: {part.data[:TEXT_BYTES].decode('utf-8', 'replace')}"
 
 
 def _json(head: bytes, size: int) -> Preview:

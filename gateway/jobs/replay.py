@@ -26,6 +26,7 @@ from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprin
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
@@ -89,9 +90,10 @@ class Replays:
     ) -> tuple[Submitted, ModelEntry, VersionEntry]:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
-            if kept.payload.content_type != FORM_MEDIA:
-                negotiation.media_type(wire.header_value(kept.payload.content_type), accepts=chosen.accepts)
-            await self._submitter.check(kept.payload, chosen)
+            given = unpacked(kept.payload)
+            if given.content_type != FORM_MEDIA:
+                negotiation.media_type(wire.header_value(given.content_type), accepts=chosen.accepts)
+            await self._submitter.check(given, chosen)
         digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority, tags=old.tags)
         owner = _caller_of_copy(caller, old.owner)

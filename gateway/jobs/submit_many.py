@@ -32,6 +32,7 @@ from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.inputs.request import packed, wanted_headers
 from penstock.job import Payload, new_job_id
 
 MAX_INPUTS = 1_000
@@ -147,7 +148,8 @@ class SubmitMany:
         if is_whole:
             _refuse_all(checked)
         plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
-        requests = [_request(index, found, plain, key=key, version=version) for index, found in enumerate(checked)]
+        said = wanted_headers(request.headers.raw, entry.info.request_headers)
+        requests = [_request(index, found, plain, key=key, version=version, said=said) for index, found in enumerate(checked)]
         outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
         rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
         refused = sum("error" in row for row in rows)
@@ -263,12 +265,13 @@ def _key(head: Head) -> str:
 
 
 def _request(
-    index: int, found: Payload | PenstockError, plain: SubmitRequest, *, key: str, version: str
+    index: int, found: Payload | PenstockError, plain: SubmitRequest, *, key: str, version: str, said: dict[str, str]
 ) -> SubmitRequest | PenstockError:
     """The request of one input. Its idempotency key is the request's and its place, so that a repeat finds each job again."""
     if isinstance(found, PenstockError):
         return found
     digest = fingerprint("jobs:batch", plain.model.name, version, found) if key else ""
+    found = packed(found, headers=said, query={})
     return replace(plain, input=found, key=f"{key}/{index}" if key else "", fingerprint=digest)
 
 

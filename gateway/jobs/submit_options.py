@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.errors import BadRequest
@@ -28,16 +29,23 @@ class SubmitOptions:
     delay_s: float = 0.0
     not_before: float | None = None
     tags: tuple[str, ...] = ()
+    # The parameters that the model's settings name.
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_OPTIONS = SubmitOptions()
 
 
-def parse_submit_options(query: bytes) -> SubmitOptions:
-    """Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored."""
+def parse_submit_options(query: bytes, *, of_model: Sequence[str] = ()) -> SubmitOptions:
+    """The options, and the parameters `of_model`.
+
+    Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored.
+    """
     parameters = parse_query(query)
-    refuse_unknown(parameters, _NAMES)
-    return submit_options(**parameters)
+    refuse_unknown(parameters, (*_NAMES, *of_model))
+    found = {name: parameters.pop(name) for name in of_model if name in parameters}
+    options = submit_options(**parameters)
+    return replace(options, query=found) if found else options
 
 
 def submit_options(

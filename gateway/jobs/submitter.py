@@ -32,6 +32,7 @@ from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
 from penstock.inputs.form import decode_form
+from penstock.inputs.request import packed, wanted_headers
 from penstock.job import FORM_MEDIA, Call, JobId, Payload, Priority
 from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
@@ -119,13 +120,16 @@ class Submitter:
         """The request, read and checked, the cheapest check first; raises on the first fault."""
         entry, chosen = await self._registry.find(model, version)
         try:
-            options = NO_OPTIONS if not scope["query_string"] else await self._options_of(scope["query_string"])
+            options = NO_OPTIONS if not scope["query_string"] else await self._options_of(scope["query_string"], entry)
             key = negotiation.idempotency_key(head)
             payload = await self._input(receive, head, chosen, owner=scope["caller"].owner)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
         digest = fingerprint(route, entry.name, version, payload) if key else ""
+        if entry.info.request_headers or options.query:
+            headers = wanted_headers(scope["headers"], entry.info.request_headers)
+            payload = packed(payload, headers=headers, query=options.query)
         request = SubmitRequest(entry, chosen, payload, options, scope["caller"], key, digest, _CALLS.get(route, Call.PREDICT))
         return request if b"traceparent" not in head and self._tracing is None else self._traced(request, scope, head)
 
@@ -138,8 +142,8 @@ class Submitter:
         scope["trace"] = trace
         return replace(request, trace=trace, sending=sending)
 
-    async def _options_of(self, query: bytes) -> SubmitOptions:
-        return await self.timed(parse_submit_options(query))
+    async def _options_of(self, query: bytes, model: ModelEntry) -> SubmitOptions:
+        return await self.timed(parse_submit_options(query, of_model=model.info.query))
 
     async def timed(self, options: SubmitOptions) -> SubmitOptions:
         """The options with the delay until the moment that they name, which is one by the store's clock."""
@@ -189,7 +193,7 @@ class Submitter:
         return input_of(multipart.multipart_parts(form.data, form.content_type), version, self._options)
 
     async def check(self, payload: Payload, version: VersionEntry) -> None:
-        """Raises `BadRequest` or `InvalidInput` for a stored input, JSON or a form, that this version does not accept."""
+        """Raises `BadRequest` or `InvalidInput` for an input, JSON or a form, that this version does not accept."""
         if payload.content_type == JSON:
             await self._check_json(payload.data, version)
         elif payload.content_type == FORM_MEDIA:

@@ -263,7 +263,14 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         return found
     loaded = {version: info for version, info in stored.versions.items() if info is not None}
     policy = stored.policy if loaded else declared.policy
-    return replace(declared, policy=policy, versions={**stored.versions, **declared.versions, **loaded})
+    return replace(
+        declared,
+        policy=policy,
+        versions={**stored.versions, **declared.versions, **loaded},
+        # A gateway whose settings say nothing of these follows the workers.
+        request_headers=declared.request_headers or stored.request_headers,
+        query=declared.query or stored.query,
+    )
 
 
 def _no_fetching(uri: str) -> Any:

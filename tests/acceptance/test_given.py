@@ -25,6 +25,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("given")
     (folder / "penstock.toml").write_text(
         f'[models.ordered]\nsource = "{GIVEN}:ordered"\n[models.measured]\nsource = "{GIVEN}:measured"\n'
+        f'[models.asked]\nsource = "{GIVEN}:asked"\nrequest_headers = ["X-Tenant", "x-zone"]\nquery = ["language"]\n'
     )
     (folder / "cat.png").write_bytes(PNG)
     running = started(folder)
@@ -97,6 +98,39 @@ def test_a_repeat_with_another_boundary_finds_the_first_job(http: httpx2.Client)
     ]
     assert sent[0].request.headers["content-type"] != sent[1].request.headers["content-type"]
     assert sent[0].json()["id"] == sent[1].json()["id"]
+
+
+def test_a_handler_is_told_of_the_job_and_of_the_headers_and_parameters_that_its_settings_name(http: httpx2.Client) -> None:
+    headers = {"X-TENANT": "blue", "x-other": "secret", "authorization": "Bearer a.b", "cookie": "c=d"}
+    found = http.post("/predictions/asked?language=de&deadline_s=30", json=4, headers=headers)
+    job = found.headers["x-penstock-job"]
+    said = [1, "interactive", "", {"x-tenant": "blue"}, {"language": "de"}]
+    assert found.json() == {"input": 4, "job": job, "said": said, "has_time": True}
+
+
+def test_a_job_of_many_and_a_submit_without_any_are_told_what_there_is(http: httpx2.Client) -> None:
+    [job] = http.post("/v1/models/asked/jobs:batch", json=[5], headers={"x-zone": "north"}).json()["data"]
+    result = http.get(job["links"]["result"], params={"wait": "30"}).json()
+    assert (result["input"], result["said"]) == (5, [1, "interactive", "", {"x-zone": "north"}, {}])
+    plain = http.post("/v1/models/asked/jobs?priority=bulk", json=6).json()
+    assert http.get(plain["links"]["result"], params={"wait": "30"}).json()["said"] == [1, "bulk", "", {}, {}]
+
+
+def test_a_parameter_that_no_setting_names_is_refused_and_the_others_are_in_openapi(http: httpx2.Client) -> None:
+    for model in ("asked", "ordered"):
+        found = http.post(f"/predictions/{model}?lang=de", json=4)
+        assert (found.status_code, "'lang'" in found.json()["detail"]) == (400, True)
+    operation = http.get("/openapi.json").json()["paths"]["/predictions/asked"]["post"]
+    named = {(one["name"], one["in"]) for one in operation["parameters"]}
+    assert {("language", "query"), ("x-tenant", "header"), ("x-zone", "header")} <= named
+
+
+def test_the_same_key_with_another_header_finds_the_first_job(http: httpx2.Client) -> None:
+    sent = [
+        http.post("/v1/models/asked/jobs", json=7, headers={"idempotency-key": "asked-1", "x-tenant": tenant}).json()["id"]
+        for tenant in ("blue", "red")
+    ]
+    assert sent[0] == sent[1]
 
 
 def test_the_client_sends_a_dict_with_files_as_a_form(up: Up) -> None:

@@ -15,11 +15,11 @@ def ids(claim: Claim) -> list[JobId]:
 
 
 def test_a_claimed_job_carries_all_that_a_run_needs(queue: ModelQueue) -> None:
-    new = queue.new(input=Payload("application/json", b"[7]"), deadline_s=60.0)
+    new = queue.new(input=Payload("application/json", b"[7]"), deadline_s=60.0, owner="team-a")
     queue.put(new)
     claim = queue.claim("w1", nonce="abc")
     [job] = claim.jobs
-    assert (job.id, job.input, job.priority) == (new.id, new.input, Priority.INTERACTIVE)
+    assert (job.id, job.input, job.priority, job.owner) == (new.id, new.input, Priority.INTERACTIVE, "team-a")
     assert (job.attempts, job.crashes, job.token) == (1, 0, "1:w1:abc")
     assert job.created_at <= claim.now < job.deadline_at
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock import File, Image
+from penstock import File, Image, Request
 
 
 @dataclass
@@ -26,6 +26,12 @@ def ordered(item: Order) -> dict[str, Any]:
     """Says what it was given."""
     files = [described(file) for file in item.more]
     return {"image": described(item.image), "threshold": item.threshold, "title": item.title, "more": files}
+
+
+@penstock.model(sample=4)
+def asked(item: Request[int]) -> dict[str, Any]:
+    said = [item.attempt, item.priority, item.owner, dict(item.headers), dict(item.query)]
+    return {"input": item.input, "job": item.job, "said": said, "has_time": 0.0 < item.remaining_s < 3_700.0}
 
 
 @penstock.model

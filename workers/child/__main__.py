@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 
-from penstock.errors import PenstockError
+from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
@@ -39,6 +39,11 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
         max_batch_size=order.max_batch_size,
         requirements=order.requirements,
     )
+    if order.told and not loaded.asks:
+        raise HandlerLoadError(
+            f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
+            "stage with list[penstock.Request[...]], or take them out of the settings"
+        )
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)
     info = loaded.info()
@@ -57,6 +62,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             max_batch_size=loaded.attributes.max_batch_size,
             max_wait_s=loaded.attributes.max_wait_s,
             fits=warm.fits,
+            asks=loaded.asks,
         ),
     )
 

@@ -44,7 +44,7 @@ def _read(item: Item, files: dict[str, int]) -> Item:
         data = None
     if data is None:
         return Item(item.content_type, call=item.call, is_missing=True)
-    return Item(item.content_type, data, call=item.call)
+    return Item(item.content_type, data, call=item.call, facts=item.facts)
 
 
 def _part(item: Item, files: dict[str, int]) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from penstock.workers.ipc.frames import (
     BatchDone,
     Failed,
     Item,
+    JobFacts,
     Outcome,
     Output,
     output_bytes,
@@ -89,14 +91,27 @@ def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock
     """Read the inputs, which the items hold as `data`, and preprocess them. An input that cannot be read fails alone."""
     began = clock()
     to_explain = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
-    flow = Flow(len(items), [_read(loaded, item) for item in items], range(len(items)), to_explain=to_explain)
+    flow = Flow(len(items), _read_all(loaded, items), range(len(items)), to_explain=to_explain)
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
-def prepare_rows(loaded: Loaded, media: str, rows: Sequence[Any], calls: Calls, *, clock: Clock = perf_counter) -> Flow:
-    """The same for rows of a shard (`penstock.shard`)."""
+def prepare_rows(
+    loaded: Loaded,
+    media: str,
+    rows: Sequence[Any],
+    calls: Calls,
+    *,
+    facts: JobFacts | None = None,
+    clock: Clock = perf_counter,
+) -> Flow:
+    """The same for rows of a shard (`penstock.shard`), all of one job."""
     began = clock()
-    flow = Flow(len(rows), read_rows(loaded.codec, media, list(rows), refusal), range(len(rows)))
+    values = read_rows(loaded.codec, media, list(rows), refusal)
+    if loaded.asks:
+        from penstock.workers.child.requests import request_of
+
+        values = [value if isinstance(value, Failure) else request_of(value, facts) for value in values]
+    flow = Flow(len(rows), values, range(len(rows)))
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
@@ -189,6 +204,15 @@ def _explain(loaded: Loaded, flow: Flow) -> None:
 def _not_explainable(values: list[Any]) -> list[Failure]:
     failure = Failure("this model gives no explanations: its handler has no explain method", NOT_EXPLAINABLE)
     return [failure] * len(values)
+
+
+def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
+    if not loaded.asks:
+        return [_read(loaded, item) for item in items]
+    # Few handlers ask for more than the input.
+    from penstock.workers.child.requests import read_request
+
+    return [read_request(partial(_read, loaded), item) for item in items]
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -114,7 +114,7 @@ class ShardPipeline:
             return _recalled(order.shard, began_at)
         # No mark in the lane: this is our own code, and a crash of the handler meanwhile must not be blamed on this shard.
         try:
-            work = shard_work(order.shard, _rows_of(order.item), began_at)
+            work = shard_work(order.shard, _rows_of(order.item), began_at, facts=order.item.facts)
         except (PenstockError, OSError, MemoryError) as error:
             failed = runner.failed(failure_of(error))
             return ShardDone(order.shard, BatchDone(order.shard, [failed], began_at, time.monotonic(), 0.0, 0.0, 0.0))
@@ -128,7 +128,8 @@ class ShardPipeline:
         places = work.take(self._sizes.choose(work.next_cost, began_at))
         rows = work.shard.rows
         self._progress.enter(Lane.PREPARING, work.number, began_at)
-        flow = runner.prepare_rows(self._loaded, work.shard.media, [rows[place] for place in places], self._calls)
+        some = [rows[place] for place in places]
+        flow = runner.prepare_rows(self._loaded, work.shard.media, some, self._calls, facts=work.facts)
         self._progress.leave(Lane.PREPARING)
         flow.ready_at = time.monotonic()
         return MicroBatch(work, places, flow)

@@ -13,7 +13,7 @@ from penstock.handlers.contract import Failure
 from penstock.handlers.media import MAX_OUTPUT_BYTES, too_large
 from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
 from penstock.workers.child.runner import Flow, RowsOutcome
-from penstock.workers.ipc.frames import BatchDone, Output, ShardDone
+from penstock.workers.ipc.frames import BatchDone, JobFacts, Output, ShardDone
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class ShardWork:
     calls: int = 0
     failures: list[RowFailure] = field(default_factory=list)
     spent: ShardSeconds = field(default_factory=ShardSeconds)
+    facts: JobFacts | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -137,6 +138,6 @@ class ShardWork:
         self.failures.append(RowFailure(place, failure.code, failure.message, failure.retryable))
 
 
-def shard_work(number: int, shard: Shard, began_at: float) -> ShardWork:
+def shard_work(number: int, shard: Shard, began_at: float, *, facts: JobFacts | None = None) -> ShardWork:
     costs = row_costs(shard.rows)
-    return ShardWork(number, shard, began_at, costs, by_cost(costs), [None] * len(costs))
+    return ShardWork(number, shard, began_at, costs, by_cost(costs), [None] * len(costs), facts=facts)

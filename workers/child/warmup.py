@@ -94,6 +94,7 @@ def _run_all(
     loaded: Loaded, sample: Any, wanted: Sequence[int], calls: Calls, *, origin: WarmOrigin, budget_s: float, clock: Clock
 ) -> WarmUp:
     runs: list[Warm] = []
+    sample = loaded.as_given(sample)
     until = clock() + budget_s
     for size in wanted:
         # Twice the size takes at most about twice the time of the last one. A cold size is better than a load that times out.

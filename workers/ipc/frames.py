@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -46,12 +47,28 @@ class LoadModel(Struct, tag="load", array_like=True):
     warm_up: bool = True
     warm_budget_s: float = 60.0
     requirements: tuple[str, ...] = ()
+    # Headers or query parameters that the settings name, and that only a handler of `Request`s could get.
+    told: tuple[str, ...] = ()
+
+
+class JobFacts(Struct, array_like=True, gc=False):
+    """What a handler may ask about an item's job. `deadline` is monotonic, on the clock that all processes of a machine share.
+
+    Without a job, all fields have their defaults.
+    """
+
+    job: str = ""
+    attempt: int = 1
+    priority: str = "interactive"
+    owner: str = ""
+    deadline: float = inf
 
 
 class Item(Struct, array_like=True, gc=False):
     """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back.
 
     With a `length`, it is so many bytes of that file from `offset`, whose CRC-32 is `checksum`. `is_missing`: it was not found.
+    `facts` are those of its job, if the handler asks for them.
     """
 
     content_type: str
@@ -63,6 +80,7 @@ class Item(Struct, array_like=True, gc=False):
     length: int = -1
     checksum: int = 0
     is_missing: bool = False
+    facts: JobFacts | None = None
 
 
 class RunBatch(Struct, tag="run", array_like=True):
@@ -133,7 +151,8 @@ class Warm(Struct, array_like=True):
 class Ready(Struct, tag="ready", array_like=True):
     """The model is loaded. `schemas`: the input's and the output's. `warm` was run on an input from `warm_origin`.
 
-    `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None.
+    `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
+    each item's job.
     """
 
     load_s: float
@@ -147,6 +166,7 @@ class Ready(Struct, tag="ready", array_like=True):
     max_batch_size: int | None = None
     max_wait_s: float | None = None
     fits: int | None = None
+    asks: bool = False
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

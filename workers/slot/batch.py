@@ -63,8 +63,12 @@ class Batch:
 
     def accepted_at(self, job: ClaimedJob) -> float:
         """When the job was accepted, on this machine's monotonic clock."""
+        return self.on_this_clock(job.created_at)
+
+    def on_this_clock(self, moment: float) -> float:
+        """A moment by Redis' clock on this machine's monotonic clock."""
         # The claim is known on both clocks, so that a machine whose wall clock is wrong still measures right.
-        return job.created_at + self.claimed_at - self.leased_at
+        return moment + self.claimed_at - self.leased_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,4 +269,5 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         warm_up=spec.warm_up,
         warm_budget_s=spec.limits.load_timeout_s / 2,
         requirements=spec.requirements,
+        told=(*spec.request_headers, *spec.query),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector
 
 import structlog
+from msgspec import structs
 
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
@@ -16,7 +17,7 @@ from penstock.broker.store.notifications import CancelRequested, HandedOver, Wak
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Item
+from penstock.workers.ipc.frames import Item, JobFacts
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.batcher import Batcher, ShardLane, shard_request
 from penstock.workers.slot.child_supervisor import ChildSupervisor
@@ -35,6 +36,8 @@ class Inputs:
     """One slot's access to inputs. While the blob store is away its batch waits as claimed, and tries become ever rarer."""
 
     def __init__(self, blobs: BlobStore) -> None:
+        # Whether the handler asks for the facts of each job.
+        self.asks = False
         self._blobs = blobs
         self._absence = Absence()
 
@@ -50,7 +53,7 @@ class Inputs:
         if now < self._absence.try_at:
             return None
         try:
-            filled = _with_inputs(batch, self._blobs)
+            filled = _with_inputs(batch, self._blobs, asks=self.asks)
         except BlobsUnavailable as away:
             if self._absence.on_failure(now):
                 log.warning(BLOBS_AWAY, model=batch.jobs[0].id.model, error=away.message, hint=away.hint)
@@ -60,13 +63,19 @@ class Inputs:
         return filled
 
 
-def _with_inputs(batch: Batch, blobs: BlobStore) -> tuple[Batch, list[ClaimedJob]]:
+def _with_inputs(batch: Batch, blobs: BlobStore, *, asks: bool) -> tuple[Batch, list[ClaimedJob]]:
     names = [job.input.blob for job in batch.jobs if job.input.blob]
     files = dict(zip(names, blobs.readable(names), strict=True)) if names else {}
     pairs = [(job, _item(job, files)) for job in batch.jobs]
     missing = [job for job, item in pairs if item is None]
     jobs = batch.jobs if not missing else tuple(job for job, item in pairs if item is not None)
-    return replace(batch, jobs=jobs, items=tuple(item for _, item in pairs if item is not None)), missing
+    items = tuple(_with_facts(batch, job, item) if asks else item for job, item in pairs if item is not None)
+    return replace(batch, jobs=jobs, items=items), missing
+
+
+def _with_facts(batch: Batch, job: ClaimedJob, item: Item) -> Item:
+    deadline = batch.on_this_clock(job.deadline_at)
+    return structs.replace(item, facts=JobFacts(str(job.id), job.attempts, job.priority.value, job.owner, deadline))
 
 
 def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:

@@ -255,6 +255,7 @@ class Slot:
 
     def _on_ready(self, ready: Ready) -> None:
         self._warm = ready
+        self._inputs.asks = ready.asks
         if not self._latency.largest:
             self._latency.remember(self._claims.learned_times(self.kind))
         if ready.warm_origin is WarmOrigin.SAMPLE:

@@ -1,0 +1,59 @@
+"""What a request says beside its body, stored with the input of a model whose settings name it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import InvalidInput
+from penstock.job import REQUEST_MEDIA, Payload
+
+
+class RequestInput(Struct, array_like=True, gc=False):
+    """An input with the headers and query parameters of its request."""
+
+    content_type: str
+    data: bytes
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(RequestInput)
+
+
+def packed(payload: Payload, *, headers: dict[str, str], query: Mapping[str, str]) -> Payload:
+    """The payload together with these; the payload itself if there are none."""
+    if not headers and not query:
+        return payload
+    found = RequestInput(payload.content_type, payload.data, headers, dict(query))
+    return Payload(REQUEST_MEDIA, _encoder.encode(found))
+
+
+def unpacked(payload: Payload) -> Payload:
+    """The payload as it came in its request."""
+    if payload.content_type != REQUEST_MEDIA:
+        return payload
+    found = decode_request(payload.data)
+    return Payload(found.content_type, found.data)
+
+
+def decode_request(data: bytes) -> RequestInput:
+    """Raises `InvalidInput` for anything that `packed` did not write."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"these {len(data)} bytes are no input of a request ({REQUEST_MEDIA}): {error}") from error
+
+
+def wanted_headers(headers: Iterable[tuple[bytes, bytes]], names: Sequence[str]) -> dict[str, str]:
+    """The headers with these lower-case names; values of one name are joined by a comma, as HTTP has it."""
+    found: dict[str, str] = {}
+    for raw, value in headers if names else ():
+        name = raw.decode("latin-1")
+        if name in names:
+            text = value.decode("latin-1")
+            found[name] = f"{found[name]}, {text}" if name in found else text
+    return found

@@ -1,0 +1,59 @@
+"""`request_headers` and `query` of a model: what a handler may be told of a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.gateway.jobs import submit_options
+from penstock.settings.models import OWN_PARAMETERS
+from penstock.settings.tables import Settings
+
+
+def load(folder: Path, table: str) -> Settings:
+    (folder / "m.py").touch()
+    (folder / "penstock.toml").write_text(f"[models.m]\nsource = 'm.py'\n{table}")
+    return Settings.load(folder / "penstock.toml", {})
+
+
+def test_gateways_know_the_names_of_all_versions_and_workers_those_of_each(tmp_path: Path) -> None:
+    table = "request_headers = ['X-Tenant']\n[models.m.versions.2]\nrequest_headers = ['x-zone']\nquery = ['language']\n"
+    settings = load(tmp_path, table)
+    [info] = settings.model_infos()
+    assert (info.request_headers, info.query) == (("x-tenant", "x-zone"), ("language",))
+    assert {spec.version: spec.request_headers for spec in settings.specs()} == {"1": ("x-tenant",), "2": ("x-zone",)}
+
+
+@pytest.mark.parametrize("name", ["Authorization", "cookie", "proxy-authorization", "SET-COOKIE"])
+def test_no_header_with_credentials_reaches_model_code(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"request_headers = ['{name}']")
+    assert "carries credentials" in caught.value.faults[0]
+
+
+@pytest.mark.parametrize("table", ["request_headers = ['a b']", "query = ['']", "query = ['1x']", "request_headers = ['x:']"])
+def test_a_name_that_nobody_can_send_is_refused(tmp_path: Path, table: str) -> None:
+    with pytest.raises(ConfigError):
+        load(tmp_path, table)
+
+
+@pytest.mark.parametrize("name", sorted(OWN_PARAMETERS))
+def test_our_own_parameters_stay_ours(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"query = ['{name}']")
+    assert "parameter of penstock itself" in caught.value.faults[0]
+
+
+def test_the_parameters_that_are_ours_are_those_that_a_gateway_reads() -> None:
+    assert frozenset(submit_options._NAMES) == OWN_PARAMETERS
+
+
+@pytest.mark.parametrize("key", ["request_headers", "query"])
+def test_a_version_that_is_added_at_run_time_has_those_of_its_model(tmp_path: Path, key: str) -> None:
+    settings = load(tmp_path, f"{key} = ['tenant']")
+    assert getattr(settings.added_spec("m", "2", {"source": "m.py"}), key) == ("tenant",)
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
+        settings.added_spec("m", "3", {"source": "m.py", key: ["other"]})
+    assert caught.value.faults == [f"{key}: set it in the settings, which gateways read too"]
