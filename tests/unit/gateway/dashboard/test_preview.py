@@ -7,6 +7,9 @@ import struct
 import pytest
 
 from penstock.gateway.dashboard.preview import PREVIEW_BYTES, TEXT_BYTES, preview
+from penstock.inputs.form import FormPart, encode_form
+from penstock.inputs.request import packed
+from penstock.job import FORM_MEDIA, PACKED_MEDIA, Payload
 
 
 def png(width: int, height: int) -> bytes:
@@ -70,3 +73,18 @@ def test_an_image_among_bytes_without_a_type_is_shown_as_the_image_that_it_is(me
 )
 def test_what_would_harm_or_mislead_the_viewer_is_not_shown(media: str, data: bytes, note: str) -> None:
     assert shown(media, data) == ("none", "", note)
+
+
+def test_a_form_is_shown_part_by_part_and_an_input_with_its_request_as_itself() -> None:
+    parts = [FormPart("image", b"\x89PNG", "image/png", "cat.png"), FormPart("title", b"5 <b>")]
+    form = encode_form(parts)
+    shown = preview(FORM_MEDIA, form, len(form))
+    assert (shown.kind, shown.text) == ("text", "image: file 'cat.png', image/png, 4 bytes\ntitle: 5 <b>")
+    asked = packed(Payload("application/json", b"[1]"), headers={"x-tenant": "blue"}, query={})
+    assert preview(asked.content_type, asked.data, len(asked.data)) == preview("application/json", b"[1]", 3)
+
+
+@pytest.mark.parametrize("media", sorted(PACKED_MEDIA))
+def test_what_only_claims_to_be_packed_or_is_cut_is_not_shown(media: str) -> None:
+    assert preview(media, b"\xc1", 1).kind == "none"
+    assert preview(media, b"\x90", 2).note == "too large for a preview"
