@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
     from penstock.errors import PenstockError
     from penstock.handlers.array_handler import ArrayHandler
-    from penstock.handlers.contract import Context, Failure, Handler
+    from penstock.handlers.contract import Context, Failure, Handler, Request
     from penstock.handlers.decorator import model
-    from penstock.handlers.request import Request
     from penstock.handlers.runtimes.contract import open_runtime
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
@@ -38,7 +37,7 @@ _HOMES = {
     "Media": "penstock.outputs.media",
     "PenstockError": "penstock.errors",
     "Priority": "penstock.job",
-    "Request": "penstock.handlers.request",
+    "Request": "penstock.handlers.contract",
     "model": "penstock.handlers.decorator",
     "open_runtime": "penstock.handlers.runtimes.contract",
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal, final
+from time import monotonic
+from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
@@ -19,6 +21,7 @@ from penstock.model_spec import BatchPolicy, RuntimeOptions
 _MESSAGE_LIMIT = 1_000
 # The code of an item whose model cannot explain itself.
 NOT_EXPLAINABLE = "not_explainable"
+T = TypeVar("T")
 CostStage = Literal["item", "input"]
 NO_LIMIT = sys.maxsize
 _EVERY_ERROR = (BaseException, object)
@@ -83,6 +86,31 @@ class Failure:
         object.__setattr__(self, "message", text)
         if not _CODE.fullmatch(str(self.code)):
             raise HandlerContractError(f"a Failure's code is a snake_case word such as bad_image, not {self.code!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """What a handler is given per item whose first stage is annotated `list[Request[T]]`; `input` is the item itself.
+
+    `attempt` counts the runs of the job from 1. `headers` (lower-case names) and `query` hold what the model's settings name in
+    `request_headers` and `query`, and the caller sent. `owner` is that of the caller's key; empty without one. Outside of a
+    job, as in the warm-up, all but `input` have their defaults.
+    """
+
+    input: T
+    job: str = ""
+    attempt: int = 1
+    priority: str = "interactive"
+    owner: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    # On the monotonic clock of this machine.
+    deadline: float = field(default=inf, repr=False)
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the job's deadline: 0 if it has passed, infinity if there is none."""
+        return max(0.0, self.deadline - monotonic())
 
 
 class Handler:

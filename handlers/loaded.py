@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.handlers.contract import Context, Handler
+from penstock.handlers.contract import Context, Handler, Request
 from penstock.handlers.decorator import ModelAttributes
 from penstock.handlers.media import Codec
 from penstock.model_spec import VersionInfo
@@ -52,11 +52,7 @@ class Loaded:
 
     def as_given(self, value: Any) -> Any:
         """The value as the first stage gets it, where it belongs to no job."""
-        if not self.asks:
-            return value
-        from penstock.handlers.request import Request
-
-        return value if isinstance(value, Request) else Request(value)
+        return Request(value) if self.asks and not isinstance(value, Request) else value
 
     def info(self) -> VersionInfo:
         """What workers announce of this version."""

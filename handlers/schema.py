@@ -12,8 +12,7 @@ from typing import Any, Protocol, Union
 import msgspec
 
 from penstock.errors import HandlerLoadError, InvalidInput
-from penstock.handlers.contract import Failure, Handler
-from penstock.handlers.request import asked_for
+from penstock.handlers.contract import Failure, Handler, Request
 
 _LISTS = (list, Sequence, Iterable, tuple)
 # A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
@@ -56,7 +55,7 @@ def handler_types(handler: type[Handler]) -> ItemTypes:
     first = "inference" if handler.preprocess is Handler.preprocess else "preprocess"
     last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
     source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
-    given, asks = asked_for(_element(_first_parameter(source), f"{handler.__name__}.{first}", "take"))
+    given, asks = _asked_for(_element(_first_parameter(source), f"{handler.__name__}.{first}", "take"))
     return ItemTypes(given, _output_element(target.get("return", Any), f"{handler.__name__}.{last}"), asks)
 
 
@@ -64,7 +63,7 @@ def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
     """The types of a plain function that takes one item, or with `batch` a list of items."""
     hints = _hints(function)
     given, made = _first_parameter(hints), hints.get("return", Any)
-    given, asks = asked_for(_element(given, function.__name__, "take") if batch else given)
+    given, asks = _asked_for(_element(given, function.__name__, "take") if batch else given)
     return ItemTypes(given, _output_element(made, function.__name__) if batch else _without_failure(made), asks)
 
 
@@ -233,6 +232,15 @@ def _misfit(faults: list[tuple[str, str]]) -> InvalidInput:
 
 def _pointer(steps: Iterable[str | int]) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def _asked_for(hint: Any) -> tuple[Any, bool]:
+    """The type of the input in an annotation of one item, and whether it is to come as a `Request`."""
+    if hint is Request:
+        return Any, True
+    if typing.get_origin(hint) is Request:
+        return typing.get_args(hint)[0], True
+    return hint, False
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

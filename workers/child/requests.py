@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from penstock.errors import InvalidInput
-from penstock.handlers.contract import Failure, failure_of
-from penstock.handlers.request import Request
+from penstock.handlers.contract import Failure, Request, failure_of
 from penstock.inputs.request import RequestInput, decode_request
 from penstock.job import REQUEST_MEDIA
 from penstock.workers.ipc.frames import Item, JobFacts
 
+# What an item is given that belongs to no job.
+_NO_JOB = JobFacts()
 
-def read_request(read: Callable[[Item], Any], item: Item) -> Any:
-    """The item as a `Request`, or the `Failure` of an input that cannot be read."""
+
+def read_requests(read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
+    """A `Request` per item, or the `Failure` of an input that `read` cannot read."""
+    return [_read(read, item) for item in items]
+
+
+def requests_of(values: Sequence[Any], facts: JobFacts | None) -> list[Any]:
+    """The rows of a shard, all of one job and with nothing said beside them, as `Request`s. Failures stay."""
+    return [value if isinstance(value, Failure) else _request(value, facts, RequestInput("", b"")) for value in values]
+
+
+def _read(read: Callable[[Item], Any], item: Item) -> Any:
     if item.is_missing:
         return read(item)
     try:
@@ -24,10 +35,9 @@ def read_request(read: Callable[[Item], Any], item: Item) -> Any:
     except InvalidInput as error:
         return failure_of(error)
     value = read(structs.replace(item, content_type=said.content_type, data=said.data))
-    return value if isinstance(value, Failure) else request_of(value, item.facts, said)
+    return value if isinstance(value, Failure) else _request(value, item.facts, said)
 
 
-def request_of(value: Any, facts: JobFacts | None, said: RequestInput | None = None) -> Request[Any]:
-    """The value as a `Request`. Without `facts` it belongs to no job."""
-    job, headers, query = facts or JobFacts(), said.headers if said else {}, said.query if said else {}
-    return Request(value, job.job, job.attempt, job.priority, job.owner, headers, query, job.deadline)
+def _request(value: Any, facts: JobFacts | None, said: RequestInput) -> Request[Any]:
+    job = facts or _NO_JOB
+    return Request(value, job.job, job.attempt, job.priority, job.owner, said.headers, said.query, job.deadline)

@@ -108,9 +108,9 @@ def prepare_rows(
     began = clock()
     values = read_rows(loaded.codec, media, list(rows), refusal)
     if loaded.asks:
-        from penstock.workers.child.requests import request_of
+        from penstock.workers.child.requests import requests_of
 
-        values = [value if isinstance(value, Failure) else request_of(value, facts) for value in values]
+        values = requests_of(values, facts)
     flow = Flow(len(rows), values, range(len(rows)))
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
@@ -210,9 +210,9 @@ def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     if not loaded.asks:
         return [_read(loaded, item) for item in items]
     # Few handlers ask for more than the input.
-    from penstock.workers.child.requests import read_request
+    from penstock.workers.child.requests import read_requests
 
-    return [read_request(partial(_read, loaded), item) for item in items]
+    return read_requests(partial(_read, loaded), items)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:
