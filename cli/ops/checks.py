@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
-from penstock.cli.serve.model_files import model_file_faults
+from penstock.cli.serve.model_files import model_file_faults, not_here
 from penstock.cli.state import check_readiness
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
@@ -162,7 +162,12 @@ def models(settings: Settings) -> Finding:
     faults = model_file_faults(settings)
     if faults:
         return Finding("models", Level.FAIL, "; ".join(faults), "correct these in penstock.toml")
-    return Finding("models", Level.OK, ", ".join(settings.models))
+    absent = not_here(settings)
+    if absent and settings.models_cache.offline:
+        what = f"not in the models' cache {settings.models_dir}, and models_cache.offline is set: {', '.join(absent)}"
+        return Finding("models", Level.FAIL, what, "penstock models fetch, with models_cache.offline = false")
+    later = f"; still to be fetched: {', '.join(absent)}" if absent else ""
+    return Finding("models", Level.OK, f"{', '.join(settings.models)}{later}", "penstock models fetch" if absent else "")
 
 
 def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Finding:

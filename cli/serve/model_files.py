@@ -28,6 +28,11 @@ def model_file_faults(settings: Settings) -> list[str]:
     ]
 
 
+def not_here(settings: Settings) -> list[str]:
+    """The sources of declared models that lie elsewhere and have not been fetched to this machine."""
+    return [spec.source.partition("?")[0] for spec in settings.specs() if _here(spec, settings) is None]
+
+
 def _here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:
     if not is_remote(spec.source):
         return spec

@@ -20,6 +20,7 @@ from obstore.store import from_url
 from penstock.errors import ConfigError
 from penstock.workers.fetch.cache import CacheLimits, ModelCache
 from penstock.workers.fetch.origin import DiskFull, FetchFailed
+from tests.acceptance.test_start_refusals import has_namespaces
 from tests.eventually import eventually
 from tests.model_hub import Hub, model_hub
 from tests.s3_server import BUCKET
@@ -384,32 +385,41 @@ def test_what_nobody_uses_can_be_deleted(hub: Hub, cache: ModelCache, tmp_path: 
     assert left(tmp_path) == [Path(used.path).parents[1].name]
 
 
-def test_a_full_disk_fails_in_words_and_leaves_nothing_behind(
-    hub: Hub, cache: ModelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = Path("/dev/full")
-    real = os.write
-
-    def write(fd: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{fd}").endswith("m.onnx"):
-            with full.open("wb", buffering=0) as sink:
-                return sink.write(data)
-        return real(fd, data)
-
-    monkeypatch.setattr(os, "write", write)
-    with pytest.raises(DiskFull, match="the disk of the models' cache is full") as refused:
-        cache.fetch(plain(hub))
-    assert "models_cache.dir" in str(refused.value.hint)
-    assert left(tmp_path) == []
+# Run as root of a namespace of its own, where a small disk can be mounted. The fetcher writes half, then the disk fills.
+FILL = f"""
+set -e
+mount -t tmpfs -o size=$2 tmpfs disk
+"{sys.executable}" -c "$3" disk/cache "$1" > out 2> err &
+if [ "$2" = 8m ]; then
+  until [ "$(cat disk/cache/*.partial/files/m.onnx 2>/dev/null | wc -c)" -ge 1000000 ]; do sleep 0.02; done
+  cp /dev/zero disk/fill 2>/dev/null || true
+  touch filled
+fi
+wait $! || true
+find disk/cache -name '*.partial' > left
+"""
 
 
-def test_a_disk_without_room_is_known_before_a_byte_is_fetched(
-    hub: Hub, cache: ModelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(DiskFull, match=r"needs 2\.86 MiB more, and the disk of .* has 10 B free"):
-        cache.fetch(plain(hub))
-    assert left(tmp_path) == []
+@pytest.mark.skipif(not has_namespaces(), reason="a small disk of one's own needs user namespaces")
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [("1m", "needs 2.86 MiB more, and the disk of disk/cache has"), ("8m", "the disk of the models' cache is full")],
+    ids=["known before", "full meanwhile"],
+)
+def test_a_full_disk_fails_in_words_and_leaves_nothing_behind(hub: Hub, tmp_path: Path, disk: str, words: str) -> None:
+    (tmp_path / "disk").mkdir()
+    hub.silent_after = 1_000_000
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FILL, "sh", plain(hub), disk, FETCH]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as fetcher:
+        if disk == "8m":
+            eventually((tmp_path / "filled").exists)
+            hub.silent_after = None
+            hub.speak.set()
+        assert fetcher.wait(60) == 0
+    assert f"DiskFull: {plain(hub)}" in (tmp_path / "err").read_text()
+    assert words in (tmp_path / "err").read_text()
+    assert (tmp_path / "left").read_text() == ""
 
 
 def test_a_source_that_cannot_be_read_is_a_fault_of_the_settings(cache: ModelCache) -> None:

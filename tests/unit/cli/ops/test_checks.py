@@ -80,6 +80,16 @@ def test_what_keeps_a_model_file_from_loading_is_told_before_anything_is_started
     assert len(caught.value.faults) == 2
 
 
+def test_a_model_that_was_not_fetched_yet_is_a_fault_only_if_no_network_may_be_asked(tmp_path: Path) -> None:
+    env = {"PENSTOCK_MODELS": '{"net": {"source": "hf://org/net"}}', "PENSTOCK_STORE__STATE_DIR": str(tmp_path)}
+    found = checks.models(Settings.load(env=env))
+    assert (found.level, found.text) == (Level.OK, "net; still to be fetched: hf://org/net")
+    assert found.next == "penstock models fetch"
+    offline = checks.models(Settings.load(env=env | {"PENSTOCK_MODELS_CACHE__OFFLINE": "true"}))
+    assert offline.level is Level.FAIL
+    assert "models_cache.offline is set: hf://org/net" in offline.text
+
+
 def test_a_text_task_has_the_batches_of_its_own_unless_the_settings_say_otherwise(tmp_path: Path) -> None:
     saved(perceptron(), tmp_path / "a.onnx")
     (tmp_path / "tokenizer.json").write_text("{}")
