@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import httpx2
@@ -14,6 +14,8 @@ from penstock.settings.remote_sources import RemoteSource
 from penstock.workers.fetch.origin import FetchFailed, FileBytes, Listing, OriginAway, RemoteFile
 
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Marks a request whose first address is on this machine.
+BEGAN_HERE = "began_here"
 _RANGE = re.compile(r"bytes (\d+)-\d*/(\d+)")
 
 
@@ -25,7 +27,7 @@ class Web:
     def __init__(self, *, stall_s: float) -> None:
         # httpx takes the header `authorization` off a request that is redirected to another host.
         self._client = httpx2.Client(
-            timeout=httpx2.Timeout(stall_s), follow_redirects=True, event_hooks={"request": [_refuse_plain_text]}
+            timeout=httpx2.Timeout(stall_s), follow_redirects=True, event_hooks={"request": [refuse_unsafe]}
         )
         self._stall_s = stall_s
 
@@ -61,9 +63,13 @@ class Web:
 
     @contextmanager
     def _stream(self, url: str, headers: Mapping[str, str], *, what: str) -> Iterator[httpx2.Response]:
-        with self._faults(what), self._client.stream("GET", url, headers=dict(headers)) as answer:
+        with self._faults(what), self._asked(url, headers) as answer:
             _check_status(answer, what)
             yield answer
+
+    def _asked(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[httpx2.Response]:
+        # Redirects inherit the extensions of their first request.
+        return self._client.stream("GET", url, headers=dict(headers), extensions={BEGAN_HERE: is_loopback(_host(url))})
 
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
@@ -119,12 +125,13 @@ TOKEN_HINT = (
 ABSENT_HINT = "check the spelling of the source; a private repository answers the same without HF_TOKEN"
 
 
-def _refuse_plain_text(request: httpx2.Request) -> None:
-    """Called for each request, so also for each redirect."""
-    if request.url.scheme != "https" and not is_loopback(request.url.host):
-        raise FetchFailed(
-            f"{request.url.host} is reached over plain http, where others can change what it sends; only https is used"
-        )
+def refuse_unsafe(request: httpx2.Request) -> None:
+    """Called for each request, so also for each redirect. Raises `FetchFailed`."""
+    host, is_local = request.url.host, is_loopback(request.url.host)
+    if request.url.scheme != "https" and not is_local:
+        raise FetchFailed(f"{host} is reached over plain http, where others can change what it sends; only https is used")
+    if is_local and not request.extensions.get(BEGAN_HERE):
+        raise FetchFailed(f"a server elsewhere redirects to {host}, which is this machine; that is not followed")
 
 
 def _host(url: str) -> str:
