@@ -36,6 +36,16 @@ def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo
     return replace(declared, versions={**others, **_unless_known(declared, others), **loaded})
 
 
+def differing(loaded: Mapping[str, VersionInfo], known: ModelInfo | None) -> list[tuple[str, str, str]]:
+    """Versions that were fetched here at another revision than elsewhere: the version, our source, the other one.
+
+    That takes two workers that load it for the first time while its branch moves: later ones take what is announced.
+    """
+    others = known.versions if known is not None else {}
+    pairs = [(version, info.source, (others.get(version) or VersionInfo()).source) for version, info in loaded.items()]
+    return [(version, ours, theirs) for version, ours, theirs in pairs if ours and theirs and ours != theirs]
+
+
 def _unless_known(declared: ModelInfo, others: dict[str, VersionInfo | None]) -> dict[str, VersionInfo | None]:
     return {version: info or others.get(version) for version, info in declared.versions.items()}
 

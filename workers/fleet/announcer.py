@@ -8,12 +8,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import structlog
+
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.workers.fleet.announce import PlacesDue, merged
+from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
+
+log = structlog.get_logger(__name__)
+SOURCES_DIFFER = "sources_differ"
 
 # The entry of a worker that died expires after this number of beats.
 _ENTRY_BEATS = 5
@@ -52,6 +57,8 @@ class Announcer:
             if self._announced.get(name) == loaded:
                 continue
             known = store.stored_models().get(name, StoredModel())
+            for version, here, elsewhere in differing(loaded, known.info):
+                log.warning(SOURCES_DIFFER, model=name, version=version, here=here, elsewhere=elsewhere)
             # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.
             if store.swap_model(name, known, merged(_with_policy(info, ours), loaded, known.info)):
                 self._announced[name] = loaded

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.workers.fleet.announce import merged, peers, pruned
+from penstock.workers.fleet.announce import differing, merged, peers, pruned
 
 LOADED = VersionInfo({"type": "integer"})
 
@@ -20,6 +20,13 @@ def test_what_was_loaded_here_is_added_to_what_others_know() -> None:
 
 def test_a_model_nobody_loaded_is_told_as_declared() -> None:
     assert merged(ModelInfo("m", versions={"1": None}), {}, None).versions == {"1": None}
+
+
+def test_a_version_that_others_fetched_at_another_commit_is_noticed() -> None:
+    ours, same, bare = VersionInfo(source="hf://o/n@a/m.onnx"), VersionInfo(source="hf://o/n@b/m.onnx"), VersionInfo()
+    known = ModelInfo("m", versions={"1": VersionInfo(source="hf://o/n@b/m.onnx"), "2": None, "3": bare})
+    assert differing({"1": ours, "2": ours, "3": ours, "4": ours}, known) == [("1", ours.source, "hf://o/n@b/m.onnx")]
+    assert differing({"1": same}, known) == differing({"1": bare}, known) == differing({"1": ours}, None) == []
 
 
 def test_peers_are_the_other_ready_slots_of_the_same_version_anywhere() -> None:
