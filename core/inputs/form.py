@@ -49,6 +49,7 @@ class FormPart(Struct, array_like=True, gc=False):
         return File(self.data, self.content_type or OCTETS, self.filename or "")
 
 
+# D73: docs/design/gateway.md
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[FormPart])
 

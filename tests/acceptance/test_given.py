@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from PIL import Image
 
 from penstock import Client, File
 from penstock.errors import InvalidInput
@@ -28,6 +29,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         f'[models.asked]\nsource = "{GIVEN}:asked"\nrequest_headers = ["X-Tenant", "x-zone"]\nquery = ["language"]\n'
     )
     (folder / "cat.png").write_bytes(PNG)
+    (folder / "penstock.toml").open("a").write(f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n')
     running = started(folder)
     yield running
     assert stopped(running) == 0
@@ -152,6 +154,17 @@ def test_the_command_sends_a_form(up: Up) -> None:
     assert json.loads(done.stdout) == answer(PNG, threshold=0.25, title="a=b")
     wrong = up.penstock("call", "ordered", "-F", "image=@cat.png", "-F", "colour=red")
     assert (wrong.returncode != 0, "colour" in wrong.stderr) == (True, True)
+
+
+def test_the_example_draws_a_frame_of_the_color_that_a_field_names(up: Up, http: httpx2.Client) -> None:
+    picture = ROOT / "examples" / "digits" / "images" / "0032_5.png"
+    done = up.penstock("call", "annotate", "-F", f"image=@{picture}", "-F", "color=red", "-F", "width=1", "-o", "framed.png")
+    assert done.returncode == 0, done.stderr
+    with Image.open(up.folder / "framed.png") as framed, Image.open(picture) as plain:
+        assert (framed.size, framed.getpixel((0, 0))) == (plain.size, (255, 0, 0))
+        assert framed.getpixel((2, 2)) == plain.convert("RGB").getpixel((2, 2))
+    broken = http.post("/predictions/annotate", files={"image": ("cat.png", b"no image", "image/png")})
+    assert broken.json()["code"] == "bad_image"
 
 
 def test_a_form_and_an_input_at_once_are_refused(up: Up) -> None:
