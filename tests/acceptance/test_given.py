@@ -26,10 +26,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("given")
     (folder / "penstock.toml").write_text(
         f'[models.ordered]\nsource = "{GIVEN}:ordered"\n[models.measured]\nsource = "{GIVEN}:measured"\n'
+        f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n'
         f'[models.asked]\nsource = "{GIVEN}:asked"\nrequest_headers = ["X-Tenant", "x-zone"]\nquery = ["language"]\n'
     )
     (folder / "cat.png").write_bytes(PNG)
-    (folder / "penstock.toml").open("a").write(f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n')
     running = started(folder)
     yield running
     assert stopped(running) == 0
