@@ -79,7 +79,7 @@ class JobStore(Protocol):
     def report(self, reports: Sequence[Report]) -> list[Reported]:
         """Note how far jobs of one model are, and append to their streams; fenced by token, one answer per item.
 
-        The first chunk of an attempt replaces what an earlier one left.
+        The first chunk of a stream that begins anew replaces what an earlier one left.
         """
         ...
 
@@ -126,8 +126,8 @@ class JobStore(Protocol):
         """
         ...
 
-    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
-        """The next chunks for a reader who saw so many of that attempt; of another attempt, from its first one on."""
+    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
+        """The next chunks for a reader who saw so many of the stream with that mark; of another one, from its first one on."""
         ...
 
     def collected_owner(self, job: JobId) -> str | None:

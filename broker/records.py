@@ -195,15 +195,16 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one leased job has to say while it runs. `before`: how many chunks this attempt reported before `chunks`.
+    """What one leased job has to say while it runs. `fraction` None: no progress to note.
 
-    `fraction` None: no progress to note.
+    `chunks` are the next ones of its stream, which began anew `restarts` times in this attempt, and has had so many `before`.
     """
 
     id: JobId
     token: str
     fraction: float | None = None
     note: str = ""
+    restarts: int = 0
     before: int = 0
     chunks: tuple[bytes, ...] = ()
 

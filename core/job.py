@@ -219,9 +219,12 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """Chunks of the stream of one `attempt`, each a JSON text. Attempt 0: the job has no stream."""
+    """Chunks of a job's stream, each a JSON text. `mark` is another one for each time that the stream begins anew.
 
-    attempt: int
+    An empty mark: the job has no stream.
+    """
+
+    mark: str = ""
     chunks: tuple[bytes, ...] = ()
 
 

@@ -51,6 +51,7 @@ class Limits:
     max_retry_delay_s: float = 60.0
     max_crashes: int = 2
     max_run_s: float = 75.0
+    max_stream_bytes: int = 1 << 20
     load_timeout_s: float = 300.0
     memory_limit_bytes: int | None = None
     recycle_after_batches: int | None = None
@@ -162,6 +163,7 @@ class VersionInfo:
     accepts: tuple[str, ...] = ("application/json",)
     description: str = ""
     source: str = ""
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
 from penstock.handlers.metrics.metrics import HandlerMetrics
-from penstock.handlers.running import RunningCall, RunningItem
+from penstock.handlers.running.call import RunningCall, RunningItem
 from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from penstock.handlers.contract import Context, Failure, Handler, failure_of
+from penstock.handlers.running.call import RunningCall
 from penstock.handlers.schema import ItemTypes, function_types
 
 P = ParamSpec("P")
@@ -57,7 +58,7 @@ class ModelFunction(Generic[P, R]):
 
     def handler(self) -> Handler:
         """A new handler that calls the function."""
-        kind = BatchFunction if self.batch else ItemFunction
+        kind = _KINDS[self.batch, inspect.isgeneratorfunction(self.function)]
         handler = kind(self.function) if self.cost is None else _costed(kind, self.cost)(self.function)
         handler.sample = self.sample
         return handler
@@ -68,10 +69,11 @@ class FunctionHandler(Handler):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._running: RunningCall | None = None
 
     def initialize(self, context: Context, /) -> None:
         if takes_context(self._function):
-            self._function = functools.partial(self._function, context=context)
+            self._function, self._running = functools.partial(self._function, context=context), context.running
 
 
 class BatchFunction(FunctionHandler):
@@ -86,13 +88,46 @@ class ItemFunction(FunctionHandler):
     """The handler of a function that takes one item. If the function raises, that item fails alone, and no call is repeated."""
 
     def inference(self, batch: list[Any], /) -> list[Any]:
-        return [self._call(item) for item in batch]
+        running = self._running
+        if running is None:
+            return [self._call(item) for item in batch]
+        return [self._call_knowing(running, place, item) for place, item in enumerate(batch)]
+
+    def _call_knowing(self, running: RunningCall, place: int, item: Any) -> Any | Failure:
+        with running.only(place):
+            return self._call(item)
 
     def _call(self, item: Any) -> Any | Failure:
         try:
             return self._function(item)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             return failure_of(error)
+
+
+class StreamingBatch(FunctionHandler):
+    """The handler of a generator function that takes a list of items, and yields a chunk for each."""
+
+    def inference(self, batch: list[Any], /) -> Any:
+        return (yield from self._function(batch))
+
+
+class StreamingItems(FunctionHandler):
+    """The handler of a generator function that takes one item."""
+
+    def inference(self, batch: list[Any], /) -> Any:
+        # Only models that stream load what streams need.
+        from penstock.handlers.running.streaming import side_by_side
+
+        return (yield from side_by_side(self._function, batch, self._running))
+
+
+# By whether a function takes a list, and whether it yields.
+_KINDS: dict[tuple[bool, bool], type[FunctionHandler]] = {
+    (True, False): BatchFunction,
+    (False, False): ItemFunction,
+    (True, True): StreamingBatch,
+    (False, True): StreamingItems,
+}
 
 
 def takes_context(function: Callable[..., Any]) -> bool:

@@ -17,7 +17,7 @@ from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of, takes_context
-from penstock.handlers.loaded import Loaded
+from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
 from penstock.handlers.option_names import check_option_names
@@ -228,13 +228,14 @@ def _initialized(found: ImportedModel, context: Context) -> Handler:
 
 def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
     kind, types = type(handler), found.types
+    streams = inspect.isgeneratorfunction(handler.inference)
     return Loaded(
         context=context,
         handler=handler,
         attributes=found.attributes,
         codec=replace(codec, form_schema=handler.input_schema),
         accepts=found.attributes.accepts or accepted(types.input),
-        inference=handler.inference,
+        inference=_streaming(handler.inference, context) if streams else handler.inference,
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
         explain=None if kind.explain is Handler.explain else handler.explain,
@@ -244,4 +245,12 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         cost=None if kind.cost is Handler.cost else handler.cost,
         inference_calls=getattr(handler, "inference_calls", None),
         asks=types.asks,
+        streams=streams,
     )
+
+
+def _streaming(inference: Any, context: Context) -> Stage:
+    # Only models that stream load what streams need.
+    from penstock.handlers.running.streaming import streaming_stage
+
+    return streaming_stage(inference, context)

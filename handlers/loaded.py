@@ -39,6 +39,7 @@ class Loaded:
     cost: Callable[[Any], float] | None = None
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
     asks: bool = False
+    streams: bool = False
 
     @property
     def call_bounds(self) -> tuple[int, float]:
@@ -56,4 +57,6 @@ class Loaded:
 
     def info(self) -> VersionInfo:
         """What workers announce of this version."""
-        return VersionInfo(self.input_schema, self.output_schema, self.accepts, self.attributes.description)
+        return VersionInfo(
+            self.input_schema, self.output_schema, self.accepts, self.attributes.description, streams=self.streams
+        )

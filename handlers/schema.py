@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -56,13 +57,15 @@ def handler_types(handler: type[Handler]) -> ItemTypes:
     last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
     source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
     given, asks = _asked_for(_element(_first_parameter(source), f"{handler.__name__}.{first}", "take"))
-    return ItemTypes(given, _output_element(target.get("return", Any), f"{handler.__name__}.{last}"), asks)
+    # What a generator yields are parts of an output.
+    made = Any if _streams(getattr(handler, last)) else target.get("return", Any)
+    return ItemTypes(given, _output_element(made, f"{handler.__name__}.{last}"), asks)
 
 
 def function_types(function: Callable[..., Any], *, batch: bool) -> ItemTypes:
     """The types of a plain function that takes one item, or with `batch` a list of items."""
     hints = _hints(function)
-    given, made = _first_parameter(hints), hints.get("return", Any)
+    given, made = _first_parameter(hints), Any if _streams(function) else hints.get("return", Any)
     given, asks = _asked_for(_element(given, function.__name__, "take") if batch else given)
     return ItemTypes(given, _output_element(made, function.__name__) if batch else _without_failure(made), asks)
 
@@ -252,6 +255,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
             f"an annotation of {function.__qualname__} cannot be looked up: {error}. "
             "Define or import the name at the top level of the module, outside functions and `if TYPE_CHECKING`"
         ) from error
+
+
+def _streams(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function)
 
 
 def _first_parameter(hints: dict[str, Any]) -> Any:

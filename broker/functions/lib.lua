@@ -7,7 +7,7 @@
 --                             attempts, most crashes, and how many jobs stood before it, if any
 --   in:<serial>       string  inline input            out:<serial>   string  inline output; up to 64 bytes they are fields
 --                             `in` and `out` of the record, because a key of its own would take more memory than the value
---   stream:<serial>   list    the number of an attempt, then the chunks that it has yielded so far (see report)
+--   stream:<serial>   list    its mark, then the chunks that the job has yielded so far (see report)
 --   ready:<version>   zset    serial -> band * 2^42 + deadline in ms: the order of the queue; jobs with an owner stand in a
 --                             line of their own, ready:<version>:<owner>
 --   shards:<version>  zset    as ready, for jobs that each hold many rows (call 'shard'): claimed one by one, never with others

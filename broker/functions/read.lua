@@ -59,14 +59,13 @@ local function watch(keys, args)
 end
 
 -- chunks: what a job's stream holds beyond what its reader has seen.
--- ARGS: serial, number of the attempt of which chunks were seen, how many of them, how many to return at most
--- REPLY: number of the attempt that the stream is of (0: the job has no stream); then its chunks, from the first one if it is
---        another attempt than the reader's
+-- ARGS: serial, mark of the stream of which chunks were seen, how many of them, how many to return at most
+-- REPLY: mark of the stream (empty: the job has none); then its chunks, from the first one if it is another than the reader's
 local function chunks(keys, args)
   local key = keys[1] .. 'stream:' .. args[1]
-  local attempt = tonumber(redis.call('LINDEX', key, 0) or 0)
-  local seen = attempt == tonumber(args[2]) and tonumber(args[3]) or 0
-  local reply = {attempt}
+  local mark = redis.call('LINDEX', key, 0) or ''
+  local seen = mark == args[2] and tonumber(args[3]) or 0
+  local reply = {mark}
   append(reply, redis.call('LRANGE', key, seen + 1, seen + args[4]))
   return reply
 end

@@ -66,7 +66,7 @@ class Record:
     replayed_as: JobId | None = None
     dismissed: bool = False
     progress: JobProgress | None = None
-    stream: StreamPart = field(default_factory=lambda: StreamPart(0))
+    stream: StreamPart = field(default_factory=StreamPart)
 
     @property
     def not_before(self) -> float | None:
@@ -142,11 +142,12 @@ class Record:
         shown = self.progress is not None and self.progress.attempt == self.epoch
         return self.progress if shown and self.state not in (JobState.QUEUED, JobState.DELAYED) else None
 
-    def append_chunks(self, before: int, chunks: tuple[bytes, ...]) -> None:
-        if chunks and self.stream.attempt != self.epoch:
-            self.stream = StreamPart(self.epoch)
+    def append_chunks(self, restarts: int, before: int, chunks: tuple[bytes, ...]) -> None:
+        mark = f"{self.epoch}.{restarts}"
+        if chunks and self.stream.mark != mark:
+            self.stream = StreamPart(mark)
         known = max(0, len(self.stream.chunks) - before)
-        self.stream = StreamPart(self.stream.attempt, self.stream.chunks + chunks[known:])
+        self.stream = StreamPart(self.stream.mark, self.stream.chunks + chunks[known:])
 
     def tries(self) -> tuple[Attempt, ...]:
         holds = self.state is JobState.LEASED or bool(self.final_token)

@@ -100,7 +100,7 @@ class MemoryStore:
         _, record = self._find(report.id)
         if record is None or record.state is not JobState.LEASED or record.token != report.token:
             return Reported.STALE
-        record.append_chunks(report.before, report.chunks)
+        record.append_chunks(report.restarts, report.before, report.chunks)
         if report.fraction is not None:
             record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
         return Reported.CANCELLED if record.cancel_requested else Reported.OK
@@ -192,11 +192,11 @@ class MemoryStore:
         _, record = self._find(job)
         return None if record is None else record.kept_input
 
-    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
+    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
         _, record = self._find(job)
-        stream = record.stream if record else StreamPart(0)
-        start = seen if attempt == stream.attempt else 0
-        return StreamPart(stream.attempt, stream.chunks[start : start + limit])
+        stream = record.stream if record else StreamPart()
+        start = seen if mark == stream.mark else 0
+        return StreamPart(stream.mark, stream.chunks[start : start + limit])
 
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))

@@ -156,8 +156,8 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return await self.run(ops.result(job))
 
-    async def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
-        return await self.run(ops.chunks(job, attempt=attempt, seen=seen, limit=limit))
+    async def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
+        return await self.run(ops.chunks(job, mark=mark, seen=seen, limit=limit))
 
     async def input(self, job: JobId) -> KeptInput | None:
         return await self.run(ops.kept_input(job))

@@ -169,8 +169,8 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
     )
 
 
-def chunks(job: JobId, *, attempt: int, seen: int, limit: int) -> Operation[StreamPart]:
-    return Operation("chunks", prefix(job.model), [job.serial, attempt, seen, limit], replies.chunks_reply)
+def chunks(job: JobId, *, mark: str, seen: int, limit: int) -> Operation[StreamPart]:
+    return Operation("chunks", prefix(job.model), [job.serial, mark, seen, limit], replies.chunks_reply)
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
@@ -271,7 +271,7 @@ def report_args(reports: Sequence[Report]) -> list[Arg]:
     for one in reports:
         progress = "" if one.fraction is None else f"{one.fraction:.4g},{one.note}"
         chunks = b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in one.chunks)
-        args += (one.id.serial, one.token, progress, one.before, chunks)
+        args += (one.id.serial, one.token, progress, one.restarts, one.before, chunks)
     return args
 
 

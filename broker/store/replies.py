@@ -120,7 +120,7 @@ def reported_reply(reply: Sequence[bytes]) -> list[Reported]:
 
 
 def chunks_reply(reply: Sequence[Any]) -> StreamPart:
-    return StreamPart(reply[0], tuple(reply[1:]))
+    return StreamPart(reply[0].decode(), tuple(reply[1:]))
 
 
 def absent_reply(reply: Sequence[Any]) -> Absent:

@@ -164,8 +164,8 @@ class RedisStore:
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))
 
-    def chunks(self, job: JobId, *, attempt: int = 0, seen: int = 0, limit: int = 256) -> StreamPart:
-        return self.run(ops.chunks(job, attempt=attempt, seen=seen, limit=limit))
+    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
+        return self.run(ops.chunks(job, mark=mark, seen=seen, limit=limit))
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return self.run(ops.result(job))

@@ -124,6 +124,7 @@ class VersionSettings(Table):
     max_retry_delay_s: Seconds = Limits().max_retry_delay_s
     max_crashes: Count = Limits().max_crashes
     max_run_s: Seconds = Limits().max_run_s
+    max_stream_bytes: Count = Limits().max_stream_bytes
     load_timeout_s: Seconds = Limits().load_timeout_s
     memory_limit_bytes: Count | None = None
     recycle_after_batches: Count | None = None

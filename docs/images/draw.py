@@ -48,7 +48,9 @@ LAYERS = (
         Folder("client", "Python clients"),
         Folder("broker", "the job store", ("store", "functions", "memory", "blobs", "server")),
         Folder(
-            "handlers", "model code", ("tasks", "metrics", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch")
+            "handlers",
+            "model code",
+            ("tasks", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
         ),
     ),
     (Folder("core", "the vocabulary", ("settings", "inputs", "outputs")),),

@@ -57,7 +57,7 @@ def test_who_does_not_hold_the_job_reports_nothing(queue: ModelQueue) -> None:
     say(queue, holder, b'"a"')
     assert say(queue, zombie, b'"x"') is Reported.STALE
     assert note(queue, zombie, 0.9, "nearly done") is Reported.STALE
-    assert queue.store.chunks(holder.id) == StreamPart(2, (b'"a"',))
+    assert queue.store.chunks(holder.id) == StreamPart("2.0", (b'"a"',))
     assert seen(queue, holder) is None
 
 
@@ -65,7 +65,7 @@ def test_an_ended_job_takes_no_report(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.finish(job)
     assert say(queue, job, b"1") is Reported.STALE
-    assert queue.store.chunks(job.id) == StreamPart(0)
+    assert queue.store.chunks(job.id) == StreamPart()
 
 
 def test_one_call_reports_for_many_jobs_and_each_gets_its_answer(queue: ModelQueue) -> None:
@@ -73,14 +73,14 @@ def test_one_call_reports_for_many_jobs_and_each_gets_its_answer(queue: ModelQue
     queue.finish(gone)
     reports = [Report(job.id, job.token, 0.5, "half", chunks=(b"1",)) for job in (first, gone, second)]
     assert queue.store.report(reports) == [Reported.OK, Reported.STALE, Reported.OK]
-    assert queue.store.chunks(second.id) == StreamPart(1, (b"1",))
+    assert queue.store.chunks(second.id) == StreamPart("1.0", (b"1",))
 
 
 def test_a_report_says_that_the_end_was_asked_for(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.store.cancel(job.id)
     assert say(queue, job, b"1") is Reported.CANCELLED
-    assert queue.store.chunks(job.id) == StreamPart(1, (b"1",))
+    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1",))
     assert queue.finish(job) is Settled.CANCELLED
 
 
@@ -88,10 +88,10 @@ def test_chunks_come_in_order_from_where_the_reader_is(queue: ModelQueue) -> Non
     job = queue.leased()
     say(queue, job, b"1", b"2")
     say(queue, job, b"3", before=2)
-    assert queue.store.chunks(job.id) == StreamPart(1, (b"1", b"2", b"3"))
-    assert queue.store.chunks(job.id, attempt=1, seen=2) == StreamPart(1, (b"3",))
-    assert queue.store.chunks(job.id, attempt=1, seen=1, limit=1) == StreamPart(1, (b"2",))
-    assert queue.store.chunks(job.id, attempt=1, seen=3) == StreamPart(1)
+    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
+    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("1.0", (b"3",))
+    assert queue.store.chunks(job.id, mark="1.0", seen=1, limit=1) == StreamPart("1.0", (b"2",))
+    assert queue.store.chunks(job.id, mark="1.0", seen=3) == StreamPart("1.0")
 
 
 def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: ModelQueue) -> None:
@@ -99,7 +99,7 @@ def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: Model
     say(queue, job, b"1", b"2")
     assert say(queue, job, b"1", b"2") is Reported.OK
     say(queue, job, b"2", b"3", before=1)
-    assert queue.store.chunks(job.id) == StreamPart(1, (b"1", b"2", b"3"))
+    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
 
 
 def test_the_first_chunk_of_the_next_attempt_restarts_the_stream(queue: ModelQueue) -> None:
@@ -109,7 +109,14 @@ def test_the_first_chunk_of_the_next_attempt_restarts_the_stream(queue: ModelQue
     assert queue.store.chunks(job.id).chunks == (b"1", b"2")
     again = queue.take("w2")
     say(queue, again, b"7")
-    assert queue.store.chunks(job.id, attempt=1, seen=2) == StreamPart(2, (b"7",))
+    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("2.0", (b"7",))
+
+
+def test_a_stream_may_begin_anew_within_an_attempt(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    queue.store.report([Report(job.id, job.token, restarts=1, chunks=(b"7",))])
+    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("1.1", (b"7",))
 
 
 def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -> None:
@@ -118,10 +125,10 @@ def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -
         say(queue, job, b"1")
         queue.finish(job, output=OUTPUT)
     queue.store.sweep(queue.model)
-    assert queue.store.chunks(kept.id) == StreamPart(1, (b"1",))
-    assert queue.store.chunks(over.id) == StreamPart(0)
+    assert queue.store.chunks(kept.id) == StreamPart("1.0", (b"1",))
+    assert queue.store.chunks(over.id) == StreamPart()
     queue.store.forget([kept.id])
-    assert queue.store.chunks(kept.id) == StreamPart(0)
+    assert queue.store.chunks(kept.id) == StreamPart()
 
 
 def test_a_job_that_shows_signs_of_life_may_run_long(queue: ModelQueue) -> None:

@@ -219,12 +219,12 @@ class StoreMachine(RuleBasedStateMachine):
         ending = Ending(job.id, job.token, state, output=None if code else OUTPUT, error_code=code, error_message=code)
         self.settle(job, lambda store: store.finish([ending], worker=worker, stamp=STAMP)[0])
 
-    @rule(lease=leases, chunks=st.sampled_from([0, 1, 2]), before=st.sampled_from([0, 1]))
-    def report(self, lease: tuple[str, ClaimedJob], chunks: int, before: int) -> None:
+    @rule(lease=leases, chunks=st.sampled_from([0, 1, 2]), before=st.sampled_from([0, 1]), restarts=st.sampled_from([0, 0, 1]))
+    def report(self, lease: tuple[str, ClaimedJob], chunks: int, before: int, restarts: int) -> None:
         _, job = lease
         current = self.token(job.id)
         said = tuple(f'"{job.token} {before + n}"'.encode() for n in range(chunks))
-        report = Report(job.id, job.token, chunks / 2, f"{chunks}, no more", before, said)
+        report = Report(job.id, job.token, chunks / 2, f"{chunks}, no more", restarts, before, said)
         [answer] = self.both(lambda store: store.report([report]))
         assert (answer is Reported.STALE) == (current != job.token)
 
@@ -263,7 +263,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, job: JobId) -> None:
         self.both(lambda store: store.result(job))
         self.both(lambda store: store.was_collected(job))
-        self.both(lambda store: store.chunks(job, attempt=1, seen=1))
+        self.both(lambda store: store.chunks(job, mark="1.0", seen=1))
 
     @rule(job=jobs)
     def forget_job(self, job: JobId) -> None:

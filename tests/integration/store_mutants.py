@@ -306,7 +306,7 @@ REPORTS = [
     Mutant("who lost the job reports", "guard:report", "", reporting.test_who_does_not_hold_the_job_reports_nothing),
     Mutant(
         "attempts share one stream",
-        "guard:attempt",
+        "guard:mark",
         "  if redis.call('EXISTS', key) == 0 then",
         reporting.test_the_first_chunk_of_the_next_attempt_restarts_the_stream,
     ),

@@ -44,6 +44,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
             "stage with list[penstock.Request[...]], or take them out of the settings"
         )
+    loaded.context.running.stream_bytes = order.max_stream_bytes
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)
     info = loaded.info()
@@ -63,6 +64,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             max_wait_s=loaded.attributes.max_wait_s,
             fits=warm.fits,
             asks=loaded.asks,
+            streams=info.streams,
         ),
     )
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import Condition, Lock
 
 from penstock.workers.ipc.frames import FromChild, GiveUp, ItemReport, ItemReports
 
-# Progress is sent at most this often: the latest counts.
+# Progress is sent at most this often: the latest counts. Chunks are sent at once, and together with those that came meanwhile.
 _PACE_S = 0.1
+# A generator waits while so much of its streams is on its way.
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What an item said since the last frame."""
+
+    fraction: float | None = None
+    note: str = ""
+    restarts: int = 0
+    chunks: list[bytes] = field(default_factory=list)
 
 
 class ReportSender:
@@ -24,7 +36,10 @@ class ReportSender:
         self._changed = Condition()
         # Held by who takes what is pending and writes it, so that frames are in order.
         self._turn = Lock()
-        self._pending: dict[tuple[int, int], ItemReport] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._bytes = 0
+        # Of items whose stream has begun, how often it began anew.
+        self._restarts: dict[tuple[int, int], int] = {}
         # By batch, the items that nobody wants, those of them that are late, and those of whose lateness the handler heard.
         self._unwanted: dict[int, set[int]] = {}
         self._late: dict[int, set[int]] = {}
@@ -36,9 +51,37 @@ class ReportSender:
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None:
         with self._changed:
-            self._pending[batch, place] = ItemReport(place, fraction, note)
-            self._changed.notify()
+            pending = self._of(batch, place)
+            pending.fraction, pending.note = fraction, note
+            self._changed.notify_all()
             self._start()
+
+    def restart(self, batch: int, place: int) -> None:
+        """What the item yields from now on is a stream of its own; of the one before, nothing more is sent."""
+        if (batch, place) not in self._restarts:
+            return
+        with self._changed:
+            self._restarts[batch, place] += 1
+            pending = self._of(batch, place)
+            self._bytes -= sum(map(len, pending.chunks))
+            pending.restarts, pending.chunks = self._restarts[batch, place], []
+
+    def chunk(self, batch: int, place: int, data: bytes) -> None:
+        """Waits while the supervisor is behind."""
+        with self._changed:
+            self._start()
+            self._changed.wait_for(lambda: self._bytes < _MOST_BYTES)
+            self._restarts.setdefault((batch, place), 0)
+            self._of(batch, place).chunks.append(data)
+            self._bytes += len(data)
+            self._changed.notify_all()
+
+    def _of(self, batch: int, place: int) -> _Pending:
+        found = self._pending.get((batch, place))
+        if found is None:
+            restarts = self._restarts.get((batch, place), 0)
+            found = self._pending[batch, place] = _Pending(restarts=restarts)
+        return found
 
     def is_unwanted(self, batch: int, place: int) -> bool:
         if place not in self._unwanted.get(batch, ()):
@@ -67,6 +110,7 @@ class ReportSender:
         for by_batch in (self._unwanted, self._late, self._stopped):
             for ended in [number for number in by_batch if number <= batch]:
                 by_batch.pop(ended)
+        self._restarts = {item: count for item, count in self._restarts.items() if item[0] > batch}
         return stopped
 
     def _send(self) -> None:
@@ -74,11 +118,20 @@ class ReportSender:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._pending))
             self._write_pending()
-            time.sleep(_PACE_S)
+            with self._changed:
+                self._changed.wait_for(lambda: self._bytes > 0, timeout=_PACE_S)
 
     def _write_pending(self) -> None:
         with self._turn:
             with self._changed:
                 pending, self._pending = self._pending, {}
             for batch in sorted({batch for batch, _ in pending}):
-                self._write(ItemReports(batch, [report for (number, _), report in pending.items() if number == batch]))
+                said = [_report(place, one) for (number, place), one in pending.items() if number == batch]
+                self._write(ItemReports(batch, said))
+            with self._changed:
+                self._bytes -= sum(len(chunk) for one in pending.values() for chunk in one.chunks)
+                self._changed.notify_all()
+
+
+def _report(place: int, one: _Pending) -> ItemReport:
+    return ItemReport(place, one.fraction, one.note, one.restarts, one.chunks)

@@ -49,6 +49,7 @@ class LoadModel(Struct, tag="load", array_like=True):
     requirements: tuple[str, ...] = ()
     # Headers or query parameters that the settings name, and that only a handler of `Request`s could get.
     told: tuple[str, ...] = ()
+    max_stream_bytes: int = 1 << 20
 
 
 class JobFacts(Struct, array_like=True, gc=False):
@@ -167,6 +168,7 @@ class Ready(Struct, tag="ready", array_like=True):
     max_wait_s: float | None = None
     fits: int | None = None
     asks: bool = False
+    streams: bool = False
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):
@@ -210,11 +212,16 @@ class ShardDone(Struct, tag="shard_done", array_like=True):
 
 
 class ItemReport(Struct, array_like=True, gc=False):
-    """How far the item at this place of its batch is."""
+    """What the item at this place of its batch says: how far it is (None: nothing new), and the next `chunks` of its stream.
+
+    `restarts`: how often its stream has begun anew, because its call was repeated.
+    """
 
     place: int
-    fraction: float
+    fraction: float | None = None
     note: str = ""
+    restarts: int = 0
+    chunks: list[bytes] = []
 
 
 class ItemReports(Struct, tag="said", array_like=True):

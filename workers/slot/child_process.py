@@ -268,6 +268,7 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         runtime=spec.runtime,
         warm_up=spec.warm_up,
         warm_budget_s=spec.limits.load_timeout_s / 2,
+        max_stream_bytes=spec.limits.max_stream_bytes,
         requirements=spec.requirements,
         told=(*spec.request_headers, *spec.query),
     )

@@ -69,6 +69,8 @@ class ChildSupervisor:
         self._child: ChildProcess | None = None
         self._start_at = float("-inf")
         self._is_hung = False
+        # The child is not listened to, because the store has not heard what it said before.
+        self.is_paused = False
         # Why we end this child; its exit alone would look as if it had been killed for lack of memory.
         self._why = ""
         self._recycling = Recycling(spec.limits)
@@ -127,7 +129,7 @@ class ChildSupervisor:
 
     def _limit_at(self, child: ChildProcess) -> float:
         limits = self._spec.limits
-        if self._is_hung:
+        if self._is_hung or self.is_paused:
             return float("inf")
         if self._recycling.is_due:
             return max(self._recycling.due_at, child.in_flight.alive_at) + limits.max_run_s
@@ -149,7 +151,7 @@ class ChildSupervisor:
             return [self._on_unloadable(f"{error.message}. {error.hint}" if error.hint else error.message)]
         self.in_flight = child.in_flight
         self._recycling = Recycling(self._spec.limits)
-        self._is_hung, self._fault, self._why = False, None, ""
+        self._is_hung, self._fault, self._why, self.is_paused = False, None, "", False
         if self.state != "failed":
             # A model that could not be loaded stays failed for readers until it is loaded: a retry is no news.
             self.state = "loading"
@@ -277,7 +279,24 @@ class ChildSupervisor:
 
     def _flush(self, child: ChildProcess) -> None:
         child.wire.flush()
-        self._selector.modify(child.wire.fileno(), EVENT_READ | (EVENT_WRITE if child.wire.has_unsent else 0), "wire")
+        self._watch_wire(child)
+
+    def _watch_wire(self, child: ChildProcess) -> None:
+        wanted = (0 if self.is_paused else EVENT_READ) | (EVENT_WRITE if child.wire.has_unsent else 0)
+        fd = child.wire.fileno()
+        if not wanted:
+            self._unregister(fd)
+        elif fd in self._selector.get_map():
+            self._selector.modify(fd, wanted, "wire")
+        else:
+            self._selector.register(fd, wanted, "wire")
+
+    def pause(self, now: float, *, is_paused: bool) -> None:
+        """Listen to the child no more, or again. The pause is no fault of its own: the time limit counts from then on."""
+        self.is_paused = is_paused
+        if self._child is not None:
+            self._child.in_flight.on_alive(now)
+            self._watch_wire(self._child)
 
     # The child's end.
 

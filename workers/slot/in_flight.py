@@ -106,11 +106,15 @@ class InFlight:
         return _event(self._shards.pop(number, None), done)
 
     def on_said(self, said: ItemReports, now: float) -> ItemsSaid | None:
-        """A sign of life: the time limit counts from it. None if nobody awaits the batch."""
-        self._head_since = self.alive_at = now
-        self._signs += 1
+        """None if nobody awaits the batch."""
+        self.on_alive(now)
         batch = self._batches.get(said.batch)
         return ItemsSaid(batch, said) if batch is not None else None
+
+    def on_alive(self, now: float) -> None:
+        """A sign of life: the time limit counts from it."""
+        self._head_since = self.alive_at = now
+        self._signs += 1
 
     # How far.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from penstock.broker.records import Report
+from penstock.broker.records import ClaimedJob, Report
 from penstock.job import JobId
-from penstock.workers.ipc.frames import ItemReports
+from penstock.workers.ipc.frames import ItemReport, ItemReports
 from penstock.workers.slot.batch import Batch
 
 # The store hears of a slot's items at most this often.
 _PACE_S = 0.02
+# While so much waits for the store, the child is not listened to, and its generators wait.
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +22,65 @@ class Said:
     reports: tuple[Report, ...]
 
 
+@dataclass(slots=True)
+class _Unsaid:
+    """What one job said since the last report. `before`: how many chunks of this stream were reported before."""
+
+    job: ClaimedJob
+    fraction: float | None = None
+    note: str = ""
+    restarts: int = 0
+    before: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+
+    def add(self, item: ItemReport) -> None:
+        if item.fraction is not None:
+            self.fraction, self.note = item.fraction, item.note
+        if item.restarts != self.restarts:
+            self.restarts, self.before, self.chunks = item.restarts, 0, []
+        self.chunks += item.chunks
+
+    def report(self) -> Report:
+        chunks = tuple(self.chunks)
+        return Report(self.job.id, self.job.token, self.fraction, self.note, self.restarts, self.before, chunks)
+
+    def rest(self) -> _Unsaid:
+        """The same once it was reported."""
+        return _Unsaid(self.job, restarts=self.restarts, before=self.before + len(self.chunks))
+
+
 class Reports:
-    """One slot's. Of each job the latest progress stays. Empty `pending`: nothing is to be said, as nearly always."""
+    """One slot's. Of each job the latest progress stays, and all of its chunks.
+
+    Empty `pending`: nothing is to be said. Empty `said`: no item of a batch that runs has said anything before.
+    """
 
     def __init__(self) -> None:
-        self.pending: dict[JobId, Report] = {}
+        self.pending: dict[JobId, _Unsaid] = {}
+        self.said: dict[JobId, _Unsaid] = {}
+        self._bytes = 0
+        # So much is pending that the child is not to be listened to.
+        self.is_full = False
         # When the store is to hear of them.
         self.due_at = float("-inf")
 
     def note(self, batch: Batch, said: ItemReports) -> None:
         for item in said.reports:
             job = batch.jobs[item.place]
-            kept = self.pending.get(job.id) or Report(job.id, job.token)
-            self.pending[job.id] = replace(kept, fraction=item.fraction, note=item.note)
+            known = self.pending.get(job.id)
+            if known is None:
+                known = self.pending[job.id] = self.said.pop(job.id) if job.id in self.said else _Unsaid(job)
+            known.add(item)
+            self._bytes += sum(map(len, item.chunks))
+        self.is_full = self._bytes >= _MOST_BYTES
 
     def take(self, now: float) -> Said:
-        self.due_at = now + _PACE_S
-        said, self.pending = Said(tuple(self.pending.values())), {}
-        return said
+        self.due_at, self._bytes, self.is_full = now + _PACE_S, 0, False
+        taken, self.pending = self.pending, {}
+        self.said |= {job: one.rest() for job, one in taken.items()}
+        return Said(tuple(one.report() for one in taken.values()))
+
+    def forget(self, batch: Batch) -> None:
+        """The batch is over, and what it said was taken."""
+        for job in batch.jobs:
+            self.said.pop(job.id, None)

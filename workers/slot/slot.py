@@ -224,12 +224,12 @@ class Slot:
         match event:
             case BatchRan(batch, done):
                 self._learn(batch, done)
-                self._owe_reports()
+                self._owe_reports(batch)
                 self._verdicts.on_ran(batch, done)
             case ItemsSaid(batch, said):
                 self._reports.note(batch, said)
-            case BatchLost():
-                self._owe_reports()
+            case BatchLost(batch):
+                self._owe_reports(batch)
                 self._verdicts.on_lost(event)
             case HandlerMeasured(samples):
                 self._context.observers.notify(lambda observer: observer.on_measured(self.spec, self.name, samples))
@@ -240,9 +240,11 @@ class Slot:
             case ChildUnloadable(error):
                 self._context.observers.notify(lambda observer: observer.on_unloadable(self.spec, error))
 
-    def _owe_reports(self) -> None:
+    def _owe_reports(self, ended: Batch | None = None) -> None:
         if self._reports.pending:
             self._settlements.owe(self._reports.take(time.monotonic()))
+        if ended is not None and self._reports.said:
+            self._reports.forget(ended)
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
         self._learned = done.learned or self._learned
@@ -262,7 +264,7 @@ class Slot:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
         source = self._child_supervisor.source
-        self.version_info = VersionInfo(ready.schemas[0], ready.schemas[1], ready.accepts, ready.description, source)
+        self.version_info = VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         declared = self._context.declared_policy
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
@@ -295,6 +297,8 @@ class Slot:
         if self._reports.pending and now >= self._reports.due_at and not self._settlements.has_debts:
             # While the store is away they wait, and the latest replaces what came before.
             self._owe_reports()
+        if self._reports.is_full != self._child_supervisor.is_paused:
+            self._child_supervisor.pause(now, is_paused=self._reports.is_full)
 
     def _tell_child(self, in_flight: InFlight, now: float) -> None:
         """Which of its items nobody wants any more."""

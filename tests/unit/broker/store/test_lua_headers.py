@@ -39,7 +39,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.extend("m", "w", lease_s=1.0, max_run_s=1.0, progressed=[JOB] * items),
         ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),
         ops.report([REPORT] * max(1, items)),
-        ops.chunks(JOB, attempt=1, seen=1, limit=10),
+        ops.chunks(JOB, mark="1.0", seen=1, limit=10),
         ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m"),
         ops.release([BACK] * max(1, items), worker="w", reason=ReleaseReason.DRAIN, detail=""),
         ops.sweep("m", gone=["w"] * items, limit=10),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.decorator import model as as_model
-from penstock.handlers.running import NOTE_CHARS
+from penstock.handlers.running.call import NOTE_CHARS
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.runner import complete, infer, prepare
 from tests.unit.workers.child.test_runner import model, numbers
@@ -19,10 +20,18 @@ class Recorder:
     def __init__(self) -> None:
         self.said: dict[int, str] = {}
         self.unwanted: set[int] = set()
+        self.streams: dict[int, list[Any]] = {}
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None:
         assert 0.0 <= fraction <= 1.0
         self.said[place] = note
+
+    def restart(self, batch: int, place: int) -> None:
+        if place in self.streams:
+            self.streams[place].append("|")
+
+    def chunk(self, batch: int, place: int, data: bytes) -> None:
+        self.streams.setdefault(place, []).append(json.loads(data))
 
     def is_unwanted(self, batch: int, place: int) -> bool:
         return place in self.unwanted

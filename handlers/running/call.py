@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
+
+from penstock.model_spec import Limits
 
 # As long as a sentence; the note is stored with the job.
 NOTE_CHARS = 200
@@ -13,6 +16,10 @@ class Reporter(Protocol):
     """Where the reports of items go. `batch` and `place` name an item."""
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None: ...
+
+    def restart(self, batch: int, place: int) -> None: ...
+
+    def chunk(self, batch: int, place: int, data: bytes) -> None: ...
 
     def is_unwanted(self, batch: int, place: int) -> bool: ...
 
@@ -39,19 +46,30 @@ class RunningItem:
         """Whether nobody wants the item any more: it was cancelled. Its output will be dropped, so its run may end early."""
         return self._reporter is not None and self._reporter.is_unwanted(self._batch, self._place)
 
+    def restart(self) -> None:
+        """What the item yields from now on begins anew: its call may be repeated."""
+        if self._reporter is not None:
+            self._reporter.restart(self._batch, self._place)
+
+    def send(self, chunk: bytes) -> None:
+        """The next chunk of the item's stream, as JSON. Waits while too many are on their way."""
+        if self._reporter is not None:
+            self._reporter.chunk(self._batch, self._place, chunk)
+
 
 class RunningCall:
     """Which items the handler runs now. Outside of a worker there is no `reporter`, and what is reported goes nowhere.
 
     The thread that runs the handler sets plain attributes, because this is on every job's way. `batch`: 0 where nobody waits
     for the items one by one. Places in the batch: of `all` items that run, of those of the present `call`, and of those that
-    are in the handler's hands (`places`): a call that raised is repeated in parts.
+    are in the handler's hands (`places`): a call that raised is repeated in parts. `stream_bytes` bounds the stream of an item.
     """
 
-    __slots__ = ("all", "batch", "call", "places", "reporter")
+    __slots__ = ("all", "batch", "call", "places", "reporter", "stream_bytes")
 
     def __init__(self) -> None:
         self.reporter: Reporter | None = None
+        self.stream_bytes = Limits().max_stream_bytes
         self.batch = 0
         self.all: Sequence[int] = ()
         self.call: Sequence[int] = ()
@@ -62,3 +80,13 @@ class RunningCall:
         """The items of the call in its order."""
         reporter = self.reporter if self.batch else None
         return [RunningItem(reporter, self.batch, place) for place in self.places]
+
+    @contextmanager
+    def only(self, at: int) -> Iterator[None]:
+        """The handler looks at the item at this place of the call alone."""
+        places = self.places
+        self.places = places[at : at + 1]
+        try:
+            yield
+        finally:
+            self.places = places

@@ -1,0 +1,1 @@
+"""The call that a handler runs: what its items say before their end."""
