@@ -24,7 +24,8 @@ from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
-from penstock.gateway.jobs.events import JobEvents
+from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.events.routes import JobEvents
 from penstock.gateway.jobs.many import ManyJobs
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
@@ -75,6 +76,7 @@ class GatewayParts:
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
         self.registry = ModelRegistry(store, options.models)
+        self._follower = JobFollower(store, heartbeat_s=options.heartbeat_s, is_streaming=self.registry.is_streaming)
         self._results = ResultReader(store, blobs)
         self._uploads = BodyMemory(options.max_upload_bytes)
         self._submitter = Submitter(
@@ -121,6 +123,7 @@ class GatewayParts:
             results=self._results,
             metrics=self.metrics,
             lifetime=self._lifetime,
+            follower=self._follower,
             route=route,
         )
 
@@ -161,7 +164,7 @@ class GatewayParts:
             many=many,
             job_log=GatewayJobLog(options.log_jobs),
         )
-        events = JobEvents(store, lifetime=lifetime, waiting=waiting, heartbeat_s=options.heartbeat_s)
+        events = JobEvents(store, self._follower, lifetime=lifetime, waiting=waiting)
         submits = SubmitMany(
             self._submitter,
             options,

@@ -36,7 +36,11 @@ LAYERS = (
     (Folder("tune", "finds the best settings", ("measuring", "simulation", "report")),),
     (Folder("loadtest", "sends load, measures", ("generator", "observed", "report")),),
     (
-        Folder("gateway", "HTTP in, HTTP out", ("dashboard", "openai", "runs", "jobs", "telemetry", "models", "auth", "asgi")),
+        Folder(
+            "gateway",
+            "HTTP in, HTTP out",
+            ("dashboard", "openai", "runs", "jobs", "jobs/events", "telemetry", "models", "auth", "asgi"),
+        ),
         Folder(
             "workers",
             "claim, batch, run",

@@ -38,6 +38,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WANTED = frozenset(
     {
         b"host",
+        b"accept",
         b"authorization",
         b"content-type",
         b"content-length",

@@ -17,7 +17,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
-from penstock.gateway.jobs.events import HEARTBEAT, RETRY, STREAM_HEADERS
+from penstock.gateway.jobs.events.encoding import HEARTBEAT, RETRY, STREAM_HEADERS
 from penstock.gateway.jobs.views import job_body, job_view
 from penstock.job import Job, JobId, parse_job_id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,6 +24,9 @@ from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import BatchRecord, JobId, Payload, new_job_id
 from penstock.logs import job_fields
 
+if TYPE_CHECKING:
+    from penstock.gateway.jobs.events.follow import JobFollower
+
 log = structlog.get_logger(__name__)
 
 # The store ends a job at its deadline, and the push of that end takes a moment more.
@@ -42,6 +46,7 @@ class PredictEndpoint:
         results: ResultReader,
         metrics: GatewayMetrics,
         lifetime: Lifetime,
+        follower: JobFollower,
         route: str = "predictions",
     ) -> None:
         self._route = route
@@ -53,6 +58,7 @@ class PredictEndpoint:
         self._results = results
         self._metrics = metrics
         self._lifetime = lifetime
+        self._follower = follower
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""
@@ -60,9 +66,15 @@ class PredictEndpoint:
         request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_request(model, version)
-        deadline_s = answer_deadline(request, self._options.sync_timeout_s)
+        # Most requests ask for one answer, and pass none of the code of streams.
+        accept = head.get(b"accept", b"")
+        is_streamed = b"event-stream" in accept or b"ndjson" in accept
+        longest_s = request.model.info.limits.deadline_s if is_streamed else self._options.sync_timeout_s
+        deadline_s = answer_deadline(request, longest_s)
         if not request.version.capacity.ready_slots:
             await self._require_worker(request)
+        if is_streamed:
+            return await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
         end = await self._end(request, connection_of(scope), deadline_s)
         output = _pushed_output(end)
         response = await self._results.answer(end, refusal=EndedWithoutOutput) if output is None else None
@@ -80,6 +92,25 @@ class PredictEndpoint:
         elif response is not None:
             response.raw_headers += extra
             await response(scope, receive, send)
+        return 200
+
+    async def _stream(
+        self, request: SubmitRequest, accept: str, send: Send, connection: ClientConnection, deadline_s: float
+    ) -> int:
+        from penstock.gateway.jobs.events.encoding import encoding_for
+        from penstock.gateway.jobs.events.prediction import StreamedPrediction
+
+        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.sync_result_ttl_s
+        submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
+        streamed = StreamedPrediction(self._store, self._follower, self._lifetime)
+        with self._store.waiter(submitted.id) as waiter:
+            try:
+                await streamed.answer(submitted.id, waiter, request, encoding_for(accept), send, connection)
+            except ClientGone:
+                # An earlier request with the same key may still wait for its job.
+                if submitted.id == job:
+                    await self._cancel(job, request)
+                raise
         return 200
 
     async def _require_worker(self, request: SubmitRequest) -> None:

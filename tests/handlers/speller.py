@@ -1,7 +1,8 @@
 """Handlers that yield. `{"text": "abc"}` streams its letters, and more that an order may ask for:
 
 `returns`: the output is that, and not the letters. `raise_at`, `exit_at`: fail or end the process before that letter, `exit_at`
-once per file `mark`. `until`: the last letter comes once this file exists. `forever`: the letters are repeated without an end.
+once per file `mark`. `slowly`: each letter takes 0.02 s. `until`: the last letter comes once this file exists. `forever`: the
+letters are repeated without an end.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def _letters(order: dict[str, Any]) -> Iterator[str]:
         if place == len(text) - 1:
             while order.get("until") and not Path(order["until"]).exists():
                 time.sleep(0.01)
+        if order.get("slowly"):
+            time.sleep(0.02)
         yield letter
 
 

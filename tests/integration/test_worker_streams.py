@@ -65,7 +65,7 @@ def test_each_job_of_a_batch_has_its_own_stream_and_a_bad_one_fails_alone(client
 
 
 def test_a_stream_without_an_end_ends_when_its_job_is_cancelled(client: JobClient) -> None:
-    [job] = client.submit({"text": "again ", "forever": True})
+    [job] = client.submit({"text": "again ", "forever": True, "slowly": True})
     eventually(lambda: spelled(client, job)[1])
     client.store.cancel(job)
     [ended] = client.await_final([job])

@@ -8,7 +8,8 @@ from penstock.broker.records import Push
 from penstock.errors import NotFound
 from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, parse_submit_target
 from penstock.gateway.asgi.wire import header_value, is_close_needed
-from penstock.gateway.jobs.events import event, lost_history
+from penstock.gateway.jobs.events.encoding import HEARTBEAT, encoding_for
+from penstock.gateway.jobs.events.follow import JobEvent, Seen, lost_history
 from penstock.gateway.jobs.predict import server_timing
 from penstock.gateway.jobs.results import ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
@@ -119,15 +120,24 @@ def test_a_tag_changes_with_the_state_only() -> None:
 
 def test_history_is_lost_when_the_client_saw_more_than_there_is() -> None:
     now = job(JobState.LEASED, attempts=1)
-    assert not lost_history(None, now)
+    assert not lost_history("", now)
     assert not lost_history(change_id(job()), now)
     assert not lost_history(change_id(now), now)
     assert lost_history("2.0.1", now)
     assert lost_history("of another server", now)
 
 
-def test_an_event_is_one_block() -> None:
-    assert event("end", "1.0.9", b"{}") == b"event: end\nid: 1.0.9\ndata: {}\n\n"
+def test_an_event_is_one_block_or_one_line() -> None:
+    event = JobEvent("chunk", "1.0.0~1.0:7", b'"x"')
+    assert encoding_for("text/event-stream").encode(event) == b'event: chunk\nid: 1.0.0~1.0:7\ndata: "x"\n\n'
+    lines = encoding_for("application/x-ndjson")
+    assert json.loads(lines.encode(event)) == {"event": "chunk", "id": "1.0.0~1.0:7", "data": "x"}
+    assert (encoding_for("*/*").encode(None), lines.encode(None)) == (HEARTBEAT, b"\n")
+
+
+@pytest.mark.parametrize("seen", [Seen("1.0.0", "1.0", 7), Seen("1.0.0"), Seen("of another server")])
+def test_what_a_reader_has_seen_is_read_from_the_id_of_its_last_event(seen: Seen) -> None:
+    assert Seen.parse(seen.id) == seen
 
 
 def test_a_live_job_has_no_end() -> None:

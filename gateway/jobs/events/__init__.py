@@ -1,0 +1,1 @@
+"""What happens to jobs, told as it happens: followed, encoded, and sent."""

@@ -1,0 +1,52 @@
+"""Events of jobs as bytes: server-sent events, or a line of JSON each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.gateway.jobs.events.follow import JobEvent
+
+SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
+# These keep proxies from buffering events.
+STREAM_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+RETRY = b"retry: 2000\n\n"
+HEARTBEAT = b": still here\n\n"
+
+
+def sse_event(event: JobEvent) -> bytes:
+    name, event_id = event.name.encode("ascii"), event.id.encode("ascii")
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (name, event_id, event.data)
+
+
+def line(event: JobEvent) -> bytes:
+    return b'{"event":"%b","id":"%b","data":%b}\n' % (event.name.encode("ascii"), event.id.encode("ascii"), event.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """`first` comes before all events, `heartbeat` after a silence."""
+
+    media_type: str
+    event: Callable[[JobEvent], bytes]
+    first: bytes
+    heartbeat: bytes
+
+    def encode(self, event: JobEvent | None) -> bytes:
+        return self.heartbeat if event is None else self.event(event)
+
+
+_SSE = Encoding(SSE, sse_event, RETRY, HEARTBEAT)
+# An empty line says nothing, and every reader of lines passes it over.
+_LINES = Encoding(NDJSON, line, b"", b"\n")
+
+
+def encoding_for(accept: str) -> Encoding:
+    """The encoding that an Accept header asks for; server-sent events unless it names lines of JSON alone."""
+    return _LINES if "ndjson" in accept and SSE not in accept else _SSE
+
+
+def is_streamed(accept: bytes) -> bool:
+    """Whether the header asks for events instead of one answer."""
+    return b"event-stream" in accept or b"ndjson" in accept

@@ -1,0 +1,64 @@
+"""POST /predictions/{model} with `Accept: text/event-stream` or `application/x-ndjson`: the job's events as its answer."""
+
+from __future__ import annotations
+
+import orjson
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.notifications import Waiter
+from penstock.errors import CapacityError
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime
+from penstock.gateway.asgi.negotiation import JSON, trace_header
+from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
+from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
+from penstock.gateway.jobs.events.follow import JobEvent, JobFollower
+from penstock.gateway.jobs.submitter import SubmitRequest
+from penstock.job import JobId
+
+_HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STREAM_HEADERS.items()]
+
+
+class StreamedPrediction:
+    """Answers one request whose job is stored with the job's events. The last one, `end`, has the output as `result`."""
+
+    def __init__(self, store: AsyncStore, follower: JobFollower, lifetime: Lifetime) -> None:
+        self._store = store
+        self._follower = follower
+        self._lifetime = lifetime
+
+    async def answer(
+        self, job: JobId, waiter: Waiter, request: SubmitRequest, encoding: Encoding, send: Send, connection: ClientConnection
+    ) -> None:
+        """Raises `ClientGone` if the client hangs up before the end."""
+        connection.on_lost = waiter.wake
+        await send({"type": "http.response.start", "status": 200, "headers": _head(job, request, encoding)})
+        await self._send(send, encoding.first)
+        try:
+            async for event in self._follower.events(job, waiter, None, stop=lambda: self._is_over(connection)):
+                told = event if event is None or event.name != "end" else await self._with_result(event, job)
+                await self._send(send, encoding.encode(told))
+        except CapacityError:
+            # The status line has been sent. The client can go on with the events of the job.
+            pass
+        if connection.lost:
+            raise ClientGone
+        await send({"type": "http.response.body", "body": b""})
+
+    def _is_over(self, connection: ClientConnection) -> bool:
+        return connection.lost or self._lifetime.is_last_call()
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _with_result(self, end: JobEvent, job: JobId) -> JobEvent:
+        """The end with the output, if that is JSON and in the record; else `links` say where it is."""
+        found = await self._store.result(job)
+        output = found[1] if found is not None else None
+        if output is None or output.blob or output.content_type != JSON:
+            return end
+        return end._replace(data=orjson.dumps({**orjson.loads(end.data), "result": orjson.Fragment(output.data)}))
+
+
+def _head(job: JobId, request: SubmitRequest, encoding: Encoding) -> list[tuple[bytes, bytes]]:
+    media = (b"content-type", encoding.media_type.encode("ascii"))
+    return [media, (b"x-penstock-job", str(job).encode("ascii")), NOSNIFF, *_HEADERS, *trace_header(request.trace)]

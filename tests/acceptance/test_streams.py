@@ -1,0 +1,190 @@
+"""Streams over HTTP: chunks as they come, what was missed, restarts, and clients that leave. The worker is the test."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.broker.records import ClaimedJob, Report
+from penstock.model_spec import VersionInfo
+from tests.acceptance.gateway_process import Hand, gateway_process
+from tests.eventually import eventually
+
+MODELS = {"teller": {"source": "teller.py"}}
+LINES, SSE = {"Accept": "application/x-ndjson"}, {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
+    with gateway_process(redis_url, folder, models=MODELS, heartbeat_s=0.3) as client:
+        yield client
+
+
+class Teller(Hand):
+    """A worker by hand whose model yields."""
+
+    def say(self, job: ClaimedJob, *chunks: Any, before: int = 0) -> None:
+        said = tuple(json.dumps(chunk).encode() for chunk in chunks)
+        self.store.report([Report(job.id, job.token, before=before, chunks=said)])
+
+    def lose(self, job: ClaimedJob) -> ClaimedJob:
+        """Have the job taken back, and take it again."""
+        self.store.sweep(self.model, gone=[self.name])
+        return self.take()
+
+
+@pytest.fixture
+def teller(redis_url: str, client: httpx2.Client) -> Teller:
+    hand = Teller(redis_url, "teller")
+    hand.announce(VersionInfo(streams=True))
+    for job in hand.claim().jobs:
+        hand.finish(job)
+    eventually(lambda: client.get("/v1/models/teller").json()["ready"])
+    return hand
+
+
+def submit(client: httpx2.Client) -> dict[str, str]:
+    links: dict[str, str] = client.post("/v1/models/teller/jobs", json={}).json()["links"]
+    return links
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    """The names and data of a stream of lines."""
+    found = [json.loads(line) for line in text.splitlines() if line]
+    return [(one["event"], one["data"]) for one in found]
+
+
+def told(text: str) -> list[Any]:
+    """The chunks and restarts, and the status at the end."""
+    wanted = [(name, data) for name, data in events(text) if name != "status"]
+    return [data if name == "chunk" else data["status"] if name == "end" else name for name, data in wanted]
+
+
+def test_chunks_come_while_the_job_runs_and_the_end_has_the_result(client: httpx2.Client, teller: Teller) -> None:
+    def tell() -> None:
+        jobs.append(teller.take())
+        teller.say(jobs[0], "Hello", ", ")
+
+    jobs: list[ClaimedJob] = []
+    threading.Thread(target=tell).start()
+    with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
+        assert (stream.status_code, stream.headers["content-type"]) == (200, "application/x-ndjson")
+        lines = (json.loads(line) for line in stream.iter_lines() if line)
+        chunks = (line for line in lines if line["event"] == "chunk")
+        assert [next(chunks)["data"] for _ in range(2)] == ["Hello", ", "]
+        teller.say(jobs[0], "world", before=2)
+        assert next(chunks)["data"] == "world"
+        teller.finish(jobs[0], b'"Hello, world"')
+        end = next(lines)
+        assert (end["event"], end["data"]["status"], end["data"]["result"]) == ("end", "succeeded", "Hello, world")
+        assert end["data"]["id"] == stream.headers["x-penstock-job"]
+
+
+def test_a_reader_who_comes_late_gets_all_of_the_stream(client: httpx2.Client, teller: Teller) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, *range(700))
+    teller.finish(job, b'"all"')
+    assert told(client.get(links["events"], headers=LINES).text) == [*range(700), "succeeded"]
+
+
+def test_a_reader_who_comes_back_gets_what_it_missed(client: httpx2.Client, teller: Teller) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, "a", "b")
+    with client.stream("GET", links["events"], headers=SSE) as stream:
+        lines = stream.iter_lines()
+        ids = (line.removeprefix("id: ") for line in lines if line.startswith("id: "))
+        seen = [next(ids) for _ in range(2)][-1]
+    teller.say(job, "c", before=2)
+    teller.finish(job)
+    again = client.get(links["events"], headers={**LINES, "Last-Event-ID": seen})
+    assert told(again.text) == ["b", "c", "succeeded"]
+
+
+def test_a_stream_that_begins_anew_is_told_as_a_restart(client: httpx2.Client, teller: Teller) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, "a", "b")
+    with client.stream("GET", links["events"], headers=LINES) as stream:
+        lines = (line for line in stream.iter_lines() if line)
+        first = [next(lines) for _ in range(3)]
+        teller.say(again := teller.lose(job), "x")
+        teller.say(again, "y", before=1)
+        teller.finish(again)
+        rest = list(lines)
+    assert told("\n".join([*first, *rest])) == ["a", "b", "restart", "x", "y", "succeeded"]
+
+
+def test_a_last_attempt_without_a_chunk_takes_back_what_was_told(client: httpx2.Client, teller: Teller) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, "a")
+    teller.finish(teller.lose(job), b'"else"')
+    assert told(client.get(links["events"], headers=LINES).text) == ["a", "restart", "succeeded"]
+
+
+def test_a_model_that_does_not_stream_sends_its_end_alone(client: httpx2.Client, teller: Teller) -> None:
+    with teller.serving(b'"at once"'):
+        answer = client.post("/predictions/teller", json={}, headers=SSE)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert [line for line in answer.text.splitlines() if line.startswith("event:")][-1] == "event: end"
+    assert '"result":"at once"' in answer.text
+
+
+def test_a_stream_says_how_its_job_failed(client: httpx2.Client, teller: Teller) -> None:
+    def fail() -> None:
+        job = teller.take()
+        teller.say(job, "a")
+        teller.fail(job, "bad_input", "no more")
+
+    threading.Thread(target=fail).start()
+    [*_, (name, end)] = events(client.post("/predictions/teller", json={}, headers=LINES).text)
+    assert (name, end["status"], end["error"]["code"]) == ("end", "failed", "bad_input")
+
+
+def test_who_leaves_a_streamed_prediction_cancels_its_job(client: httpx2.Client, teller: Teller) -> None:
+    jobs: list[ClaimedJob] = []
+
+    def tell() -> None:
+        jobs.append(teller.take())
+        teller.say(jobs[0], "a")
+
+    threading.Thread(target=tell).start()
+    with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
+        assert any('"chunk"' in line for line in stream.iter_lines())
+    job = jobs[0].id
+    eventually(lambda: getattr(teller.store.read(job), "cancel_requested", False))
+
+
+def test_a_refusal_of_a_streamed_prediction_is_a_plain_problem(client: httpx2.Client, teller: Teller) -> None:
+    answer = client.post("/predictions/nobody", json={}, headers=SSE)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_a_gateway_that_comes_back_goes_on_where_the_reader_was(
+    redis_url: str, client: httpx2.Client, teller: Teller, folder: Path
+) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, "a", "b")
+    with (
+        gateway_process(redis_url, folder / "second", models=MODELS) as second,
+        second.stream("GET", links["events"], headers=LINES) as stream,
+    ):
+        seen = next(line["id"] for line in map(json.loads, stream.iter_lines()) if line["data"] == "b")
+    teller.say(job, "c", before=2)
+    teller.finish(job)
+    with gateway_process(redis_url, folder / "second", models=MODELS) as second:
+        assert told(second.get(links["events"], headers={**LINES, "Last-Event-ID": seen}).text) == ["c", "succeeded"]
