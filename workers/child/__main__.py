@@ -44,7 +44,6 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
             "stage with list[penstock.Request[...]], or take them out of the settings"
         )
-    loaded.context.running.stream_bytes = order.max_stream_bytes
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)
     info = loaded.info()
@@ -105,6 +104,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
         wire.write(LoadFailed(_message(error)))
         return 1
+    loaded.context.running.stream_bytes = order.max_stream_bytes
     # The model stays until the process ends: exempt it from every later garbage collection.
     gc.collect()
     gc.freeze()
