@@ -87,7 +87,9 @@ class JobStore(Protocol):
         """Settle jobs of one model, each with its verdict; fenced by token, one answer per item."""
         ...
 
-    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+    def retry(
+        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
+    ) -> list[Settled]:
         """Put jobs aside for `delay_s`; a job at its limit of attempts ends FAILED with `code` and `message`."""
         ...
 
@@ -115,6 +117,10 @@ class JobStore(Protocol):
 
     def read(self, job: JobId) -> Job | None:
         """The record with its place in the queue, or None if the job never existed or was collected."""
+        ...
+
+    def traceback(self, job: JobId) -> str:
+        """What the model's code raised in the job's last attempt; empty if it is not kept, or the attempt raised nothing."""
         ...
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None: ...

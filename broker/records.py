@@ -159,7 +159,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of one leased job, for `finish`. `state` is final and not CANCELLED; `error_*` are empty on success."""
+    """The end of one leased job, for `finish`. `state` is final and not CANCELLED; `error_*` are empty on success.
+
+    `traceback` is for the developer's eyes, and mostly empty.
+    """
 
     id: JobId
     token: str
@@ -167,6 +170,7 @@ class Ending:
     output: Payload | None = None
     error_code: str = ""
     error_message: str = ""
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)

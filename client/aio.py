@@ -199,6 +199,10 @@ class AsyncClient:
         """Where the time of a job went: stages that add up to the total, attempts, and the batch in which the job ended."""
         return protocol.timeline_of(await self.send(calls.timeline_call(job_id)))
 
+    async def traceback(self, job_id: str) -> str:
+        """What the model's code raised in the job's last attempt. Raises `NotFound` unless the model keeps tracebacks."""
+        return protocol.accepted(await self.send(calls.traceback_call(job_id))).content.decode()
+
     async def jobs(
         self,
         *,

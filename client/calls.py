@@ -125,6 +125,10 @@ def timeline_call(job_id: str) -> HttpCall:
     return HttpCall("GET", f"/v1/jobs/{_part(job_id)}/timeline")
 
 
+def traceback_call(job_id: str) -> HttpCall:
+    return HttpCall("GET", f"/v1/jobs/{_part(job_id)}/traceback")
+
+
 def cancel_call(job: JobView) -> HttpCall:
     return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 

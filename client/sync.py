@@ -195,6 +195,10 @@ class Client:
         """Where the time of a job went: stages that add up to the total, attempts, and the batch in which the job ended."""
         return protocol.timeline_of(self.send(calls.timeline_call(job_id)))
 
+    def traceback(self, job_id: str) -> str:
+        """What the model's code raised in the job's last attempt. Raises `NotFound` unless the model keeps tracebacks."""
+        return protocol.accepted(self.send(calls.traceback_call(job_id))).content.decode()
+
     def jobs(
         self,
         *,

@@ -148,6 +148,8 @@ class ModelSpec:
     # Lines of a requirements file, or `-r PATH` (docs/handlers.md): what must be installed for the model's code to be imported.
     requirements: tuple[str, ...] = ()
     trust_remote_code: bool = False
+    # Store the traceback of what the model's code raises with the failed job, for those who manage the gateway.
+    keep_tracebacks: bool = False
     # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
     profile_every: int | None = None
 

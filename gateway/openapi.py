@@ -119,6 +119,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/replay": _JOB_CONTENT,
     f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},
+    f"{_JOB_PATH}/traceback": {"text/plain": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
+from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
 from penstock.errors import HandlerContractError, PenstockError
@@ -24,6 +26,8 @@ NOT_EXPLAINABLE = "not_explainable"
 T = TypeVar("T")
 CostStage = Literal["item", "input"]
 NO_LIMIT = sys.maxsize
+# The end of a traceback names the error, so its beginning is cut.
+_TRACEBACK_LIMIT = 16_000
 _EVERY_ERROR = (BaseException, object)
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -78,6 +82,8 @@ class Failure:
     retryable: bool = False
     # The names of the exception's class and of its base classes, if one was raised; `retry_on` in the settings may name them.
     kinds: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    # For the developer's eyes; empty unless `tracebacks` are kept.
+    traceback: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Model code may put anything here, such as an exception. Text that UTF-8 cannot hold would end the child process when
@@ -166,10 +172,38 @@ class Handler:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The failure of a single item whose stage raised this: class and message of the error, never its traceback."""
+    """The failure of a single item whose stage raised this: class and message of the error."""
     kinds = tuple(kind.__name__ for kind in type(error).__mro__ if kind not in _EVERY_ERROR)
     if isinstance(error, PenstockError):
-        return Failure(error.message, error.kind, error.retryable, kinds)
+        return Failure(error.message, error.kind, error.retryable, kinds, _traceback_of(error))
     text, name = error_text(error), type(error).__name__
     code = "oom" if is_out_of_memory(error) else "handler_error"
-    return Failure(f"{name}: {text}" if text else name, code, kinds=kinds)
+    return Failure(f"{name}: {text}" if text else name, code, kinds=kinds, traceback=_traceback_of(error))
+
+
+@dataclass(slots=True)
+class Tracebacks:
+    """Whether the failures of this process have the traceback of their error. Its entry point says so once."""
+
+    are_kept: bool = False
+
+
+tracebacks = Tracebacks()
+
+
+def _traceback_of(error: Exception) -> str:
+    """The traceback from the model's code on, without the calls of penstock that led there, and without local variables."""
+    if not tracebacks.are_kept:
+        return ""
+    place = error.__traceback__
+    while place is not None and _is_ours(place):
+        place = place.tb_next
+    text = "".join(traceback.format_exception(type(error), error, place or error.__traceback__))
+    if len(text) > _TRACEBACK_LIMIT:
+        # Whole lines, because half of a secret would not be masked.
+        text = "...\n" + text[-_TRACEBACK_LIMIT:].partition("\n")[2]
+    return text.encode("utf-8", "replace").decode()
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return str(place.tb_frame.f_globals.get("__name__")).startswith("penstock.")

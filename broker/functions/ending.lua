@@ -59,7 +59,7 @@ local function end_job(p, serial, job, state, now, todo, last)
     local small = blob == '' and #last.output <= SMALL
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
       'out_media', media, small and 'out' or 'out_blob', small and last.output or blob)
-    if job.code then later(todo, 'HDEL', key, 'code', 'message') end
+    if job.code then later(todo, 'HDEL', key, 'code', 'message', 'traceback') end
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
       'code', code, 'message', message, unpack(job.noted or NOTHING))
@@ -135,6 +135,13 @@ local function note_past(p, serial, job, now, how, delay)
 end
 
 local function note(job, ...) append(job.noted, {...}) end
+
+-- Keep the traceback of the attempt that holds this token, behind the attempt's number: that of an earlier attempt says nothing.
+local function note_traceback(job, token, text)
+  if text == '' then return end
+  job.noted = job.noted or {}
+  note(job, 'traceback', string.match(token, '^%d+') .. '\n' .. text)
+end
 
 -- Write a state that is not final, and what was noted, in one command.
 local function set_state(p, serial, job, state)

@@ -1,8 +1,9 @@
 -- finish: settle leased jobs of one batch, each with its verdict. Fenced by token; a repeated finish is answered 'already'.
--- ARGS: worker, stamp of the batch; per job: serial, token, state (succeeded | failed | dead), media, output, blob, code, message
+-- ARGS: worker, stamp of the batch; per job: serial, token, state (succeeded | failed | dead), media, output, blob, code, message,
+--       traceback (mostly empty)
 -- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | already | stale | cancelled
-local FINISH_STRIDE = 8
+local FINISH_STRIDE = 9
 -- The suffixes of a stamp with the job's place in its batch, from 1. They are prepared because converting a number to text costs more
 -- than everything else here.
 local PLACES = {}
@@ -38,6 +39,7 @@ local function finish(keys, args, todo)
         cancel_job(p, serial, job, now, todo, token)
         answer = 'cancelled'
       else
+        note_traceback(job, token, args[i + 8])
         end_job(p, serial, job, state, now, todo, {media = args[i + 3], output = args[i + 4], blob = args[i + 5],
           code = args[i + 6], message = args[i + 7], stamp = stamp .. (PLACES[place] or '|' .. place),
           token = token})

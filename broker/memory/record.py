@@ -65,6 +65,8 @@ class Record:
     nonce: str = ""
     replayed_as: JobId | None = None
     dismissed: bool = False
+    # The number of an attempt, and what it raised.
+    traceback: tuple[int, str] = (0, "")
     progress: JobProgress | None = None
     stream: StreamPart = field(default_factory=StreamPart)
 

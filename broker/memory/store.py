@@ -88,6 +88,7 @@ class MemoryStore:
             error = JobError(ending.error_code, ending.error_message) if ending.error_code else None
             record.batch = batch_record(stamp, record.worker, places[ending.id])
             record.output = ending.output if ending.state is JobState.SUCCEEDED else None
+            record.traceback = (record.epoch, ending.traceback) if ending.traceback else record.traceback
             queue.end(record, ending.state, now=now, error=error, token=ending.token)
             return Settled.OK
 
@@ -105,11 +106,14 @@ class MemoryStore:
             record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
         return Reported.CANCELLED if record.cancel_requested else Reported.OK
 
-    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+    def retry(
+        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
+    ) -> list[Settled]:
         now = self._clock()
 
         def delay(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
             record.error = JobError(code, message)
+            record.traceback = (record.epoch, traceback) if traceback else record.traceback
             if record.charged < record.new.max_attempts:
                 record.note(now=now, how="retried", delay_s=delay_s)
                 queue.delay(record, until=now + delay_s)
@@ -183,6 +187,11 @@ class MemoryStore:
     def read(self, job: JobId) -> Job | None:
         queue, record = self._find(job)
         return None if record is None else record.job(queue.position(record))
+
+    def traceback(self, job: JobId) -> str:
+        _, record = self._find(job)
+        attempt, text = record.traceback if record else (0, "")
+        return text if record and attempt == record.epoch else ""
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         queue, record = self._find(job)

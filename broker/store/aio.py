@@ -171,6 +171,10 @@ class AsyncStore:
     async def dismiss(self, jobs: Sequence[JobId]) -> int:
         return await self.run(ops.dismiss(jobs)) if jobs else 0
 
+    async def traceback(self, job: JobId) -> str:
+        """What the model's code raised in the job's last attempt; empty if it is not kept."""
+        return await self.send(ops.traceback(job))
+
     async def newest(
         self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:

@@ -106,8 +106,10 @@ def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
     return Operation("report", prefix(reports[0].id.model), report_args(reports), replies.reported_reply)
 
 
-def retry(items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> Operation[list[Settled]]:
-    args: list[Arg] = [worker, ms(delay_s), code, message, *_pairs(items)]
+def retry(
+    items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str
+) -> Operation[list[Settled]]:
+    args: list[Arg] = [worker, ms(delay_s), code, message, traceback, *_pairs(items)]
     return Operation("retry", prefix(items[0].id.model), args, replies.settled_reply)
 
 
@@ -200,6 +202,11 @@ def collected_owner(job: JobId) -> Command[str | None]:
     return Command(("GET", f"{prefix(job.model)}tomb:{job.serial}"), replies.text_reply)
 
 
+def traceback(job: JobId) -> Command[str]:
+    """What the model's code raised in the last attempt; empty if it is not kept."""
+    return Command(("HMGET", f"{prefix(job.model)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
+
+
 # The arguments of the longer calls.
 
 
@@ -262,7 +269,7 @@ def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> li
         out = end.output
         args += (end.id.serial, end.token, end.state.value)
         args += (out.content_type, out.data, out.blob) if out else ("", "", "")
-        args += (end.error_code, end.error_message)
+        args += (end.error_code, end.error_message, end.traceback)
     return args
 
 

@@ -135,6 +135,12 @@ def text_reply(reply: bytes | None) -> str | None:
     return None if reply is None else reply.decode()
 
 
+def traceback_reply(reply: Sequence[bytes | None]) -> str:
+    kept, epoch = ((value or b"").decode() for value in reply)
+    attempt, _, text = kept.partition("\n")
+    return text if attempt == epoch else ""
+
+
 def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
     requeued, dead, expired, cancelled, promoted, collected, lost, blobs, gone, more = reply[:_SWEEP_HEAD]
     names_end = _SWEEP_HEAD + lost + blobs

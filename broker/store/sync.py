@@ -127,8 +127,13 @@ class RedisStore:
     def report(self, reports: Sequence[Report]) -> list[Reported]:
         return self.run(ops.report(reports))
 
-    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
-        return self.run(ops.retry(items, worker=worker, delay_s=delay_s, code=code, message=message))
+    def retry(
+        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
+    ) -> list[Settled]:
+        return self.run(ops.retry(items, worker=worker, delay_s=delay_s, code=code, message=message, traceback=traceback))
+
+    def traceback(self, job: JobId) -> str:
+        return self.send(ops.traceback(job))
 
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         return self.run(ops.release(items, worker=worker, reason=reason, detail=detail))

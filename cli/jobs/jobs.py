@@ -49,15 +49,28 @@ def list_jobs(
 
 
 @app.command()
-def show(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+def show(
+    job_id: JobArgument,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show what the model's code raised, if the model keeps tracebacks.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """Show one job: its state, its times, why it failed, and where its time went."""
     with connect(url, api_key) as client:
         handle = client.job(job_id)
         job, timeline = handle.view, handle.timeline()
+        raised = client.traceback(job_id) if traceback else None
     if as_json:
-        return print_json({**job.body, "timeline": dict(timeline.body)})
+        beside = {"timeline": dict(timeline.body)} | ({"traceback": raised} if traceback else {})
+        return print_json({**job.body, **beside})
     print_fields(_fields(job))
-    return print_timeline(timeline)
+    print_timeline(timeline)
+    if raised is not None:
+        typer.echo(f"\n{raised.rstrip()}")
+    return None
 
 
 @app.command()

@@ -111,6 +111,7 @@ class VersionSettings(Table):
     trust_remote_code: bool = False
     request_headers: tuple[HeaderName, ...] = ()
     query: tuple[ParameterName, ...] = ()
+    keep_tracebacks: bool | None = None
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -184,7 +185,9 @@ _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
 
 
-def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebacks: bool = False) -> ModelSpec:
+    """`keeps_tracebacks`: if the table does not say so."""
+    kept = table["keep_tracebacks"]
     return ModelSpec(
         name=name,
         version=version,
@@ -192,6 +195,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_REQUEST, "options", "env", "secrets", "task", "warm_up")},
+        keep_tracebacks=keeps_tracebacks if kept is None else kept,
         profile_every=table["profile_every"] if table["profile"] else None,
     )
 

@@ -119,7 +119,7 @@ class WorkerSettings(Table):
     """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
     loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
-    its code changes.
+    its code changes; the models then keep tracebacks unless they say otherwise.
     """
 
     lease_s: Seconds = 15.0
@@ -261,7 +261,9 @@ class Settings(Table):
     def specs(self) -> list[ModelSpec]:
         """Return one spec per model and version, in the order of the settings."""
         return [
-            spec_of(name, version, table) for name, model in self.models.items() for version, table in model.tables().items()
+            spec_of(name, version, table, keeps_tracebacks=self.worker.reload)
+            for name, model in self.models.items()
+            for version, table in model.tables().items()
         ]
 
     def added_spec(self, name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
@@ -271,7 +273,7 @@ class Settings(Table):
         refuse_local(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
-        return spec_of(name, version, checked_version(shared | dict(table)))
+        return spec_of(name, version, checked_version(shared | dict(table)), keeps_tracebacks=self.worker.reload)
 
     def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
         """Return the fields of the batch policy that no source sets for this version; the handler may set these fields."""

@@ -35,6 +35,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/{job_id}/result"): _SEE,
     ("GET", "/v1/jobs/{job_id}/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}/timeline"): _SEE,
+    ("GET", "/v1/jobs/{job_id}/traceback"): _MANAGE,
     ("DELETE", "/v1/jobs/{job_id}"): _STOP,
     ("POST", "/v1/jobs:cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import BadRequest, Conflict
+from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.asgi.ranges import Conditions, is_match
-from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
@@ -89,6 +89,14 @@ class JobReads:
             summary="Why a job was slow",
             name="timeline",
         )
+        add(
+            "/v1/jobs/{job_id}/traceback",
+            self.traceback,
+            methods=["GET"],
+            tags=jobs,
+            summary="What the model's code raised",
+            name="traceback",
+        )
         add("/v1/models", self.models, methods=["GET"], tags=models, summary="Models", name="models")
         add("/v1/models/{model}", self.model, methods=["GET"], tags=models, summary="One model", name="model")
         add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
@@ -132,6 +140,16 @@ class JobReads:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(tried.worker for tried in job.tries)
         return json_response(timeline_view(timeline(job, now=await self._store.now(), places=places)))
+
+    async def traceback(self, job_id: str, caller: CallerParam) -> Response:
+        job = await visible_job(self._store, parse_job_id(job_id), caller)
+        text = await self._store.traceback(job.id)
+        if not text:
+            raise NotFound(
+                f"no traceback of job {job.id} is kept",
+                hint=f"Set keep_tracebacks = true in [models.{job.model}]; `penstock up --reload` keeps them anyway.",
+            )
+        return Response(text, media_type="text/plain; charset=utf-8", headers=UNTRUSTED)
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)

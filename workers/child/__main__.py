@@ -14,6 +14,7 @@ import sys
 import time
 
 from penstock.errors import HandlerLoadError, PenstockError
+from penstock.handlers.contract import tracebacks
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
@@ -97,6 +98,7 @@ def main(argv: list[str]) -> int:
     if not isinstance(order, LoadModel):
         return 0
     _limit_resources(order)
+    tracebacks.are_kept = order.keep_tracebacks
     if not confinement.hide():
         sys.stdout.write(f"This kernel has no Landlock: model code can read the secrets below {confinement.SECRETS}.\n")
     try:

@@ -245,7 +245,7 @@ def _unwritable(error: Exception) -> Failure:
 
 def failed(failure: Failure) -> Failed:
     """A handler's `Failure` as the supervisor gets it."""
-    return Failed(failure.code, failure.message, failure.retryable, failure.kinds)
+    return Failed(failure.code, failure.message, failure.retryable, failure.kinds, failure.traceback)
 
 
 def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:

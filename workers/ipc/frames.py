@@ -47,6 +47,7 @@ class LoadModel(Struct, tag="load", array_like=True):
     warm_up: bool = True
     warm_budget_s: float = 60.0
     requirements: tuple[str, ...] = ()
+    keep_tracebacks: bool = False
     # Headers or query parameters that the settings name, and that only a handler of `Request`s could get.
     told: tuple[str, ...] = ()
     max_stream_bytes: int = 1 << 20
@@ -132,6 +133,7 @@ class Failed(Struct, tag="bad", array_like=True, gc=False):
     message: str
     retryable: bool = False
     kinds: tuple[str, ...] = ()
+    traceback: str = ""
 
 
 Outcome = Output | Failed

@@ -97,6 +97,7 @@ class Retry:
     delay_s: float
     code: str
     message: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ def decide(
     for job, outcome in zip(batch.jobs, done.outcomes, strict=True):
         if isinstance(outcome, Failed) and is_retryable(outcome, limits):
             delay_s = retry_delay_s(job.attempts, jitter(), limits)
-            retries.append(Retry(GiveBack(job.id, job.token, job.trace), batch.worker, delay_s, outcome.code, outcome.message))
+            item = GiveBack(job.id, job.token, job.trace)
+            retries.append(Retry(item, batch.worker, delay_s, outcome.code, outcome.message, outcome.traceback))
         else:
             endings.append(_ending(job, outcome))
             ended.append(job)
@@ -131,12 +133,12 @@ def decide(
 def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:
     if isinstance(outcome, Output):
         return Ending(job.id, job.token, JobState.SUCCEEDED, Payload(outcome.content_type, outcome.data))
-    return _failure(job, outcome.code, outcome.message)
+    return _failure(job, outcome.code, outcome.message, outcome.traceback)
 
 
-def _failure(job: ClaimedJob, code: str, message: str) -> Ending:
+def _failure(job: ClaimedJob, code: str, message: str, traceback: str = "") -> Ending:
     state = JobState.EXPIRED if code == EXPIRED_CODE else JobState.FAILED
-    return Ending(job.id, job.token, state, error_code=code, error_message=message)
+    return Ending(job.id, job.token, state, error_code=code, error_message=message, traceback=traceback)
 
 
 def fail(batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> Batch:

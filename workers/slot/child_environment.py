@@ -78,7 +78,7 @@ class Mask:
             done = frame.done if isinstance(frame, ShardDone) else frame
             for outcome in done.outcomes:
                 if isinstance(outcome, Failed):
-                    outcome.message = self.text(outcome.message)
+                    outcome.message, outcome.traceback = self.text(outcome.message), self.text(outcome.traceback)
         elif isinstance(frame, MetricSamples):
             for sample in frame.samples:
                 sample.help = self.text(sample.help)

@@ -270,5 +270,6 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         warm_budget_s=spec.limits.load_timeout_s / 2,
         max_stream_bytes=spec.limits.max_stream_bytes,
         requirements=spec.requirements,
+        keep_tracebacks=spec.keep_tracebacks,
         told=(*spec.request_headers, *spec.query),
     )

@@ -134,9 +134,8 @@ class Settlements:
                 heard = zip(reports, self._store.report(reports), strict=True)
                 self.unwanted.extend(report.id for report, answer in heard if answer is Reported.CANCELLED)
             case Retry(item, worker):
-                given_back = self._store.retry(
-                    [item], worker=worker, delay_s=debt.delay_s, code=debt.code, message=debt.message
-                )
+                said = {"code": debt.code, "message": debt.message, "traceback": debt.traceback}
+                given_back = self._store.retry([item], worker=worker, delay_s=debt.delay_s, **said)
                 self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
             case Release(items, worker):
                 failpoint("in_release")

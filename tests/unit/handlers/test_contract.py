@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock.errors import HandlerContractError, InvalidInput
-from penstock.handlers.contract import Failure, failure_of
+from penstock.handlers.contract import Failure, failure_of, tracebacks
 
 
 def test_a_failure_carries_class_and_message_of_the_error() -> None:
@@ -52,3 +53,47 @@ class KeyboardError(Exception):
 class Unspeakable(Exception):
     def __str__(self) -> str:
         return str(1 / 0)
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """Keep tracebacks, as a child does whose model's settings say so."""
+    tracebacks.are_kept = True
+    yield
+    tracebacks.are_kept = False
+
+
+def raised(text: str = "no such row") -> Exception:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+def test_a_failure_has_no_traceback_unless_they_are_kept() -> None:
+    assert failure_of(raised()).traceback == ""
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_kept_traceback_names_the_place_and_the_error() -> None:
+    text = failure_of(raised()).traceback
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert "raise ValueError(text)" in text
+    assert text.endswith("ValueError: no such row\n")
+    assert failure_of(raised()).message == "ValueError: no such row"
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_long_traceback_loses_whole_lines_of_its_beginning() -> None:
+    """Half of a secret would not be masked."""
+    text = failure_of(raised("\n".join(f"line {number} of a long message" for number in range(2_000)))).traceback
+    assert len(text) <= 16_004
+    first, second, *_ = text.splitlines()
+    assert first == "..."
+    assert second.startswith("line ")
+    assert text.endswith("line 1999 of a long message\n")
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_traceback_is_text_that_utf_8_can_hold() -> None:
+    assert failure_of(raised("\ud800")).traceback.encode()

@@ -40,7 +40,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),
         ops.report([REPORT] * max(1, items)),
         ops.chunks(JOB, mark="1.0", seen=1, limit=10),
-        ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m"),
+        ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m", traceback=""),
         ops.release([BACK] * max(1, items), worker="w", reason=ReleaseReason.DRAIN, detail=""),
         ops.sweep("m", gone=["w"] * items, limit=10),
         ops.absent("m", sweeper="w", pace_s=1.0, again_s=1.0),

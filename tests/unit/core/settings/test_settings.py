@@ -309,3 +309,13 @@ def test_buckets_up_to_the_batch_size_stand_and_one_that_the_code_may_set_is_lef
 ) -> None:
     config = write(tmp_path, f"[models.m]\nsource = 'm.py'\n{table}\n")
     assert Settings.load(config, {}).specs()[0].runtime.batch_buckets[-1] == 32
+
+
+def test_tracebacks_are_kept_if_the_model_says_so_or_its_code_is_being_written(tmp_path: Path) -> None:
+    config = write(
+        tmp_path, "[models.a]\nsource = 'a.py'\n[models.b]\nsource = 'b.py'\nkeep_tracebacks = true\n"
+        "[models.c]\nsource = 'c.py'\nkeep_tracebacks = false\n"
+    )  # fmt: skip
+    assert [spec.keep_tracebacks for spec in Settings.load(config, {}).specs()] == [False, True, False]
+    written = Settings.load(config, {}, flags={"worker.reload": True})
+    assert [spec.keep_tracebacks for spec in written.specs()] == [True, True, False]

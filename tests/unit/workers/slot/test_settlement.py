@@ -81,7 +81,9 @@ class ShakyStore:
         self._take("report", reports)
         return [Reported.CANCELLED for _ in reports]
 
-    def retry(self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str) -> list[Settled]:
+    def retry(
+        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
+    ) -> list[Settled]:
         self._take("retry", items)
         return [self.answer for _ in items]
 
