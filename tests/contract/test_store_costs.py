@@ -61,6 +61,17 @@ def run_and_finish(queue: ModelQueue, version: str) -> None:
     queue.store.finish([Ending(job, claim.jobs[0].token, JobState.SUCCEEDED, OUTPUT)], worker="w1", stamp=STAMP)
 
 
+# --- what nobody asked for ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_without_a_start_or_tags_pays_for_neither(queue: ModelQueue, client: Any) -> None:
+    """D74: the size of the delayed set and the lists of tags concern only jobs that have them."""
+    queue.store.submit([queue.new(delay_s=60.0, tags=("x",))])
+    plain, asking = queue.new(), queue.new(delay_s=60.0, tags=("x",))
+    assert commands(client, lambda: queue.put(plain), only="zcard") == 0
+    assert commands(client, lambda: queue.put(asking), only="zcard") == 1
+
+
 # --- a sweep with nothing due ----------------------------------------------------------------------------------------------
 
 
