@@ -144,8 +144,9 @@ local function spent(p, call, owner, most)
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
--- Whether the queue is at its limit (D74: docs/design/store.md). A job with a delay counts those put aside too, or there were no limit to them; the jobs of
+-- Whether the queue is at its limit. A job with a delay counts those put aside too, or there were no limit to them; the jobs of
 -- now are not refused for the sake of later ones.
+-- D74: docs/design/store.md
 local function is_full(p, call, waiting, most, delay)
   if tonumber(delay) > 0 then waiting = waiting + redis.call('ZCARD', p .. 'delayed') + call.delayed end -- guard:delayed_depth
   return waiting >= most
