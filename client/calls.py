@@ -14,6 +14,7 @@ from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
 from penstock.client.views import JobView
 from penstock.errors import BadRequest
 from penstock.job import Priority
+from penstock.outputs.bundle import MULTIPART
 
 MANY_IDS = 100  # the most that a gateway reads in one request
 # The most rows that a gateway takes in one submit, and a part of the bytes.
@@ -21,6 +22,8 @@ MANY_ROWS, MANY_BYTES = 1_000, 8 << 20
 LINES = "application/x-ndjson"
 # The gateway refuses to list more jobs at a time.
 LARGEST_PAGE = 200
+# A bundle comes with its files, in one answer.
+_WITH_FILES = {"accept": f"{MULTIPART}, */*"}
 
 
 def submit_call(
@@ -101,7 +104,7 @@ def predict_call(model: str, body: InputBody, *, version: str | None = None, dea
         "POST",
         f"/predictions/{_part(model)}" + (f"/{_part(version)}" if version else ""),
         params={"deadline_s": _seconds(deadline_s)} if deadline_s is not None else {},
-        headers={"content-type": body.content_type},
+        headers={"content-type": body.content_type, **_WITH_FILES},
         content=body.content,
         wait_s=deadline_s if deadline_s is not None else 60.0,
         repeatable=False,
@@ -118,7 +121,8 @@ def poll_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
 
 
 def result_call(job: JobView, *, wait_s: float = 0.0) -> HttpCall:
-    return _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
+    call = _waiting("GET", job.links.get("result") or f"/v1/jobs/{_part(job.id)}/result", wait_s)
+    return replace(call, headers=_WITH_FILES)
 
 
 def timeline_call(job_id: str) -> HttpCall:

@@ -16,6 +16,7 @@ from penstock.client.timelines import TimelineView, timeline_view
 from penstock.client.views import JobView, job_view
 from penstock.errors import BadRequest
 from penstock.inputs.file import File
+from penstock.outputs.bundle import MULTIPART, split_parts, with_files
 from penstock.outputs.media import Media, filename_fault, type_fault
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -174,13 +175,26 @@ def accepted(answer: Answer) -> Answer:
 
 
 def value_of(answer: Answer) -> Any:
-    """A model's output: decoded JSON; bytes, if nothing is known of them; `Media` for any other media type, or with a name."""
+    """A model's output: decoded JSON; bytes, if nothing is known of them; `Media` for any other media type, or with a name.
+
+    Of a bundle, the JSON with a `Media` in the place of each file.
+    """
     content_type, filename = answer.headers.get("content-type", ""), _filename_of(answer)
+    if answer.media_type == MULTIPART:
+        return _bundle_of(answer)
     if filename is None and is_json(content_type):
         return json_of(answer)
     if type_fault(content_type) or (filename is None and answer.media_type == BYTES):
         return answer.content
     return Media(answer.content, content_type, filename)
+
+
+def _bundle_of(answer: Answer) -> Any:
+    try:
+        value, *files = split_parts(answer.content, answer.headers["content-type"].partition("boundary=")[2])
+        return with_files(json.loads(value), files)
+    except ValueError as fault:
+        raise UnexpectedAnswer(f"the answer ({answer.status}, {MULTIPART}) cannot be read: {fault}") from fault
 
 
 def _filename_of(answer: Answer) -> str | None:

@@ -120,6 +120,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},
     f"{_JOB_PATH}/traceback": {"text/plain": {}},
+    f"{_JOB_PATH}/result/parts/{{place}}": {"*/*": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
@@ -164,7 +165,7 @@ def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
         success: {"description": declared[success]["description"], "content": content},
         "default": _problem("Any refusal"),
     }
-    if path == f"{_JOB_PATH}/result":
+    if path.startswith(f"{_JOB_PATH}/result"):
         responses["202"] = {"description": "The job has not ended yet", "content": _JOB_CONTENT}
         responses["206"] = {"description": "The bytes that Range asks for", "content": content}
         responses["304"] = {"description": "If-None-Match names this result"}

@@ -35,6 +35,7 @@ class Loaded:
     explain: Stage | None = None
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
+    output_media: str = ""
     provider: str = ""
     cost: Callable[[Any], float] | None = None
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None

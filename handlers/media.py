@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,6 +15,8 @@ import orjson
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
 from penstock.job import CHARSETS, FORM_MEDIA, PACKED_MEDIA, REQUEST_MEDIA, is_media_accepted, split_media_type
+from penstock.outputs.bundle import BUNDLE_MEDIA
+from penstock.outputs.files import OutputFiles, file_as, file_of, is_file_class
 from penstock.outputs.media import Media, stored_type
 
 JSON = "application/json"
@@ -135,20 +137,34 @@ def _typed_file(data: bytes, content_type: str) -> bytes:
     return File(data, content_type)
 
 
-def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
-    """The media type and the bytes of an output. Bytes and `Media` stay as they are; all else, strings too, is written as JSON.
+class _FilesWithin(Exception):
+    """The output that is being written as JSON has files in it."""
 
-    Arrays and scalars of numpy and torch are written as lists and numbers, pydantic models as objects. Raises
+
+def encode(value: Any, *, media: str = "", limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
+    """The media type and the bytes of an output. Bytes and files stay as they are; all else, strings too, is written as JSON.
+
+    With a `media` type, that of the model's return annotation, the output is a file of this type. Arrays and scalars of numpy
+    and torch are written as lists and numbers, pydantic models as objects, an output with files in it as a bundle. Raises
     `HandlerContractError` for what JSON cannot hold (NaN, Infinity, unknown classes), and for an output of more than `limit`
     bytes.
     """
+    if media:
+        value = file_as(value, media)
     if isinstance(value, _BYTES_LIKE):
         _check_size(memoryview(value).nbytes, limit)
         return BYTES, bytes(value)
     if isinstance(value, Media):
         return stored_type(value.content_type, value.filename), encode(value.data, limit=limit)[1]
     try:
-        data = _json(value)
+        return JSON, _checked_json(value, _encoder, _plain, limit)
+    except _FilesWithin:
+        return _with_files(value, limit)
+
+
+def _checked_json(value: Any, encoder: msgspec.json.Encoder, plain: Callable[[Any], Any], limit: int) -> bytes:
+    try:
+        data = _json(value, encoder)
     except _UNWRITABLE as error:
         raise HandlerContractError(f"the output cannot be written as JSON: {error}") from error
     except MemoryError as error:
@@ -156,8 +172,19 @@ def encode(value: Any, *, limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
     _check_size(len(data), limit)
     # msgspec writes NaN and Infinity as null and reports nothing. The value is walked only if there is a null.
     if b"null" in data:
-        _refuse_nan(msgspec.to_builtins(value, enc_hook=_plain))
-    return JSON, data
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=plain))
+    return data
+
+
+def _with_files(value: Any, limit: int) -> tuple[str, bytes]:
+    if is_file_class(type(value)):
+        return encode(file_of(value), limit=limit)
+    files = OutputFiles()
+    encoder = msgspec.json.Encoder(enc_hook=lambda part: files.reference(part) if is_file_class(type(part)) else _foreign(part))
+    data = _checked_json(value, encoder, lambda part: None if is_file_class(type(part)) else _plain(part), limit)
+    bundle = files.bundle(data)
+    _check_size(len(bundle), limit)
+    return BUNDLE_MEDIA, bundle
 
 
 def too_large(size: int, limit: int) -> str:
@@ -169,22 +196,22 @@ def _check_size(size: int, limit: int) -> None:
         raise HandlerContractError(too_large(size, limit))
 
 
-def plain(value: Any) -> Any:
-    """What a reader of `encode`'s JSON would get; bytes stay as they are, as do those of `Media`. Raises as `encode` does."""
+def plain(value: Any, media: str = "") -> Any:
+    """What a reader of `encode`'s JSON would get; of a file, its bytes. Raises as `encode` does."""
+    if media:
+        value = file_as(value, media)
     if isinstance(value, _BYTES_LIKE):
         return bytes(value)
-    if isinstance(value, Media):
-        return bytes(value.data)
-    return _builtins(value)
+    return bytes(file_of(value).data) if is_file_class(type(value)) else _builtins(value)
 
 
-def plain_all(values: list[Any]) -> list[Any]:
+def plain_all(values: list[Any], media: str = "") -> list[Any]:
     """`plain` of each, much faster together. Raises `HandlerContractError` if any of them is bad."""
     kinds = set(map(type, values))
     if kinds == {bytes}:
         return values
-    if any(issubclass(kind, (*_BYTES_LIKE, Media)) for kind in kinds):
-        return list(map(plain, values))
+    if media or any(issubclass(kind, _BYTES_LIKE) or is_file_class(kind) for kind in kinds):
+        return [plain(value, media) for value in values]
     made: list[Any] = _builtins(values)
     return made
 
@@ -229,7 +256,8 @@ def _values(value: Any) -> Any:
     if type(value).__module__ == "numpy" and _writable(value):
         data = _numbers(value)
         return value.tolist() if b"null" in data else orjson.loads(data)
-    return _plain(value)
+    # In a row a file within a value is base64, as bytes are.
+    return bytes(file_of(value).data) if is_file_class(type(value)) else _plain(value)
 
 
 def _writable(value: Any) -> bool:
@@ -252,6 +280,8 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump()
+    if is_file_class(type(value)):
+        raise _FilesWithin
     raise TypeError(
         f"{type(value).__module__}.{type(value).__qualname__} has no JSON form; return plain values, lists or a dataclass"
     )
@@ -260,12 +290,12 @@ def _plain(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_foreign)
 
 
-def _json(value: Any) -> bytes:
+def _json(value: Any, encoder: msgspec.json.Encoder = _encoder) -> bytes:
     if not _is_memory_limited():
-        return _encoder.encode(value)
+        return encoder.encode(value)
     # Where memory runs out, msgspec raises if it grows a bytearray; if it grows its own bytes, the process ends.
     data = bytearray()
-    _encoder.encode_into(value, data)
+    encoder.encode_into(value, data)
     return bytes(data)
 
 

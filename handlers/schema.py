@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler, Request
+from penstock.outputs.media import type_fault
 
 _LISTS = (list, Sequence, Iterable, tuple)
 # A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
@@ -86,12 +87,24 @@ def reader_for(item_type: Any) -> Reader:
 
 def output_schema(item_type: Any) -> dict[str, Any] | None:
     """JSON Schema of the outputs. None if there is no annotation, or if the type is not one of JSON, as an array is not."""
-    if item_type is Any or item_type is bytes:
+    if item_type is Any or item_type is bytes or output_media(item_type):
         return None
     try:
         return reader_for(item_type).schema()
     except HandlerLoadError:
         return None
+
+
+def output_media(item_type: Any) -> str:
+    """The media type that the annotation of the outputs names, as in `Annotated[bytes, "audio/wav"]`; empty if it names none.
+
+    Raises `HandlerLoadError` for one that no output can have.
+    """
+    notes = getattr(item_type, "__metadata__", ())
+    media = next((note for note in notes if isinstance(note, str) and "/" in note), "")
+    if media and (fault := type_fault(media)):
+        raise HandlerLoadError(f"the return annotation names the media type {media[:80]!r}: {fault}")
+    return media
 
 
 class MsgspecReader:

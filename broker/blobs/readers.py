@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -56,3 +56,29 @@ class FileReader:
         while start < end and (piece := os.pread(self._descriptor, min(PIECE_BYTES, end - start), start)):
             yield piece
             start += len(piece)
+
+
+class SliceReader:
+    """Of a part of another reader's bytes."""
+
+    def __init__(self, whole: BlobReader, start: int, end: int) -> None:
+        self._whole = whole
+        self._start = start
+        self.size = end - start
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        return self._whole.pieces(self._start + start, self._start + end)
+
+
+class JoinedReader:
+    """Of several readers' bytes, one after the other."""
+
+    def __init__(self, readers: Sequence[BlobReader]) -> None:
+        self._readers = readers
+        self.size = sum(reader.size for reader in readers)
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        for reader in self._readers:
+            if start < reader.size and end > 0:
+                yield from reader.pieces(max(0, start), min(end, reader.size))
+            start, end = start - reader.size, end - reader.size

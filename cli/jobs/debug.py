@@ -57,7 +57,7 @@ def debug(
     items = _items(loaded, inputs or [], content_type)
     with _tracebacks(open_pdb=open_pdb):
         outcomes = run_stages(loaded, items)
-    failed = _show(outcomes, as_json=as_json)
+    failed = _show(outcomes, loaded.output_media, as_json=as_json)
     raise typer.Exit(exits.FAILED if failed else exits.OK)
 
 
@@ -163,7 +163,7 @@ def _checked(stage: Stage, name: str, values: list[Any]) -> list[Any]:
     return outputs
 
 
-def _show(outcomes: Outcomes, *, as_json: bool) -> int:
+def _show(outcomes: Outcomes, media: str, *, as_json: bool) -> int:
     """Prints each outcome; returns how many failed."""
     from penstock.handlers.contract import Failure
 
@@ -173,15 +173,15 @@ def _show(outcomes: Outcomes, *, as_json: bool) -> int:
             failed += 1
             _show_failure(value, as_json=as_json)
         else:
-            _show_output(value, as_json=as_json)
+            _show_output(value, media, as_json=as_json)
     return failed
 
 
-def _show_output(value: Any, *, as_json: bool) -> None:
+def _show_output(value: Any, wanted: str, *, as_json: bool) -> None:
     from penstock.cli.jobs.outputs import readable
     from penstock.handlers.media import JSON, encode
 
-    media, data = encode(value)
+    media, data = encode(value, media=wanted)
     if as_json:
         print_json({"content_type": media, "output": json.loads(data) if media == JSON else f"{len(data)} bytes"})
     else:

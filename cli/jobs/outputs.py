@@ -6,6 +6,7 @@ import base64
 import json
 import mimetypes
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.errors import BadRequest
-from penstock.outputs.media import Media
+from penstock.outputs.media import BytesLike, Media
 
 OutputFileOption = Annotated[
     Path | None,
@@ -22,10 +23,10 @@ OutputFileOption = Annotated[
 
 
 def readable(output: Any) -> str:
-    """The output as people read it: compact JSON, or text; for other bytes their number."""
+    """The output as people read it: compact JSON, or text; for other bytes, and files in it, their number."""
     data = _bytes_of(output)
     if data is None:
-        return json.dumps(output, ensure_ascii=False)
+        return json.dumps(output, ensure_ascii=False, default=_in_words)
     with suppress(UnicodeDecodeError):
         text = data.decode()
         if text.isprintable() or "\n" in text:
@@ -41,46 +42,78 @@ def write_raw(output: Any) -> None:
 
 def json_members(output: Any) -> dict[str, Any]:
     """The output as members of a line of JSON."""
-    data = _bytes_of(output)
-    if data is None:
-        return {"output": output}
-    members: dict[str, Any] = {"output_base64": base64.b64encode(data).decode()}
+    if isinstance(output, bytes):
+        return {"output_base64": _base64(output)}
     if isinstance(output, Media):
-        members |= {"content_type": output.content_type, "filename": output.filename}
-    return members
+        return {"output_base64": _base64(output.data), "content_type": output.content_type, "filename": output.filename}
+    return {"output": json.loads(json.dumps(output, default=_in_base64))}
 
 
 def save(output: Any, path: Path, job: str) -> Path:
-    """The file that now has the output. In a folder it is a new one, under the output's own name, else under the job's id.
+    """The file that now has the output, or the folder that has its files.
 
-    The model chose that name, so no file that is already there is written over. Raises `BadRequest`.
+    In a folder each file is a new one, under its own name, else under the job's id. The model chose that name, so nothing that
+    is already there is written over. Raises `BadRequest`.
     """
-    into_folder = path.is_dir()
-    file = path / _name_of(output, job) if into_folder else path
+    if not path.is_dir():
+        _write(path, "wb", _content(output), job)
+        return path
+    files: dict[str, bytes] = {}
+    whole = _bytes_of(output)
+    if whole is None:
+        content = _content(output, lambda file: _kept(files, file, f"{job}-{len(files)}"))
+        files[f"{job}.json"] = content
+    else:
+        _kept(files, output, job)
+    for name, content in files.items():
+        _write(path / name, "xb", content, job)
+    return path / next(iter(files)) if len(files) == 1 else path
+
+
+def _kept(files: dict[str, bytes], file: Any, job: str) -> str:
+    """The name under which the file was put among `files`."""
+    if isinstance(file, bytes):
+        name = f"{job}.bin"
+    else:
+        name = file.filename or f"{job}{mimetypes.guess_extension(file.content_type.partition(';')[0]) or ''}"
+    name = name if name not in files else f"{job}-{name}"
+    files[name] = bytes(file.data) if isinstance(file, Media) else file
+    return name
+
+
+def _write(file: Path, mode: str, content: bytes, job: str) -> None:
     hint = f"the output is kept; write it elsewhere: penstock jobs result {job} -o FILE"
     try:
-        with file.open("xb" if into_folder else "wb") as target:
-            target.write(_content(output))
+        with file.open(mode) as target:
+            target.write(content)
     except FileExistsError:
         raise BadRequest(f"{file} exists already", hint=hint) from None
     except OSError as fault:
         raise BadRequest(f"{file} cannot be written: {fault.strerror}", hint=hint) from fault
-    return file
 
 
-def _name_of(output: Any, job: str) -> str:
-    if isinstance(output, Media):
-        return output.filename or f"{job}{mimetypes.guess_extension(output.content_type.partition(';')[0]) or ''}"
-    return f"{job}.bin" if isinstance(output, bytes) else f"{job}.json"
-
-
-def _content(output: Any) -> bytes:
-    """The bytes of an output; of a text the text itself, of any other value its JSON."""
+def _content(output: Any, written: Callable[[Any], Any] | None = None) -> bytes:
+    """The bytes of an output; of a text the text itself, of any other value its JSON, with what is `written` for a file."""
     data = _bytes_of(output)
     if data is not None:
         return data
-    return (output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)).encode()
+    if isinstance(output, str):
+        return output.encode()
+    return json.dumps(output, ensure_ascii=False, default=written or _in_base64).encode()
 
 
 def _bytes_of(output: Any) -> bytes | None:
     return bytes(output.data) if isinstance(output, Media) else output if isinstance(output, bytes) else None
+
+
+def _in_words(file: Media) -> dict[str, Any]:
+    name = {"filename": file.filename} if file.filename is not None else {}
+    return {"content_type": file.content_type, **name, "bytes": len(file.data)}
+
+
+def _in_base64(file: Media) -> dict[str, Any]:
+    return {"base64": _base64(file.data), "content_type": file.content_type, "filename": file.filename}
+
+
+def _base64(data: BytesLike) -> str:
+    return base64.b64encode(data).decode()

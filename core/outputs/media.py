@@ -84,3 +84,9 @@ def split_filename(stored: str) -> tuple[str, str | None]:
     """The media type and the name that `stored_type` joined."""
     content_type, mark, name = stored.partition(_NAMED)
     return content_type, unquote(name) if mark else None
+
+
+def filename_parameters(name: str) -> str:
+    """The name as parameters of a Content-Disposition: for all readers, and in full for those that know RFC 8187."""
+    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in name)
+    return f'filename="{plain}"' + ("" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}")

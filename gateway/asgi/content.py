@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from urllib.parse import quote
+from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from penstock.broker.blobs.readers import BlobReader
+from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, base_type
-from penstock.gateway.asgi.ranges import ContentPart
+from penstock.gateway.asgi.ranges import Conditions, ContentPart, wanted_part
 from penstock.gateway.asgi.wire import HEAD_ONLY, UNTRUSTED, Receive, Scope, Send, header_value
-from penstock.outputs.media import split_filename
+from penstock.outputs.media import filename_parameters, split_filename
 
 # What a browser may show by itself: of these types it runs nothing. All other types are saved.
 _SHOWN = frozenset({JSON, "text/plain", "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
@@ -34,25 +34,34 @@ def _disposition(base: str, filename: str | None) -> str:
     if filename is None:
         # Browsers save bytes of no known type anyway.
         return "" if is_shown or base == OCTETS else "attachment"
-    return f"{'inline' if is_shown else 'attachment'}; {_filename(filename)}"
+    return f"{'inline' if is_shown else 'attachment'}; {filename_parameters(filename)}"
 
 
-def _filename(name: str) -> str:
-    """The name for all readers, and its full form for those that know RFC 8187."""
-    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in name)
-    return f'filename="{plain}"' + ("" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}")
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes to be sent. `name` is theirs alone, and never that of other bytes."""
+
+    reader: BlobReader
+    headers: dict[str, str]
+    name: str
 
 
-def part_headers(part: ContentPart, size: int, tag: str) -> dict[str, str]:
-    """What a GET's answer says of the part that it has."""
-    headers = {"etag": tag, "accept-ranges": "bytes"}
-    return headers | {"content-range": f"bytes {part.start}-{part.end - 1}/{size}"} if part.status == 206 else headers
+def response_to(content: Content, conditions: Conditions | None) -> ContentResponse:
+    """The whole content; to a GET with `conditions`, the part that they ask for. Raises `RangeNotSatisfiable`."""
+    size, tag = content.reader.size, f'"{content.name}"'
+    if conditions is None:
+        return ContentResponse(content.reader, ContentPart(200, 0, size), content.headers)
+    part = wanted_part(size, tag, conditions)
+    headers = {**content.headers, "etag": tag, "accept-ranges": "bytes"}
+    if part.status == 206:
+        headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{size}"
+    return ContentResponse(content.reader, part, headers)
 
 
 class ContentResponse(Response):
     """A part of some content. One piece is in memory at a time, and the next is read when the client has taken it."""
 
-    def __init__(self, content: bytes | BlobReader, part: ContentPart, headers: Mapping[str, str]) -> None:
+    def __init__(self, content: BlobReader, part: ContentPart, headers: Mapping[str, str]) -> None:
         length = {} if part.status == 304 else {"content-length": str(part.end - part.start)}
         super().__init__(status_code=part.status, headers={**headers, **length})
         self._content = content
@@ -69,9 +78,10 @@ class ContentResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        if isinstance(self._content, bytes):
-            yield self._content[self._part.start : self._part.end]
-            return
         pieces = self._content.pieces(self._part.start, self._part.end)
+        if isinstance(self._content, BytesReader):
+            for piece in pieces:
+                yield piece
+            return
         while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece

@@ -33,6 +33,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/jobs/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}"): _SEE,
     ("GET", "/v1/jobs/{job_id}/result"): _SEE,
+    ("GET", "/v1/jobs/{job_id}/result/parts/{place}"): _SEE,
     ("GET", "/v1/jobs/{job_id}/events"): _SEE,
     ("GET", "/v1/jobs/{job_id}/timeline"): _SEE,
     ("GET", "/v1/jobs/{job_id}/traceback"): _MANAGE,

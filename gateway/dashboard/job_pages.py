@@ -26,6 +26,7 @@ from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
+from penstock.outputs.media import split_filename
 
 PAGE_JOBS = 25
 
@@ -161,14 +162,16 @@ class JobPages:
         return None if found is None or found[1] is None else await self._shown(found[1])
 
     async def _shown(self, payload: Payload) -> ShownPayload | None:
+        media, name = split_filename(payload.content_type)
+        shown = media if name is None else f"{media}, {name}"
         if not payload.blob:
             data = payload.data
-            return ShownPayload(payload.content_type, len(data), preview(payload.content_type, data[:PREVIEW_BYTES], len(data)))
+            return ShownPayload(shown, len(data), preview(media, data[:PREVIEW_BYTES], len(data)))
         try:
             head, size = await asyncio.to_thread(self._blobs.peek, payload.blob, PREVIEW_BYTES)
         except Gone:
             return None
-        return ShownPayload(payload.content_type, size, preview(payload.content_type, head, size))
+        return ShownPayload(shown, size, preview(media, head, size))
 
     async def _whole(self, payload: Payload) -> bytes:
         return await asyncio.to_thread(self._blobs.get, payload.blob) if payload.blob else payload.data

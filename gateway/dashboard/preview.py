@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from penstock.errors import InvalidInput
+from penstock.errors import InternalError, InvalidInput
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
 from penstock.inputs.form import FormPart, decode_form
 from penstock.inputs.request import decode_request
 from penstock.job import PACKED_MEDIA, REQUEST_MEDIA
+from penstock.outputs.bundle import BUNDLE_MEDIA, HEAD_LENGTH_BYTES, decode_head, head_length
 
 TEXT_BYTES = 4 * 1024
 # Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
@@ -47,6 +48,8 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
         base = next((image for image, start in _STARTS.items() if head.startswith(start)), base)
     if base in ("image/png", "image/jpeg"):
         return _image(base, head, size)
+    if base == BUNDLE_MEDIA:
+        return _bundle(head)
     if base == "application/json" or base.endswith("+json"):
         return _json(head, size)
     if base.startswith(_TEXTS):
@@ -71,6 +74,18 @@ def _part(part: FormPart) -> str:
     if part.is_file:
         return f"{part.name}: file {part.filename!r}, {part.content_type or OCTETS}, {len(part.data)} bytes"
     return f"{part.name}: {part.data[:TEXT_BYTES].decode('utf-8', 'replace')}"
+
+
+def _bundle(head: bytes) -> Preview:
+    """The JSON, with a reference in the place of each file."""
+    try:
+        length = head_length(head[:HEAD_LENGTH_BYTES])
+        bundle = decode_head(head[HEAD_LENGTH_BYTES:][:length])
+    except InternalError:
+        # What the job's caller sent under this media type, or more files than the first bytes can list.
+        return Preview("none", note="not shown")
+    json = head[slice(*bundle.json)].replace(bundle.token.encode(), b"parts")
+    return replace(_json(json, len(json)), note=f"{len(bundle.files)} files")
 
 
 def _json(head: bytes, size: int) -> Preview:

@@ -13,6 +13,7 @@ from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.content import ContentResponse
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
@@ -77,7 +78,7 @@ class PredictEndpoint:
             return await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
         end = await self._end(request, connection_of(scope), deadline_s)
         output = _pushed_output(end)
-        response = await self._results.answer(end, refusal=EndedWithoutOutput) if output is None else None
+        response = await self._file(end, accept) if output is None else None
         total_s = time.perf_counter() - started
         if self._metrics.torchserve is not None:
             self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
@@ -93,6 +94,9 @@ class PredictEndpoint:
             response.raw_headers += extra
             await response(scope, receive, send)
         return 200
+
+    async def _file(self, end: Push, accept: bytes) -> ContentResponse:
+        return await self._results.answer(end, accept=accept.decode("latin-1"), refusal=EndedWithoutOutput)
 
     async def _stream(
         self, request: SubmitRequest, accept: str, send: Send, connection: ClientConnection, deadline_s: float

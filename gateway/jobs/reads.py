@@ -6,6 +6,7 @@ import math
 import random
 import time
 from enum import Enum, StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -37,6 +38,7 @@ from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
 JSON = "application/json"
 
 Wait = Annotated[str | None, Query(description="Seconds that the response may wait, at most 30.", examples=["20"])]
+Range = Annotated[str | None, Header(alias="range", description="One range of bytes", examples=["bytes=0-1023"])]
 Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  # type: ignore[misc]
 
 
@@ -67,39 +69,19 @@ class JobReads:
         router = APIRouter(default_response_class=Response)
         jobs: list[str | Enum] = ["jobs"]
         models: list[str | Enum] = ["models"]
-        add = router.add_api_route
-        add("/v1/jobs", self.page, methods=["GET"], tags=jobs, summary="Jobs, newest first", name="page")
-        add("/v1/jobs/{job_id}", self.status, methods=["GET"], tags=jobs, summary="One job", name="job")
-        add(
-            "/v1/jobs/{job_id}",
-            self.cancel,
-            methods=["DELETE"],
-            tags=jobs,
-            summary="Cancel a job",
-            name="delete",
-            status_code=202,
-        )
-        add("/v1/jobs/{job_id}/cancel", self.cancel, methods=["POST"], tags=jobs, summary="Cancel a job", status_code=202)
-        add("/v1/jobs/{job_id}/result", self.result, methods=["GET"], tags=jobs, summary="A job's output", name="result")
-        add(
-            "/v1/jobs/{job_id}/timeline",
-            self.timeline,
-            methods=["GET"],
-            tags=jobs,
-            summary="Why a job was slow",
-            name="timeline",
-        )
-        add(
-            "/v1/jobs/{job_id}/traceback",
-            self.traceback,
-            methods=["GET"],
-            tags=jobs,
-            summary="What the model's code raised",
-            name="traceback",
-        )
-        add("/v1/models", self.models, methods=["GET"], tags=models, summary="Models", name="models")
-        add("/v1/models/{model}", self.model, methods=["GET"], tags=models, summary="One model", name="model")
-        add("/v1/workers", self.workers, methods=["GET"], tags=models, summary="Live workers", name="workers")
+        one, add = "/v1/jobs/{job_id}", router.add_api_route
+        get = partial(add, methods=["GET"])
+        get("/v1/jobs", self.page, tags=jobs, summary="Jobs, newest first", name="page")
+        get(one, self.status, tags=jobs, summary="One job", name="job")
+        add(one, self.cancel, methods=["DELETE"], tags=jobs, summary="Cancel a job", name="delete", status_code=202)
+        add(f"{one}/cancel", self.cancel, methods=["POST"], tags=jobs, summary="Cancel a job", status_code=202)
+        get(f"{one}/result", self.result, tags=jobs, summary="A job's output", name="result")
+        get(f"{one}/result/parts/{{place}}", self.file, tags=jobs, summary="One file of a job's output", name="file")
+        get(f"{one}/timeline", self.timeline, tags=jobs, summary="Why a job was slow", name="timeline")
+        get(f"{one}/traceback", self.traceback, tags=jobs, summary="What the model's code raised", name="traceback")
+        get("/v1/models", self.models, tags=models, summary="Models", name="models")
+        get("/v1/models/{model}", self.model, tags=models, summary="One model", name="model")
+        get("/v1/workers", self.workers, tags=models, summary="Live workers", name="workers")
         return router
 
     async def status(
@@ -120,21 +102,41 @@ class JobReads:
         job_id: str,
         caller: CallerParam,
         wait: Wait = None,
-        range_: Annotated[str | None, Header(alias="range", description="One range of bytes")] = None,
+        range_: Range = None,
         if_range: Annotated[str | None, Header()] = None,
         if_none_match: Annotated[str | None, Header()] = None,
+        accept: Annotated[str, Header(description="multipart/form-data: a bundle with all of its files")] = "",
     ) -> Response:
         job = parse_job_id(job_id)
         wait_s = parse_wait(wait)
         end = await self._pushed(job, wait_s, caller) if wait_s else None
         if end is None:
-            found = await self._store.result(job)
-            if found is None or not caller.sees(found[0].owner):
-                raise await missing_job(self._store, job, caller)
-            end = Push.of_end(*found)
-            if end is None:
-                return self._job_response(found[0], status=202, headers={})
-        return await self._results.answer(end, conditions=Conditions(range_, if_range, if_none_match))
+            found = await self._end(job, caller)
+            if isinstance(found, Job):
+                return self._job_response(found, status=202, headers={})
+            end = found
+        return await self._results.answer(end, accept=accept, conditions=Conditions(range_, if_range, if_none_match))
+
+    async def file(
+        self,
+        job_id: str,
+        place: int,
+        caller: CallerParam,
+        range_: Range = None,
+        if_range: Annotated[str | None, Header()] = None,
+        if_none_match: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        end = await self._end(parse_job_id(job_id), caller)
+        if isinstance(end, Job):
+            return self._job_response(end, status=202, headers={})
+        return await self._results.file(end, place, Conditions(range_, if_range, if_none_match))
+
+    async def _end(self, job: JobId, caller: Caller) -> Push | Job:
+        """The end of a job that the caller may see; the job itself if it has not ended."""
+        found = await self._store.result(job)
+        if found is None or not caller.sees(found[0].owner):
+            raise await missing_job(self._store, job, caller)
+        return Push.of_end(*found) or found[0]
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)

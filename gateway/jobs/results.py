@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, NotFound
-from penstock.gateway.asgi.content import ContentResponse, file_headers, part_headers
+from penstock.gateway.asgi.bundles import bundle_content, bundled_content
+from penstock.gateway.asgi.content import Content, ContentResponse, file_headers, response_to
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
-from penstock.gateway.asgi.ranges import Conditions, ContentPart, wanted_part
+from penstock.gateway.asgi.ranges import Conditions
 from penstock.gateway.auth.keys import Caller
 from penstock.job import Job, JobId, JobState, Payload
+from penstock.outputs.bundle import BUNDLE_MEDIA
 
 T = TypeVar("T")
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
@@ -57,21 +60,32 @@ class ResultReader:
         self,
         end: Push,
         *,
+        accept: str = "",
         conditions: Conditions | None = None,
         refusal: type[EndedWithoutOutput] = NoResult,
     ) -> ContentResponse:
         """The output as a response; to a GET with `conditions`, the part that they ask for.
 
-        Raises `refusal` if the job did not succeed, `RangeNotSatisfiable` for a part behind the end.
+        A bundle is its JSON with links, or the whole as a form for whoever accepts that. Raises `refusal` if the job did not
+        succeed, `RangeNotSatisfiable` for a part behind the end.
         """
-        payload = await self._payload(end, refusal)
-        content = await self._read(end.id, payload, self._blobs.open) if payload.blob else payload.data
-        size = len(content) if isinstance(content, bytes) else content.size
+        media, reader = await self._opened(end, refusal)
+        if media == BUNDLE_MEDIA:
+            return response_to(await bundle_content(reader, end.id, accept), conditions)
         # A result never changes (I2), so the job's id names its bytes.
-        tag = f'"{end.id}"'
-        part = wanted_part(size, tag, conditions) if conditions is not None else ContentPart(200, 0, size)
-        headers = file_headers(payload.content_type) | (part_headers(part, size, tag) if conditions is not None else {})
-        return ContentResponse(content, part, headers)
+        return response_to(Content(reader, file_headers(media), str(end.id)), conditions)
+
+    async def file(self, end: Push, place: int, conditions: Conditions) -> ContentResponse:
+        """One file of a bundle. Raises `NotFound` if the output has none at this place, and as `answer` does."""
+        media, reader = await self._opened(end, NoResult)
+        if media != BUNDLE_MEDIA:
+            raise NotFound(f"the output of job {end.id} is no bundle of files", hint=f"GET /v1/jobs/{end.id}/result")
+        return response_to(await bundled_content(reader, end.id, place), conditions)
+
+    async def _opened(self, end: Push, refusal: type[EndedWithoutOutput]) -> tuple[str, BlobReader]:
+        payload = await self._payload(end, refusal)
+        reader = await self._read(end.id, payload, self._blobs.open) if payload.blob else BytesReader(payload.data)
+        return payload.content_type, reader
 
     async def _payload(self, end: Push, refusal: type[EndedWithoutOutput]) -> Payload:
         """The output as it is stored: its bytes, or the name of its blob."""

@@ -50,7 +50,7 @@ class SubmitEndpoint:
             submitted, end = await self._submit(request, new_job_id(model)), None
         if end is None:
             return await self._accepted(send, request, submitted, extra)
-        response = await self._results.answer(end)
+        response = await self._results.answer(end, accept=head.get(b"accept", b"").decode("latin-1"))
         response.raw_headers += [(b"location", b"/v1/jobs/%b" % str(end.id).encode("ascii")), *extra]
         await response(scope, receive, send)
         return 200

@@ -25,8 +25,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "    if item < 0:\n        raise ValueError('below zero')\n    return item\n"
     )
     (folder / "files.py").write_text(
-        "from penstock import Media, model\n\n\n@model\ndef files(item: str) -> Media:\n"
-        "    return Media(item.encode() * 100_000, 'text/csv', f'{item}.csv')\n"
+        "from penstock import Media, model\n\n\n@model\ndef files(item: str):\n"
+        "    one, *more = [Media(name.encode() * 100_000, 'text/csv', f'{name}.csv') for name in item.split()]\n"
+        "    return {'files': [one, *more]} if more else one\n"
     )
     (folder / "penstock.toml").write_text(
         f'[worker]\nmetrics_port = {free_port()}\n[models.square]\nsource = "{SQUARE}"\n[models.moody]\nsource = "moody.py"\n'
@@ -157,3 +158,13 @@ def test_a_file_comes_back_as_a_file_and_the_command_saves_it_under_its_name(up:
 async def test_a_file_comes_back_as_a_file_to_the_other_client_too(up: Up) -> None:
     async with AsyncClient(up.ready["url"]) as client:
         assert await client.predict("files", "a") == Media(b"a" * 100_000, "text/csv", "a.csv")
+
+
+async def test_several_files_come_back_in_their_places(up: Up, client: Client, tmp_path: Path) -> None:
+    expected = {"files": [Media(name.encode() * 100_000, "text/csv", f"{name}.csv") for name in "ab"]}
+    assert client.predict("files", "a b") == expected
+    assert client.submit("files", "a b").result(timeout_s=60) == expected
+    async with AsyncClient(up.ready["url"]) as other:
+        assert await other.predict("files", "a b") == expected
+    assert up.penstock("call", "files", '"a b"', "-o", f"{tmp_path}").stdout == f"{tmp_path}\n"
+    assert (tmp_path / "b.csv").read_bytes() == b"b" * 100_000

@@ -58,7 +58,7 @@ def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def filled(path: str, **values: str) -> str:
-    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", **OTHER_IDS, **values}
+    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", "place": "0", **OTHER_IDS, **values}
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 

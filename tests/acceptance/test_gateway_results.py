@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,11 @@ import httpx2
 import psutil
 import pytest
 
+from penstock import Media
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import BatchStamp, Ending
+from penstock.gateway.asgi.multipart import multipart_parts
+from penstock.handlers.media import encode
 from penstock.job import JobState, Payload
 from penstock.outputs.media import stored_type
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
@@ -102,6 +106,43 @@ def test_a_part_of_a_result_is_read_with_a_range(client: GatewayClient, hand: Ha
     refused = client.get(path, headers={"range": f"bytes={size}-"})
     assert (refused.status_code, refused.json()["code"]) == (416, "range_not_satisfiable")
     assert refused.headers["content-range"] == f"bytes */{size}"
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["in the record", "in a blob"])
+def test_an_output_of_several_files_is_json_with_links_or_one_form(
+    client: GatewayClient, hand: Hand, folder: Path, is_large: bool
+) -> None:
+    film = Media(LARGE if is_large else b"film", "video/mp4", "film.mp4")
+    media, output = encode({"title": "cat", "files": [Media(b"PNG", "image/png"), film]})
+    path = ended_large(client, hand, folder, output, media) if is_large else ended(client, hand, output, media)
+    answer = client.get(path)
+    image, link = answer.json()["files"]
+    assert (answer.headers["content-type"], answer.json()["title"]) == ("application/json", "cat")
+    assert image == {"$media": 0, "content_type": "image/png", "url": f"{path}/parts/0"}
+    assert link == {"$media": 1, "content_type": "video/mp4", "filename": "film.mp4", "url": f"{path}/parts/1"}
+    assert client.get(image["url"]).content == b"PNG"
+    part = client.get(link["url"])
+    assert (part.content, part.headers["content-type"]) == (film.data, "video/mp4")
+    assert part.headers["content-disposition"] == 'inline; filename="film.mp4"'
+    ranged = client.get(link["url"], headers={"range": "bytes=-2"})
+    assert (ranged.status_code, ranged.content) == (206, bytes(film.data[-2:]))
+    missing = client.get(f"{path}/parts/2")
+    assert (missing.status_code, "has 2 files" in missing.json()["detail"]) == (404, True)
+    form = client.get(path, headers={"accept": "multipart/form-data"})
+    result, first, second = multipart_parts(form.content, form.headers["content-type"])
+    assert json.loads(result.data) == answer.json()
+    assert (first.data, second.data, second.filename) == (b"PNG", film.data, "film.mp4")
+    assert len({answer.headers["etag"], part.headers["etag"], form.headers["etag"]}) == 3
+    assert answer.headers["vary"] == form.headers["vary"] == "accept"
+
+
+def test_an_output_that_is_one_value_has_no_parts_and_a_job_that_goes_on_has_none_yet(
+    client: GatewayClient, hand: Hand
+) -> None:
+    assert client.get(f"{ended(client, hand, b'{}', 'application/json')}/parts/0").status_code == 404
+    job = client.post("/v1/models/square/jobs", json={"x": 4}).json()
+    assert client.get(f"{job['links']['result']}/parts/0").status_code == 202
+    hand.finish(hand.take())
 
 
 def test_a_large_answer_is_never_in_the_gateways_memory_as_a_whole(client: GatewayClient, hand: Hand, folder: Path) -> None:

@@ -116,6 +116,7 @@ def filled(path: str, **values: str) -> str:
         "code": "overloaded",
         **OTHER_IDS,
         "name": "icon.svg",
+        "place": "0",
         **values,
     }
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)

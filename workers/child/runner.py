@@ -155,7 +155,7 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
     _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
-    outcomes = _placed(flow, [_written(value) for value in flow.values])
+    outcomes = _placed(flow, [_written(value, loaded.output_media) for value in flow.values])
     if sum(map(output_bytes, outcomes)) > MOST_BYTES:
         outcomes = bounded(outcomes)
     return BatchDone(
@@ -180,7 +180,7 @@ def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) ->
     """Postprocess, make plain values or bytes of the outputs, and put every row back in its place."""
     began = clock()
     _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
-    outputs = write_rows(flow.values, _unwritable)
+    outputs = write_rows(flow.values, _unwritable, loaded.output_media)
     if flow.failed:
         by_place = {**flow.failed, **dict(zip(flow.live, outputs, strict=True))}
         outputs = [by_place[place] for place in range(flow.size)]
@@ -231,9 +231,9 @@ def refusal(error: Exception) -> Failure:
     return Failure(f"the input was refused: {type(error).__name__}: {error}"[:1_000], InvalidInput.kind)
 
 
-def _written(value: Any) -> Outcome:
+def _written(value: Any, media: str = "") -> Outcome:
     try:
-        return Output(*encode(value))
+        return Output(*encode(value, media=media))
     except Exception as error:  # noqa: BLE001 - arrays and user models are written by their own code
         return failed(_unwritable(error))
 

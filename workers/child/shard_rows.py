@@ -26,12 +26,12 @@ def read_rows(codec: Codec, media: str, rows: list[Any], refuse: Refusal) -> lis
         return [_try(codec.from_value, row, refuse) for row in rows]
 
 
-def write_rows(values: list[Any], refuse: Refusal) -> list[Any]:
+def write_rows(values: list[Any], refuse: Refusal, media: str = "") -> list[Any]:
     """A plain value or bytes per output, or a `Failure`."""
     try:
-        return plain_all(values)
+        return plain_all(values, media)
     except Exception:  # noqa: BLE001 - as above
-        return [_try(plain, value, refuse) for value in values]
+        return [_try(lambda value: plain(value, media), value, refuse) for value in values]
 
 
 def _try(step: Callable[[Any], Any], value: Any, refuse: Refusal) -> Any:

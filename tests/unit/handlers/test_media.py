@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydantic import BaseModel
 
 from penstock import Media
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.media import accepted, codec_for, encode, plain, plain_all
 from penstock.job import CHARSETS, split_media_type
+from penstock.outputs.bundle import HEAD_LENGTH_BYTES, decode_head, head_length
 
 
 @dataclass
@@ -51,6 +54,59 @@ def test_a_file_is_written_as_it_is_with_its_type_and_its_name() -> None:
     assert encode(Media(bytearray(b"PNG"), "image/png", "a b.png")) == ("image/png; filename*=UTF-8''a%20b.png", b"PNG")
     with pytest.raises(HandlerContractError, match="output too large: 3 bytes, limit 2"):
         encode(Media(memoryview(b"PNG"), "image/png"), limit=2)
+
+
+def test_an_output_with_files_in_it_is_a_bundle() -> None:
+    image = Image.new("L", (1, 1))
+    media, data = encode({"label": "cat", "files": [Media(b"abc", "text/csv", "a.csv"), image], "row": np.arange(2)})
+    assert media == "application/vnd.penstock.bundle"
+    bundle = decode_head(data[HEAD_LENGTH_BYTES:][: head_length(data[:HEAD_LENGTH_BYTES])])
+    value = json.loads(data[slice(*bundle.json)])
+    first, second = value["files"]
+    assert (value["label"], value["row"]) == ("cat", [0, 1])
+    assert first == {"$media": 0, "content_type": "text/csv", "filename": "a.csv", "url": f"{bundle.token}/0"}
+    assert second == {"$media": 1, "content_type": "image/png", "url": f"{bundle.token}/1"}
+    assert data[slice(*bundle.files[0][1])] == b"abc"
+    assert data[slice(*bundle.files[1][1])].startswith(b"\x89PNG")
+
+
+def test_files_are_found_in_dataclasses_and_pydantic_models_too() -> None:
+    class Answer(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        file: Media
+
+    @dataclass
+    class Pair:
+        answer: Answer
+
+    media, data = encode([Pair(Answer(file=Media(b"abc", "image/png")))])
+    assert media == "application/vnd.penstock.bundle"
+    assert data.endswith(b"abc")
+
+
+def test_a_bundle_is_checked_as_other_outputs_are() -> None:
+    file = Media(b"abc", "image/png")
+    assert encode([None, file])[0] == "application/vnd.penstock.bundle"
+    with pytest.raises(HandlerContractError, match="the output holds nan at /0"):
+        encode([float("nan"), file])
+    with pytest.raises(HandlerContractError, match="has no JSON form"):
+        encode([object(), file])
+    with pytest.raises(HandlerContractError, match="output too large"):
+        encode([file, file, "x"], limit=100)
+
+
+def test_an_image_alone_is_a_png_or_what_the_annotation_names() -> None:
+    image = Image.new("RGB", (2, 2))
+    assert encode(image)[0] == "image/png"
+    assert encode(image, media="image/jpeg")[1].startswith(b"\xff\xd8\xff")
+    assert encode(b"RIFF", media="audio/wav") == ("audio/wav", b"RIFF")
+
+
+def test_in_a_row_files_are_bytes_and_within_a_value_base64() -> None:
+    image = Image.new("RGB", (2, 2))
+    assert plain_all([image])[0].startswith(b"\x89PNG")
+    assert plain_all([image], "image/jpeg")[0].startswith(b"\xff\xd8\xff")
+    assert plain_all([{"file": Media(b"abc", "image/png")}]) == [{"file": "YWJj"}]
 
 
 def test_in_a_row_a_file_is_its_bytes() -> None:

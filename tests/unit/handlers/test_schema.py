@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler
-from penstock.handlers.schema import function_types, handler_types, output_schema, pointer_of, reader_for
+from penstock.handlers.schema import function_types, handler_types, output_media, output_schema, pointer_of, reader_for
 
 
 @dataclass
@@ -165,3 +165,22 @@ def test_array_inputs_are_refused_at_load_with_what_to_write_instead() -> None:
 def test_array_outputs_have_no_schema_and_are_no_error() -> None:
     assert output_schema(np.ndarray) is None
     assert output_schema(list[float]) == {"type": "array", "items": {"type": "number"}}
+
+
+def test_the_return_annotation_may_name_a_media_type() -> None:
+    def drawn(x: int) -> Annotated[bytes, "image/jpeg"] | Failure: ...  # type: ignore[empty-body]
+
+    class Speech(Handler):
+        def inference(self, batch: list[str], /) -> list[Annotated[bytes, "audio/wav"]]:
+            return [b""] * len(batch)
+
+    for types, media in ((function_types(drawn, batch=False), "image/jpeg"), (handler_types(Speech), "audio/wav")):
+        assert output_media(types.output) == media
+        assert output_schema(types.output) is None
+    assert output_media(Annotated[int, msgspec.Meta(ge=0), "a note"]) == ""
+    assert output_media(bytes) == ""
+
+
+def test_a_media_type_that_no_output_can_have_fails_the_load() -> None:
+    with pytest.raises(HandlerLoadError, match="names the media type 'image/png; filename=a'"):
+        output_media(Annotated[bytes, "image/png; filename=a"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def test_into_a_folder_an_output_goes_under_its_own_name_or_that_of_its_job(
     saved = save(output, tmp_path, "job-1")
     assert saved == tmp_path / name
     assert saved.read_bytes() == content
+
+
+def test_an_output_with_files_is_shown_in_words_and_saved_as_a_folder(tmp_path: Path) -> None:
+    output = {"label": "cat", "files": [PNG, PNG, Media(b"a", "image/jpeg")]}
+    shown = '{"label": "cat", "files": [{"content_type": "image/png", "filename": "café.png", "bytes": 5}'
+    assert readable(output).startswith(shown)
+    assert json_members(output)["output"]["files"][2] == {"base64": "YQ==", "content_type": "image/jpeg", "filename": None}
+    assert save(output, tmp_path, "job-1") == tmp_path
+    kept = json.loads((tmp_path / "job-1.json").read_text())
+    assert kept == {"label": "cat", "files": ["café.png", "job-1-1-café.png", "job-1-2.jpg"]}
+    assert [(tmp_path / name).read_bytes() for name in kept["files"]] == [PNG.data, PNG.data, b"a"]
 
 
 def test_a_name_that_the_model_chose_writes_over_nothing_and_a_given_one_does(tmp_path: Path) -> None:

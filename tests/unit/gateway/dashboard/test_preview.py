@@ -6,7 +6,9 @@ import struct
 
 import pytest
 
+from penstock import Media
 from penstock.gateway.dashboard.preview import PREVIEW_BYTES, TEXT_BYTES, preview
+from penstock.handlers.media import encode
 from penstock.inputs.form import FormPart, encode_form
 from penstock.inputs.request import packed
 from penstock.job import FORM_MEDIA, PACKED_MEDIA, Payload
@@ -37,6 +39,16 @@ def test_text_loses_what_a_page_cannot_show() -> None:
     assert shown("text/plain", b"a\x1b[31mb\x00\tc\nd\xff")[1] == "a\ufffd[31mb\ufffd\tc\nd\ufffd"
     assert shown("text/html", b"<script>alert(1)</script>")[1] == "<script>alert(1)</script>"
     assert "\u202e" not in shown("text/plain", "a\u202eb".encode())[1]
+
+
+def test_of_several_files_the_json_is_shown_and_never_a_fault() -> None:
+    media, data = encode({"label": "<b>", "file": Media(b"x" * PREVIEW_BYTES, "image/png")})
+    kind, text, note = shown(media, data)
+    assert (kind, note) == ("text", "1 files")
+    assert '"label": "<b>"' in text
+    assert '"url": "parts/0"' in text
+    for sent in (b"a", b"\0\0\0\1\xc1", b"\xff\xff\xff\xff"):
+        assert shown(media, sent) == ("none", "", "not shown")
 
 
 def test_other_bytes_are_shown_as_bytes() -> None:

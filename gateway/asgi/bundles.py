@@ -1,0 +1,49 @@
+"""A bundle as its readers get it: JSON with links, each file by itself, or everything at once as a form."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.blobs.readers import BlobReader, BytesReader, JoinedReader, SliceReader
+from penstock.errors import NotFound
+from penstock.gateway.asgi.content import Content, file_headers
+from penstock.gateway.asgi.negotiation import JSON, MULTIPART
+from penstock.gateway.asgi.wire import UNTRUSTED
+from penstock.job import JobId
+from penstock.outputs.bundle import HEAD_LENGTH_BYTES, Bundle, decode_head, head_length, part_frames
+from penstock.outputs.media import stored_type
+
+_VARY = {"vary": "accept"}
+
+
+async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content:
+    """The JSON; for whoever accepts `multipart/form-data`, the JSON as its part `result` and the files behind it."""
+    bundle = await _bundle(reader)
+    json = await _bytes(reader, *bundle.json)
+    json = json.replace(bundle.token.encode(), f"/v1/jobs/{job}/result/parts".encode())
+    if MULTIPART not in accept.lower():
+        return Content(BytesReader(json), {**file_headers(JSON), **_VARY}, str(job))
+    bodies: list[BlobReader] = [BytesReader(json), *(SliceReader(reader, *span) for _, span in bundle.files)]
+    *frames, end = map(BytesReader, part_frames(bundle))
+    parts = [reader for framed in zip(frames, bodies, strict=True) for reader in framed]
+    headers = {"content-type": f"{MULTIPART}; boundary={bundle.token}", **UNTRUSTED, **_VARY}
+    return Content(JoinedReader([*parts, end]), headers, f"{job}.form")
+
+
+async def bundled_content(reader: BlobReader, job: JobId, place: int) -> Content:
+    """One file of the bundle. Raises `NotFound`."""
+    bundle = await _bundle(reader)
+    if not 0 <= place < len(bundle.files):
+        raise NotFound(f"the output of job {job} has {len(bundle.files)} files, counted from 0; there is no file {place}")
+    file, span = bundle.files[place]
+    headers = file_headers(stored_type(file.content_type, file.filename))
+    return Content(SliceReader(reader, *span), headers, f"{job}.{place}")
+
+
+async def _bundle(reader: BlobReader) -> Bundle:
+    length = head_length(await _bytes(reader, 0, HEAD_LENGTH_BYTES))
+    return decode_head(await _bytes(reader, HEAD_LENGTH_BYTES, HEAD_LENGTH_BYTES + length))
+
+
+async def _bytes(reader: BlobReader, start: int, end: int) -> bytes:
+    return await asyncio.to_thread(lambda: b"".join(reader.pieces(start, end)))
