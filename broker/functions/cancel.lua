@@ -5,7 +5,8 @@
 
 local function cancel(keys, args, todo)
   local p, now, serial = keys[1], now_ms(), args[1]
-  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in'})
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in',
+    'not_before', 'epoch'})
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
     redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')
@@ -15,6 +16,7 @@ local function cancel(keys, args, todo)
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
   dequeue(p, serial, job)
   cancel_job(p, serial, job, now, todo)
+  if job.state == 'delayed' then count_start(todo, job) end
   flush(p, todo)
   return 'cancelled'
 end

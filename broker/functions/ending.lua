@@ -149,7 +149,8 @@ local function set_state(p, serial, job, state)
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
-  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker'}
+  'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker', 'epoch',
+  'not_before'}
 
 -- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
 -- that it holds up no other job, and it is counted once. `ended`: the job had ended.

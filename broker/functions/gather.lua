@@ -57,6 +57,17 @@ local function count_open(todo, owner, n)
   todo.open[owner] = (todo.open[owner] or 0) + n
 end
 
+local function count_planned(todo, owner, n)
+  if not owner or owner == '' then return end
+  todo.planned = todo.planned or {}
+  todo.planned[owner] = (todo.planned[owner] or 0) + n
+end
+
+-- A job that waited for its start, and not for a retry, does so no longer.
+local function count_start(todo, job)
+  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end
+end
+
 -- Report a change that is not a settling by the job's holder: the caller logs it. Six values: event, serial, state, version, token,
 -- trace.
 local function tell(todo, what, serial, state, job)
@@ -108,8 +119,9 @@ function flush(p, todo)
   todo.drop = nil
   add_up(p .. 'counters', todo.tally)
   add_up(p .. 'open', todo.open)
+  add_up(p .. 'planned', todo.planned)
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.open, todo.pushes, todo.changes = nil, nil, nil, nil
+  todo.tally, todo.open, todo.planned, todo.pushes, todo.changes = nil, nil, nil, nil, nil
 end
 
 -- After an error: a job whose record was not written leaves the index again, and the rest of what was decided is sent.

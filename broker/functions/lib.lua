@@ -30,6 +30,7 @@
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> handed out at
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
+--   planned           hash    owner -> those of them that wait for their start
 --   learned           hash    version, device, runtime and threads -> how long batches take there
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)

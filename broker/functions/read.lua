@@ -132,7 +132,7 @@ end
 -- stats: one model's queue in numbers.
 -- ARGS: none
 -- REPLY: now ms; per band: ready, age of the oldest ms; then solo, delayed, leased, inbox, counters (flat), open jobs by owner
---        (flat)
+--        (flat), those of them that wait for their start (flat)
 local function stats(keys)
   local p, now = keys[1], now_ms()
   local waiting, age, solo, leased = {}, {}, 0, 0
@@ -163,6 +163,7 @@ local function stats(keys)
   reply[#reply + 1] = redis.call('ZCARD', p .. 'inbox')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'counters')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'open')
+  reply[#reply + 1] = redis.call('HGETALL', p .. 'planned')
   return reply
 end
 

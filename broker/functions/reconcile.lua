@@ -55,6 +55,7 @@ local function give_place(p, serial, job, now, todo)
     return later(todo, 'ZADD', p .. 'delayed', math.min(job.not_before, job.deadline), serial)
   end
   set_state(p, serial, job, 'queued')
+  if job.state == 'delayed' then count_start(todo, job) end
   requeue(p, serial, job)
 end
 
@@ -117,7 +118,7 @@ local function reconcile(keys, args, todo)
   local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags', 'epoch'})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))

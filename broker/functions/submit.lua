@@ -112,6 +112,7 @@ local function create(p, todo, now, args, call)
     todo.unborn[serial] = nil
     count(todo, 'accepted', 1)
     count_open(todo, args[at + 5], 1)
+    if job.start then count_planned(todo, args[at + 5], 1) end
     if args[at + 9] ~= '' then
       local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
       set_later(todo, p .. 'idem:' .. args[at + 9], serial .. args[at + 10], kept)

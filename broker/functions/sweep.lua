@@ -91,9 +91,11 @@ local function promote(p, now, todo, tally)
     elseif job.state ~= 'delayed' then tally.left = tally.left - 1
     elseif tonumber(job.deadline) <= now then
       expire_job(p, serial, job, now, todo)
+      count_start(todo, job)
       swept(tally, 'expired')
     else
       set_state(p, serial, job, 'queued')
+      count_start(todo, job)
       requeue(p, serial, job)
       swept(tally, 'promoted')
     end

@@ -84,6 +84,11 @@ class MemoryQueue:
         """Jobs that have not ended, by owner."""
         return Counter(r.new.owner for r in self.records.values() if r.new.owner and not r.state.final)
 
+    def planned_jobs(self) -> Counter[str]:
+        """Jobs that wait for their start, by owner."""
+        waiting = (self.records[serial] for serial in self.delayed)
+        return Counter(r.new.owner for r in waiting if r.new.owner and r.not_before is not None and not r.epoch)
+
     def line(self, version: str, owner: str, band: int) -> Iterator[Record]:
         """The jobs of one owner in one band, in order; they may leave the line meanwhile."""
         return (self.records[serial] for serial in self.ready.line(version, owner, band))

@@ -248,6 +248,7 @@ class MemoryStore:
             ended=dict(queue.ended),
             counters=dict(queue.counters),
             open=dict(queue.open_jobs()),
+            planned=dict(queue.planned_jobs()),
         )
 
     def models(self) -> list[ModelInfo]:

@@ -246,7 +246,8 @@ class Submitter:
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
-        request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=request.caller.owner if created else "")
+        stands = created and not request.options.delay_s
+        request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=request.caller.owner if stands else "")
         if not created:
             await self._not_created(request, stored_input, submitted)
         return submitted

@@ -63,7 +63,8 @@ _BY_WORKERS = ("succeeded", "failed", "dead")
 class Backlog:
     """An estimate of one model's queue between two reads of its statistics. Moments are monotonic seconds.
 
-    `open`: by owner, the jobs that have not ended. Owners take turns (D31), so another owner's long queue matters little.
+    `open`: by owner, the jobs that have not ended, without those whose start is to come. Owners take turns (D31), so another
+    owner's long queue matters little.
     """
 
     depth: float = 0.0
@@ -97,7 +98,8 @@ class Backlog:
         before, self.last = self.last, stats
         self.depth, self.leased = stats.depth, stats.leased
         self.depth_at = self.stats_at = now
-        self.open = dict(stats.open)
+        # A job that waits for its start stands before nobody.
+        self.open = {owner: count - stats.planned.get(owner, 0) for owner, count in stats.open.items()}
         ran_empty = before is None or min(before.depth, stats.depth) < batch_size
         self._note_busy(now, _ended_by_workers(stats), ran_empty=ran_empty)
         if before is None or ran_empty or stats.now <= before.now:

@@ -89,6 +89,40 @@ def test_a_job_with_a_delay_is_an_open_job_of_its_owner(queue: ModelQueue) -> No
     assert queue.put(queue.new(owner="alice", max_open_jobs=1)).status is SubmitStatus.QUOTA
 
 
+def test_an_owners_jobs_that_wait_for_their_start_are_counted_apart(queue: ModelQueue) -> None:
+    """They are open jobs, and stand before nobody: no estimate of a wait may count them."""
+
+    def counts() -> tuple[dict[str, int], dict[str, int]]:
+        stats = queue.store.stats(queue.model)
+        return stats.open, stats.planned
+
+    queue.submit(owner="a")
+    queue.submit(delay_s=60.0)
+    cancelled, kept = queue.submit(owner="a", delay_s=60.0), queue.submit(owner="b", delay_s=60.0)
+    queue.submit(owner="b", delay_s=60.0, deadline_s=0.0)
+    assert counts() == ({"a": 2, "b": 2}, {"a": 1, "b": 2})
+    queue.store.cancel(cancelled, owner="a")
+    assert queue.store.sweep(queue.model).expired == 1
+    assert counts() == ({"a": 1, "b": 1}, {"b": 1})
+    queue.store.cancel(kept, owner="b")
+    job = promoted(queue, owner="b")
+    assert counts() == ({"a": 1, "b": 1}, {})
+    [retried] = [claimed for claimed in queue.claim().jobs if claimed.id == job]
+    queue.retry(retried, delay_s=60.0)
+    assert counts() == ({"a": 1, "b": 1}, {})
+
+
+def test_a_retry_is_no_start(queue: ModelQueue) -> None:
+    planned = queue.submit(owner="a", delay_s=60.0)
+    had_delay = promoted(queue, owner="a")
+    queue.retry(queue.take(), delay_s=60.0)
+    assert queue.store.stats(queue.model).planned == {"a": 1}
+    queue.store.cancel(had_delay, owner="a")
+    assert queue.store.stats(queue.model).planned == {"a": 1}
+    queue.store.cancel(planned, owner="a")
+    assert queue.store.stats(queue.model).planned == {}
+
+
 def test_a_repeat_finds_the_job_that_waits_for_its_start(queue: ModelQueue) -> None:
     new = queue.new(delay_s=60.0, idempotency_key="k", fingerprint="f")
     queue.put(new)

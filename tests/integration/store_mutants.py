@@ -370,6 +370,18 @@ HAND_OVER = [
 
 DELAYS = [
     Mutant(
+        "a start that has come is still to come",
+        "  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end",
+        "",
+        delaying.test_an_owners_jobs_that_wait_for_their_start_are_counted_apart,
+    ),
+    Mutant(
+        "a retry counts as a start",
+        "  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end",
+        "  if job.not_before then count_planned(todo, job.owner, -1) end",
+        delaying.test_a_retry_is_no_start,
+    ),
+    Mutant(
         "a delay is ignored",
         "guard:start",
         "  local job = in_line(p, at, args, deadline, call)",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.broker.records import QueueStats
@@ -239,3 +241,11 @@ def test_jobs_that_are_cancelled_do_not_count_as_work_done() -> None:
     backlog.record_stats(QueueStats("m", 100.0, ready={0: 1_000_000}), 10.0, batch_size=8)
     backlog.record_stats(QueueStats("m", 101.0, ready={0: 999_990}, ended={"cancelled": 10}), 11.0, batch_size=8)
     assert backlog.rate(SlotCapacity(), 11.0) == 0.0
+
+
+def test_jobs_that_wait_for_their_start_stand_before_nobody() -> None:
+    backlog = Backlog()
+    open_jobs, planned = {"planner": 1_000, "flood": 500, "c": 1}, {"planner": 1_000, "c": 1}
+    backlog.record_stats(replace(stats(1.0, depth=500, ended=0), open=open_jobs, planned=planned), now=1.0, batch_size=8)
+    assert backlog.jobs_before_new("planner", 500) == 1
+    assert backlog.jobs_before_new("newcomer", 500) == 1
