@@ -132,6 +132,8 @@ class Handler:
     max_wait_s: ClassVar[float | None] = None
     # Media types that inputs may have; None: derived from the type of the items.
     accepts: ClassVar[tuple[str, ...] | None] = None
+    # With an `async def inference`: how many items run at once. None: all of a batch.
+    max_concurrency: ClassVar[int | None] = None
     # What `cost` is given: an item as `preprocess` returned it, or the input as it came.
     cost_stage: ClassVar[CostStage] = "item"
     # The most items and the most cost, padding included, of one call of `inference`; set it where more is never better.

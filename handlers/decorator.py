@@ -58,7 +58,8 @@ class ModelFunction(Generic[P, R]):
 
     def handler(self) -> Handler:
         """A new handler that calls the function."""
-        kind = _KINDS[self.batch, inspect.isgeneratorfunction(self.function)]
+        is_async = inspect.iscoroutinefunction(self.function)
+        kind = CoroutineItems if is_async else _KINDS[self.batch, inspect.isgeneratorfunction(self.function)]
         handler = kind(self.function) if self.cost is None else _costed(kind, self.cost)(self.function)
         handler.sample = self.sample
         return handler
@@ -119,6 +120,13 @@ class StreamingItems(FunctionHandler):
         from penstock.handlers.running.streaming import side_by_side
 
         return (yield from side_by_side(self._function, batch, self._running))
+
+
+class CoroutineItems(FunctionHandler):
+    """The handler of a coroutine function, which takes one item."""
+
+    async def inference(self, batch: list[Any], /) -> list[Any]:  # type: ignore[override]
+        return [await self._function(batch[0])]
 
 
 # By whether a function takes a list, and whether it yields.

@@ -179,8 +179,10 @@ def _imported(found: object, folder: Path) -> ImportedModel:
 
 def _check_function(found: ModelFunction[Any, Any]) -> None:
     name = found.function.__name__
-    if inspect.iscoroutinefunction(found.function):
-        raise HandlerLoadError(f"{name} is async, and stages run in threads; write a plain def")
+    if found.batch and inspect.iscoroutinefunction(found.function):
+        raise HandlerLoadError(f"{name} is async, and an async function takes one item; leave out batch=True")
+    if inspect.isasyncgenfunction(found.function):
+        raise HandlerLoadError(f"{name} is async and yields; write a plain def that yields, or an async def that returns")
     try:
         inspect.signature(found.function).bind(None, **({"context": None} if takes_context(found.function) else {}))
     except TypeError as error:
@@ -199,15 +201,29 @@ def _check_class(found: type[Handler]) -> None:
         )
     if found.cost_stage not in get_args(CostStage):
         raise HandlerLoadError(f'{found.__name__}.cost_stage is {found.cost_stage!r}; it must be "item" or "input"')
-    for stage in ("preprocess", "inference", "postprocess", "explain", "cost"):
+    for stage in ("preprocess", "postprocess", "explain", "cost"):
         if inspect.iscoroutinefunction(getattr(found, stage)):
-            raise HandlerLoadError(f"{found.__name__}.{stage} is async, and stages run in threads; write a plain def")
+            raise HandlerLoadError(
+                f"{found.__name__}.{stage} is async; only initialize and inference may be. Write a plain def, or await it there"
+            )
+    if inspect.isasyncgenfunction(found.inference):
+        raise HandlerLoadError(f"{found.__name__}.inference is async and yields; write a plain def that yields")
+    _check_concurrency(found)
+
+
+def _check_concurrency(found: type[Handler]) -> None:
+    most = found.max_concurrency
+    if most is not None and (most < 1 or not inspect.iscoroutinefunction(found.inference)):
+        raise HandlerLoadError(
+            f"{found.__name__}.max_concurrency = {most!r}: it is for an `async def inference`, and says how many items run at "
+            "once, at least 1"
+        )
 
 
 def _initialized(found: ImportedModel, context: Context) -> Handler:
     try:
         handler = found.create()
-        handler.initialize(context)
+        _initialize(handler, context)
     except PenstockError:
         raise
     except ModuleNotFoundError as error:
@@ -226,6 +242,15 @@ def _initialized(found: ImportedModel, context: Context) -> Handler:
     return handler
 
 
+def _initialize(handler: Handler, context: Context) -> None:
+    begun: Any = handler.initialize(context)  # type: ignore[func-returns-value]
+    if inspect.isawaitable(begun):
+        # Only async models load what coroutines need.
+        from penstock.handlers.running.coroutines import run_to_end
+
+        run_to_end(begun)
+
+
 def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
     kind, types = type(handler), found.types
     streams = inspect.isgeneratorfunction(handler.inference)
@@ -235,7 +260,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         attributes=found.attributes,
         codec=replace(codec, form_schema=handler.input_schema),
         accepts=found.attributes.accepts or accepted(types.input),
-        inference=_streaming(handler.inference, context) if streams else handler.inference,
+        inference=_inference(handler, context, streams=streams, label=found.label),
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
         explain=None if kind.explain is Handler.explain else handler.explain,
@@ -247,11 +272,19 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         inference_calls=getattr(handler, "inference_calls", None),
         asks=types.asks,
         streams=streams,
+        is_async=inspect.iscoroutinefunction(handler.inference),
     )
 
 
-def _streaming(inference: Any, context: Context) -> Stage:
-    # Only models that stream load what streams need.
-    from penstock.handlers.running.streaming import streaming_stage
+def _inference(handler: Handler, context: Context, *, streams: bool, label: str) -> Stage:
+    """The stage as a plain function. Only models that stream, or are async, load what that needs."""
+    inference: Any = handler.inference
+    if streams:
+        from penstock.handlers.running.streaming import streaming_stage
 
-    return streaming_stage(inference, context)
+        return streaming_stage(inference, context)
+    if inspect.iscoroutinefunction(inference):
+        from penstock.handlers.running.coroutines import CoroutineStage
+
+        return CoroutineStage(inference, context, name=label, most=handler.max_concurrency)
+    return handler.inference

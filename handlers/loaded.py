@@ -41,6 +41,8 @@ class Loaded:
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
     asks: bool = False
     streams: bool = False
+    # The items of a call run side by side, as coroutines.
+    is_async: bool = False
 
     @property
     def call_bounds(self) -> tuple[int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from penstock.model_spec import Limits
@@ -13,7 +14,9 @@ NOTE_CHARS = 200
 
 
 class Reporter(Protocol):
-    """Where the reports of items go. `batch` and `place` name an item."""
+    """Where the reports of items go. `batch` and `place` name an item. `progressed_at`: of the latest progress (monotonic)."""
+
+    progressed_at: float
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None: ...
 
@@ -65,21 +68,25 @@ class RunningCall:
     are in the handler's hands (`places`): a call that raised is repeated in parts. `stream_bytes` bounds the stream of an item.
     """
 
-    __slots__ = ("all", "batch", "call", "places", "reporter", "stream_bytes")
+    __slots__ = ("all", "batch", "call", "max_run_s", "of_task", "places", "reporter", "stream_bytes")
 
     def __init__(self) -> None:
         self.reporter: Reporter | None = None
         self.stream_bytes = Limits().max_stream_bytes
+        self.max_run_s = Limits().max_run_s
         self.batch = 0
         self.all: Sequence[int] = ()
         self.call: Sequence[int] = ()
         self.places: Sequence[int] = ()
+        # Where items are tasks that run side by side: the places of the present task's item.
+        self.of_task: ContextVar[Sequence[int]] | None = None
 
     @property
     def items(self) -> list[RunningItem]:
         """The items of the call in its order."""
         reporter = self.reporter if self.batch else None
-        return [RunningItem(reporter, self.batch, place) for place in self.places]
+        places = self.places if self.of_task is None else self.of_task.get(self.places)
+        return [RunningItem(reporter, self.batch, place) for place in places]
 
     @contextmanager
     def only(self, at: int) -> Iterator[None]:

@@ -72,6 +72,9 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
 def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
+    if loaded.is_async and loaded.handler.sample is None:
+        # It calls other services, which must not get inputs that nobody sent.
+        return warmup.WarmUp(note="an async handler without a sample")
     sizes = warmup.sizes(loaded.context.max_batch_size, order.runtime.batch_buckets)
     with loaded.context.metrics.paused():
         return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
@@ -107,6 +110,7 @@ def main(argv: list[str]) -> int:
         wire.write(LoadFailed(_message(error)))
         return 1
     loaded.context.running.stream_bytes = order.max_stream_bytes
+    loaded.context.running.max_run_s = order.max_run_s
     # The model stays until the process ends: exempt it from every later garbage collection.
     gc.collect()
     gc.freeze()

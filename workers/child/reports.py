@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Condition, Lock
+from time import monotonic
 
 from penstock.workers.ipc.frames import FromChild, GiveUp, ItemReport, ItemReports
 
@@ -45,11 +46,13 @@ class ReportSender:
         self._late: dict[int, set[int]] = {}
         self._stopped: dict[int, set[int]] = {}
         self.is_used = False
+        self.progressed_at = float("-inf")
         self._is_sending = False
 
     # The handler's side.
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None:
+        self.progressed_at = monotonic()
         with self._changed:
             pending = self._of(batch, place)
             pending.fraction, pending.note = fraction, note

@@ -148,6 +148,7 @@ def expire(flow: Flow, places: Collection[int]) -> None:
     if places:
         late = Failure("the deadline passed while the job ran, and its handler stopped", EXPIRED_CODE)
         pairs = zip(flow.live, flow.values, strict=True)
+        flow.failed = {place: late if place in places else failure for place, failure in flow.failed.items()}
         _sift(flow, [late if place in places else value for place, value in pairs])
 
 

@@ -50,6 +50,7 @@ class LoadModel(Struct, tag="load", array_like=True):
     keep_tracebacks: bool = False
     # Headers or query parameters that the settings name, and that only a handler of `Request`s could get.
     told: tuple[str, ...] = ()
+    max_run_s: float = 75.0
     max_stream_bytes: int = 1 << 20
 
 

@@ -272,4 +272,5 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         requirements=spec.requirements,
         keep_tracebacks=spec.keep_tracebacks,
         told=(*spec.request_headers, *spec.query),
+        max_run_s=spec.limits.max_run_s,
     )

@@ -158,16 +158,8 @@ def test_a_missing_file_is_said_to_be_missing(source: str) -> None:
         ("import surely_not_installed.part\n", ["surely_not_installed", "pip install surely_not_installed"]),
         ("import sys; sys.exit(3)\n", ["__main__"]),
         ("x = 1\ny = 1 / 0\n", ["line 2", "ZeroDivisionError: division by zero"]),
-        (
-            "import penstock\n@penstock.model\nasync def f(x: int) -> int: return x\n",
-            ["f is async", "plain def"],
-        ),
         ("import penstock\n@penstock.model\ndef f(x: int, y: int) -> int: return x\n", ["exactly one argument"]),
         ("import penstock\nclass Lazy(penstock.Handler): pass\n", ["Lazy has no inference"]),
-        (
-            "import penstock\nclass A(penstock.Handler):\n async def inference(self, batch): return batch\n",
-            ["A.inference is async"],
-        ),
         (
             NO_START.format("open('/no/weights')"),
             ["A could not be loaded on cpu", "FileNotFoundError"],

@@ -93,7 +93,8 @@ class Calls:
         began = clock()
         if outcome := self._in_parallel(values, costs):
             return outcome
-        if not self._pace.is_slow and self._fits(len(values)):
+        # Coroutines wait side by side, so that smaller calls gain nothing.
+        if (self._loaded.is_async or not self._pace.is_slow) and self._fits(len(values)):
             done = self._quick_call(values)
         else:
             done = self._planned(values, costs, clock, may_try=may_try, learn=learn)

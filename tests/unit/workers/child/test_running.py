@@ -19,6 +19,7 @@ from tests.unit.workers.child.test_runner import model, numbers
 class Recorder:
     def __init__(self) -> None:
         self.said: dict[int, str] = {}
+        self.progressed_at = float("-inf")
         self.unwanted: set[int] = set()
         self.streams: dict[int, list[Any]] = {}
 
