@@ -60,6 +60,10 @@ class GatewayUnreachable(errors.CapacityError):
     kind = "gateway_unreachable"
 
 
+class StreamRestarted(errors.PenstockError):
+    kind, retryable = "stream_restarted", True
+
+
 class UnexpectedAnswer(errors.PenstockError):
     kind = "unexpected_answer"
 

@@ -15,14 +15,17 @@ from typing import Any, Self
 
 import httpx2
 
-from penstock.client import calls, exchange, flows, job_map, protocol, runs
+from penstock.client import calls, exchange, flows, protocol, runs
 from penstock.client.flows import Flow, Pause, Reply, T
+from penstock.client.handles import job_map, stream
+from penstock.client.handles.job_handle import JobHandle
+from penstock.client.handles.run_handle import RunHandle
+from penstock.client.job_events import OnRestart
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
-from penstock.client.run_handle import RunHandle
 from penstock.client.runs import RunOptions
 from penstock.client.timelines import TimelineView
-from penstock.client.views import CancelledJobs, JobView, job_view
+from penstock.client.views import CancelledJobs, job_view
 from penstock.errors import BadRequest
 from penstock.job import Priority
 
@@ -166,6 +169,25 @@ class Client:
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
         return protocol.value_of(protocol.accepted(self.send(call)))
 
+    def stream(
+        self,
+        model: str,
+        input: Any,
+        *,
+        version: str | None = None,
+        content_type: str | None = None,
+        deadline_s: float | None = None,
+        on_restart: OnRestart | None = None,
+    ) -> Iterator[Any]:
+        """The chunks that the model yields, as they come; none from a model that does not stream.
+
+        If the job has to run again from its start, `on_restart` is called, and all chunks before are void; without it the
+        iteration ends with `StreamRestarted`. Whoever stops reading cancels the job. Raises `JobFailed`, `JobExpired`.
+        """
+        body = protocol.body_of(input, content_type)
+        call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
+        yield from stream.chunks(stream.predicted(self, call), on_restart)
+
     def map(
         self,
         model: str,
@@ -300,13 +322,19 @@ class Client:
 
     def lines(self, link: str) -> Iterator[str]:
         """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
-        if not link:
-            return
-        with self._address.open_request(HttpCall("GET", link)) as request, self._http.stream(**request) as response:
-            if response.status_code >= 400:
-                response.read()
-            protocol.accepted(exchange.head_of(response))
-            yield from response.iter_lines()
+        if link:
+            yield from self.streamed(HttpCall("GET", link))
+
+    def streamed(self, call: HttpCall) -> Iterator[str]:
+        """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""
+        try:
+            with self._address.open_request(call) as request, self._http.stream(**request) as response:
+                if response.status_code >= 400:
+                    response.read()
+                protocol.accepted(exchange.head_of(response))
+                yield from response.iter_lines()
+        except httpx2.TransportError as error:
+            raise self._address.transport_fault(error) from error
 
     def send(self, call: HttpCall) -> Answer:
         """The gateway's last answer, whatever its status, after the retries that the call allows.
@@ -338,53 +366,3 @@ class Client:
                 return exchange.answer_of(self._http.request(**request))
         except httpx2.TransportError as error:
             raise self._address.transport_fault(error) from error
-
-
-class JobHandle:
-    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
-
-    def __init__(self, client: Client, view: JobView) -> None:
-        self._client = client
-        self.view = view
-
-    def __repr__(self) -> str:
-        return f"JobHandle({self.id!r}, {self.status!r})"
-
-    @property
-    def id(self) -> str:
-        return self.view.id
-
-    @property
-    def status(self) -> str:
-        return self.view.status
-
-    def refresh(self) -> JobView:
-        self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
-        return self.view
-
-    def wait(self, timeout_s: float | None = None) -> JobView:
-        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
-        self.view = self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
-        return self.view
-
-    def result(self, timeout_s: float | None = None) -> Any:
-        """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
-        found = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
-        self.view = found.job
-        return found.value
-
-    def timeline(self) -> TimelineView:
-        return self._client.timeline(self.id)
-
-    def cancel(self) -> JobView:
-        """The job, cancelled at once if it waits, or at its batch's end if it runs. `Conflict` if the job ended otherwise."""
-        self.view = protocol.job_of(self._client.send(calls.cancel_call(self.view)))
-        return self.view
-
-    def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
-        """A new job with the input of this one, which must have ended without an output.
-
-        Raises `Conflict` if that input is no longer stored.
-        """
-        call = calls.replay_call(self.view, version=version, idempotency_key=idempotency_key)
-        return JobHandle(self._client, protocol.job_of(self._client.send(call)))

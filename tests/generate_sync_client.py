@@ -2,7 +2,7 @@
 `python -m tests.generate_sync_client`.
 
 Both clients send the same calls in the same order, so the blocking one is the asyncio one without `async` and `await`. The
-parts of `map` that differ by nature are written by hand (`client/job_map.py` and `client/job_map_aio.py`).
+parts of `map` that differ by nature are written by hand (`client/handles/job_map.py` and `client/handles/job_map_aio.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "client"
-GENERATED = {"aio.py": "sync.py", "run_handle_aio.py": "run_handle.py"}
+GENERATED = {
+    "aio.py": "sync.py",
+    "handles/job_handle_aio.py": "handles/job_handle.py",
+    "handles/run_handle_aio.py": "handles/run_handle.py",
+    "handles/stream_aio.py": "handles/stream.py",
+}
 # The order matters: a later rule sees the text that the earlier rules have written.
 RULES = (
     (r"The asyncio client\.", "The blocking client."),
@@ -24,6 +29,7 @@ RULES = (
     (r"Iterable\[Any\] \| AsyncIterable\[Any\]", "Iterable[Any]"),
     (r"asyncio\.to_thread\(([\w.]+), ", r"\1("),
     (r"asyncio\.sleep\b", "time.sleep"),
+    (r"(?m)^import asyncio\n(?!import time)", "import time\n"),
     (r"penstock\.client\.aio\b", "penstock.client.sync"),
     (r"(\w+)_aio\b", r"\1"),
     (r"\(await ([\w.]+\(\))\)", r"\1"),

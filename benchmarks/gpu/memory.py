@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.memory_hog import SHARE_PER_ITEM
-from penstock.client.sync import Client, JobHandle
+from penstock.client.handles.job_handle import JobHandle
+from penstock.client.sync import Client
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import Processes, await_ready, free_port, running

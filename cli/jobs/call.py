@@ -18,8 +18,9 @@ from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, 
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
 from penstock.cli.place import completed
 from penstock.client import protocol
+from penstock.client.handles.job_handle import JobHandle
 from penstock.client.problems import WaitTimeout
-from penstock.client.sync import Client, JobHandle
+from penstock.client.sync import Client
 from penstock.client.views import JobView
 from penstock.errors import PenstockError
 from penstock.job import Priority

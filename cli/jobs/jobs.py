@@ -16,7 +16,7 @@ from penstock.errors import Conflict
 from penstock.words import duration, plural
 
 if TYPE_CHECKING:
-    from penstock.client.sync import JobHandle
+    from penstock.client.handles.job_handle import JobHandle
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
 

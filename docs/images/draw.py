@@ -49,7 +49,7 @@ LAYERS = (
         Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
     ),
     (
-        Folder("client", "Python clients"),
+        Folder("client", "Python clients", ("handles",)),
         Folder("broker", "the job store", ("store", "functions", "memory", "blobs", "server")),
         Folder(
             "handlers",

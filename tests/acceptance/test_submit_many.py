@@ -13,8 +13,8 @@ import pytest
 
 from penstock import AsyncClient, Client
 from penstock.broker.store.sync import RedisStore
+from penstock.client.handles.job_handle import JobHandle
 from penstock.client.problems import WaitTimeout
-from penstock.client.sync import JobHandle
 from penstock.errors import BadRequest, InvalidInput, NotFound
 from penstock.gateway.jobs.submit_many import MAX_INPUTS
 from penstock.job import new_job_id, parse_job_id

@@ -13,8 +13,8 @@ from itertools import cycle
 from typing import Any
 
 from penstock import Client, PenstockError
+from penstock.client.handles.job_handle import JobHandle
 from penstock.client.retries import RetryPolicy
-from penstock.client.sync import JobHandle
 from penstock.client.views import JobView
 from tests.eventually import eventually
 

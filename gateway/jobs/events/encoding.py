@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.gateway.jobs.events.follow import JobEvent
+from penstock.gateway.jobs.events.follow import ToldEvent
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
@@ -15,12 +15,12 @@ RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 
 
-def sse_event(event: JobEvent) -> bytes:
+def sse_event(event: ToldEvent) -> bytes:
     name, event_id = event.name.encode("ascii"), event.id.encode("ascii")
     return b"event: %b\nid: %b\ndata: %b\n\n" % (name, event_id, event.data)
 
 
-def line(event: JobEvent) -> bytes:
+def line(event: ToldEvent) -> bytes:
     return b'{"event":"%b","id":"%b","data":%b}\n' % (event.name.encode("ascii"), event.id.encode("ascii"), event.data)
 
 
@@ -29,11 +29,11 @@ class Encoding:
     """`first` comes before all events, `heartbeat` after a silence."""
 
     media_type: str
-    event: Callable[[JobEvent], bytes]
+    event: Callable[[ToldEvent], bytes]
     first: bytes
     heartbeat: bytes
 
-    def encode(self, event: JobEvent | None) -> bytes:
+    def encode(self, event: ToldEvent | None) -> bytes:
         return self.heartbeat if event is None else self.event(event)
 
 

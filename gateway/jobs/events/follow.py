@@ -23,7 +23,7 @@ _CHANGE_ID = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d)c?")
 _NO_DATA = b"{}"
 
 
-class JobEvent(NamedTuple):
+class ToldEvent(NamedTuple):
     """`data` is JSON. `id` names all that the reader has seen by then."""
 
     name: str
@@ -50,8 +50,8 @@ class Seen:
     def id(self) -> str:
         return f"{self.change}~{self.mark}:{self.count}" if self.mark else self.change
 
-    def event(self, name: str, data: bytes = _NO_DATA) -> JobEvent:
-        return JobEvent(name, self.id, data)
+    def event(self, name: str, data: bytes = _NO_DATA) -> ToldEvent:
+        return ToldEvent(name, self.id, data)
 
 
 class JobFollower:
@@ -68,7 +68,7 @@ class JobFollower:
 
     async def events(
         self, job: JobId, waiter: Waiter, last_event_id: str | None, *, stop: Callable[[], bool]
-    ) -> AsyncIterator[JobEvent | None]:
+    ) -> AsyncIterator[ToldEvent | None]:
         """What comes after that event, up to `end` or until `stop` is true; None after each silence of `heartbeat_s`."""
         seen, progress = Seen.parse(last_event_id), None
         record = await self._store.watch(job, every_change=True)
@@ -95,7 +95,7 @@ class JobFollower:
         change = await waiter.next_change(self._heartbeat_s, stop=stop)
         return change is not None or time.monotonic() - started < self._heartbeat_s
 
-    async def _stream(self, record: Job, seen: Seen) -> AsyncIterator[JobEvent]:
+    async def _stream(self, record: Job, seen: Seen) -> AsyncIterator[ToldEvent]:
         """The chunks that have come, after a `restart` if they are of another stream than those that were seen."""
         is_more = self._is_streaming(record)
         while is_more:
@@ -113,7 +113,7 @@ class JobFollower:
             yield Seen(seen.change).event("restart")
 
 
-def _changes(record: Job, seen: Seen, progress: JobProgress | None) -> list[JobEvent]:
+def _changes(record: Job, seen: Seen, progress: JobProgress | None) -> list[ToldEvent]:
     """The news in the record of a job that has not ended."""
     now = replace(seen, change=change_id(record))
     if record.state.final:

@@ -11,7 +11,7 @@ from penstock.gateway.asgi.connection import ClientConnection, Lifetime
 from penstock.gateway.asgi.negotiation import JSON, trace_header
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
 from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
-from penstock.gateway.jobs.events.follow import JobEvent, JobFollower
+from penstock.gateway.jobs.events.follow import JobFollower, ToldEvent
 from penstock.gateway.jobs.submitter import SubmitRequest
 from penstock.job import JobId
 
@@ -50,7 +50,7 @@ class StreamedPrediction:
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def _with_result(self, end: JobEvent, job: JobId) -> JobEvent:
+    async def _with_result(self, end: ToldEvent, job: JobId) -> ToldEvent:
         """The end with the output, if that is JSON and in the record; else `links` say where it is."""
         found = await self._store.result(job)
         output = found[1] if found is not None else None

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.client.aio import AsyncClient, AsyncJobHandle
+from penstock.client.aio import AsyncClient
+from penstock.client.handles.job_handle import JobHandle
+from penstock.client.handles.job_handle_aio import AsyncJobHandle
 from penstock.client.problems import GatewayUnreachable, JobFailed
 from penstock.client.retries import RetryPolicy
-from penstock.client.sync import Client, JobHandle
+from penstock.client.sync import Client
 from tests.unit.client.scripted_gateway import JOB_ID, Line, job, playing, problem
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client import job_map, job_map_aio
+from penstock.client.handles import job_map, job_map_aio
 from tests import generate_sync_client
 
 

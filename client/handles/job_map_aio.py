@@ -11,7 +11,7 @@ from penstock.client import protocol
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.aio import AsyncJobHandle
+    from penstock.client.handles.job_handle_aio import AsyncJobHandle
 
 
 async def outputs(

@@ -12,7 +12,7 @@ from penstock.client.problems import WaitTimeout
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.sync import JobHandle
+    from penstock.client.handles.job_handle import JobHandle
 
 
 def outputs(

@@ -1,4 +1,4 @@
-# Generated from client/run_handle_aio.py by `make sync-client`. Change that file, not this one.
+# Generated from client/handles/run_handle_aio.py by `make sync-client`. Change that file, not this one.
 """One run as the client sees it: progress, waiting, and the results in the order of the inputs."""
 
 from __future__ import annotations

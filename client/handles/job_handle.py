@@ -1,0 +1,80 @@
+# Generated from client/handles/job_handle_aio.py by `make sync-client`. Change that file, not this one.
+"""One job as the client sees it: its state, its result, and what happens to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.client import calls, flows, job_events, protocol
+from penstock.client.handles import stream
+from penstock.client.job_events import JobEvent, OnRestart
+from penstock.client.timelines import TimelineView
+from penstock.client.views import JobView
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
+
+
+class JobHandle:
+    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
+
+    def __init__(self, client: Client, view: JobView) -> None:
+        self._client = client
+        self.view = view
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r}, {self.status!r})"
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def status(self) -> str:
+        return self.view.status
+
+    def refresh(self) -> JobView:
+        self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
+        return self.view
+
+    def wait(self, timeout_s: float | None = None) -> JobView:
+        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
+        self.view = self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        return self.view
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
+        found = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        self.view = found.job
+        return found.value
+
+    def events(self, *, last_event_id: str = "") -> Iterator[JobEvent]:
+        """What happens to the job, up to its `end`, also over lost connections: `status`, `progress`, `chunk`, `restart`.
+
+        With the `id` of an event it begins behind that one. Raises `GatewayUnreachable` after several tries without an event.
+        """
+        for event in stream.events(self._client, self.id, last_event_id):
+            self.view = job_events.seen(event) or self.view
+            yield event
+
+    def stream(self, *, on_restart: OnRestart | None = None) -> Iterator[Any]:
+        """The chunks that the job yields; see `Client.stream`. Whoever stops reading does not cancel the job."""
+        yield from stream.chunks(self.events(), on_restart)
+
+    def timeline(self) -> TimelineView:
+        return self._client.timeline(self.id)
+
+    def cancel(self) -> JobView:
+        """The job, cancelled at once if it waits, or at its batch's end if it runs. `Conflict` if the job ended otherwise."""
+        self.view = protocol.job_of(self._client.send(calls.cancel_call(self.view)))
+        return self.view
+
+    def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
+        """A new job with the input of this one, which must have ended without an output.
+
+        Raises `Conflict` if that input is no longer stored.
+        """
+        call = calls.replay_call(self.view, version=version, idempotency_key=idempotency_key)
+        return JobHandle(self._client, protocol.job_of(self._client.send(call)))

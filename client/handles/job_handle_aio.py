@@ -1,0 +1,80 @@
+"""One job as the client sees it: its state, its result, and what happens to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.client import calls, flows, job_events, protocol
+from penstock.client.handles import stream_aio
+from penstock.client.job_events import JobEvent, OnRestart
+from penstock.client.timelines import TimelineView
+from penstock.client.views import JobView
+
+if TYPE_CHECKING:
+    from penstock.client.aio import AsyncClient
+
+
+class AsyncJobHandle:
+    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
+
+    def __init__(self, client: AsyncClient, view: JobView) -> None:
+        self._client = client
+        self.view = view
+
+    def __repr__(self) -> str:
+        return f"AsyncJobHandle({self.id!r}, {self.status!r})"
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def status(self) -> str:
+        return self.view.status
+
+    async def refresh(self) -> JobView:
+        self.view = protocol.job_of(await self._client.send(calls.poll_call(self.view)))
+        return self.view
+
+    async def wait(self, timeout_s: float | None = None) -> JobView:
+        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
+        self.view = await self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        return self.view
+
+    async def result(self, timeout_s: float | None = None) -> Any:
+        """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
+        found = await self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        self.view = found.job
+        return found.value
+
+    async def events(self, *, last_event_id: str = "") -> AsyncIterator[JobEvent]:
+        """What happens to the job, up to its `end`, also over lost connections: `status`, `progress`, `chunk`, `restart`.
+
+        With the `id` of an event it begins behind that one. Raises `GatewayUnreachable` after several tries without an event.
+        """
+        async for event in stream_aio.events(self._client, self.id, last_event_id):
+            self.view = job_events.seen(event) or self.view
+            yield event
+
+    async def stream(self, *, on_restart: OnRestart | None = None) -> AsyncIterator[Any]:
+        """The chunks that the job yields; see `AsyncClient.stream`. Whoever stops reading does not cancel the job."""
+        async for chunk in stream_aio.chunks(self.events(), on_restart):
+            yield chunk
+
+    async def timeline(self) -> TimelineView:
+        return await self._client.timeline(self.id)
+
+    async def cancel(self) -> JobView:
+        """The job, cancelled at once if it waits, or at its batch's end if it runs. `Conflict` if the job ended otherwise."""
+        self.view = protocol.job_of(await self._client.send(calls.cancel_call(self.view)))
+        return self.view
+
+    async def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> AsyncJobHandle:
+        """A new job with the input of this one, which must have ended without an output.
+
+        Raises `Conflict` if that input is no longer stored.
+        """
+        call = calls.replay_call(self.view, version=version, idempotency_key=idempotency_key)
+        return AsyncJobHandle(self._client, protocol.job_of(await self._client.send(call)))

@@ -1,0 +1,67 @@
+"""Events and chunks as they come, over lost connections. `job_events.py` says what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.backoff import Backoff, BackoffCounter
+from penstock.client import job_events
+from penstock.client.job_events import JobEvent, OnRestart
+from penstock.client.problems import GatewayUnreachable
+from penstock.client.protocol import HttpCall
+
+if TYPE_CHECKING:
+    from penstock.client.aio import AsyncClient
+
+_PAUSES = Backoff(0.05, 5.0)
+
+
+async def events(client: AsyncClient, job_id: str, last_event_id: str) -> AsyncIterator[JobEvent]:
+    """What happens to the job behind that event, up to its end. After a lost connection it goes on where it was."""
+    failures = BackoffCounter(_PAUSES)
+    while True:
+        try:
+            async for line in client.streamed(job_events.events_call(job_id, last_event_id)):
+                event = job_events.parse(line)
+                if event is not None:
+                    failures.reset()
+                    last_event_id = event.id
+                    yield event
+                    if event.name == "end":
+                        return
+        except GatewayUnreachable:
+            if failures.failures >= job_events.MOST_FAILURES:
+                raise
+        # A gateway that stops closes its streams; another one goes on with them.
+        await asyncio.sleep(failures.count_failure())
+
+
+async def predicted(client: AsyncClient, call: HttpCall) -> AsyncIterator[JobEvent]:
+    """The events of the job that the prediction makes."""
+    job_id = last_event_id = ""
+    try:
+        async for line in client.streamed(job_events.as_stream(call)):
+            event = job_events.parse(line)
+            if event is not None:
+                view = job_events.seen(event)
+                job_id, last_event_id = view.id if view else job_id, event.id
+                yield event
+                if event.name == "end":
+                    return
+    except GatewayUnreachable:
+        if not job_id:
+            raise
+    async for event in events(client, job_id, last_event_id):
+        yield event
+
+
+async def chunks(told: AsyncIterator[JobEvent], on_restart: OnRestart | None) -> AsyncIterator[Any]:
+    async for event in told:
+        if event.name == "chunk":
+            yield event.data
+        elif event.name == "restart":
+            job_events.on_restarted(on_restart)
+        elif event.name == "end":
+            job_events.on_end(event)

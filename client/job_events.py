@@ -1,0 +1,68 @@
+"""What happens to a job, as lines of JSON, and what that means for a reader. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from penstock.client.problems import StreamRestarted, ended_error
+from penstock.client.protocol import HttpCall
+from penstock.client.views import JobView, job_view
+
+LINES = "application/x-ndjson"
+# The gateway says something at least this often.
+SILENCE_S = 60.0
+# So many connections in a row may end without an event.
+MOST_FAILURES = 8
+OnRestart = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """`status` (the job), `progress`, `chunk`, `restart` or `end` (the job). `id` names all that was told up to here."""
+
+    name: str
+    id: str
+    data: Any
+
+
+def parse(line: str) -> JobEvent | None:
+    """None for a line that only says that the gateway is there."""
+    if not line.strip():
+        return None
+    found = json.loads(line)
+    return JobEvent(found["event"], found["id"], found["data"])
+
+
+def seen(event: JobEvent) -> JobView | None:
+    """The job as the event shows it."""
+    return job_view(event.data) if event.name in ("status", "end") else None
+
+
+def events_call(job_id: str, last_event_id: str) -> HttpCall:
+    headers = {"accept": LINES} | ({"last-event-id": last_event_id} if last_event_id else {})
+    return HttpCall("GET", f"/v1/jobs/{quote(job_id, safe='')}/events", headers=headers, wait_s=SILENCE_S)
+
+
+def as_stream(call: HttpCall) -> HttpCall:
+    """The same prediction, answered with the events of its job."""
+    return replace(call, headers={**call.headers, "accept": LINES}, wait_s=SILENCE_S)
+
+
+def on_end(event: JobEvent) -> None:
+    """Raises `JobFailed`, `JobCancelled` or `JobExpired` for a job that did not succeed."""
+    view = job_view(event.data)
+    if view.status != "succeeded":
+        raise ended_error(view)
+
+
+def on_restarted(on_restart: OnRestart | None) -> None:
+    if on_restart is None:
+        raise StreamRestarted(
+            "the job runs again from its start, and the chunks before are void",
+            hint="pass on_restart, and forget there what came before; or read the result with client.submit(...).result()",
+        )
+    on_restart()
