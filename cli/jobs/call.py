@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import profile as recording
+from penstock.cli.jobs import streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
 from penstock.cli.place import completed
@@ -81,6 +83,8 @@ def call(
     with connect(url, api_key) as client:
         if profile:
             recording.arm(client, model, version)
+        is_plain = not (no_wait or raw or as_json or profile or file or timeout_s)
+        is_streaming = is_plain and streams.is_streaming(client, model, version)
         handle = client.submit(
             model,
             value,
@@ -94,6 +98,9 @@ def call(
         )
         if no_wait:
             _show_accepted(handle, as_json=as_json)
+            return
+        if is_streaming:
+            _show_stream(client, handle)
             return
         output = _await_output(client, handle, timeout_s)
         found = recording.await_recording(client, handle.refresh()) if profile else None
@@ -148,8 +155,21 @@ def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
 
 
 def _await_output(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
-    try:
+    with _going_on(handle):
         return _wait_and_explain(client, handle, timeout_s)
+
+
+def _show_stream(client: Client, handle: JobHandle) -> None:
+    with _going_on(handle):
+        job = streams.show(handle.events())
+    print_faint(timing_line(job, max_batch_size=_max_batch_size(client, job)))
+
+
+@contextmanager
+def _going_on(handle: JobHandle) -> Iterator[None]:
+    """Who interrupts the command hears that the job goes on."""
+    try:
+        yield
     except KeyboardInterrupt:
         print_faint(
             completed(f"job {handle.id} continues: penstock jobs show {handle.id}, or penstock jobs cancel {handle.id}")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
+from penstock.cli.jobs import streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
-from penstock.client.views import CancelledJobs, JobView, ProgressView
+from penstock.client.views import CancelledJobs, JobView
 from penstock.errors import Conflict
 from penstock.words import duration, plural
 
@@ -95,6 +96,18 @@ def result(
 
 
 @app.command()
+def watch(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Follow one job to its end: its status, its progress, what it yields. `--json` prints one event per line."""
+    with connect(url, api_key) as client:
+        events = client.job(job_id).events()
+        if not as_json:
+            streams.show(events, statuses=True)
+            return
+        for event in events:
+            print_json({"event": event.name, "id": event.id, "data": event.data})
+
+
+@app.command()
 def cancel(
     job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --tag for many.")] = None,
     tag: Annotated[str | None, typer.Option(help="Every job that was submitted with this tag and has not ended.")] = None,
@@ -169,11 +182,6 @@ def _row(job: JobView) -> tuple[str, ...]:
     return (job.id, job.model, delayed_until(job) or job.status, job.priority or "-", age(job.created_at), took)
 
 
-def progress_text(progress: ProgressView) -> str:
-    """`40 %, step 12 of 30`."""
-    return f"{progress.fraction:.0%}".replace("%", " %") + (f", {progress.note}" if progress.note else "")
-
-
 def _fields(job: JobView) -> dict[str, object]:
     moments = ("created_at", "not_before", "started_at", "finished_at", "deadline_at")
     return {
@@ -183,7 +191,7 @@ def _fields(job: JobView) -> dict[str, object]:
         "priority": job.priority,
         "position": job.position,
         "attempts": job.attempts,
-        "progress": progress_text(job.progress) if job.progress else None,
+        "progress": streams.progress_text(job.progress) if job.progress else None,
         **{name: job.body.get(name) for name in moments},
         "tags": ", ".join(job.tags),
         "trace": job.body.get("trace_id"),

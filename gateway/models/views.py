@@ -61,6 +61,7 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
             "accepts": list(version.info.accepts),
             "input_schema": version.info.input_schema,
             "output_schema": version.info.output_schema,
+            "streams": version.info.streams,
         }
         if version.info.source:
             view["source"] = version.info.source

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from penstock import Media
@@ -161,3 +164,37 @@ def test_a_map_that_is_left_early_cancels_what_is_still_open() -> None:
         outputs.close()  # type: ignore[attr-defined]
     assert gateway.paths()[-1] == "POST /linked/cancel"
     assert len(gateway.seen) == 4
+
+
+def events(*told: tuple[str, str, Any]) -> Line:
+    lines = [json.dumps({"event": name, "id": event_id, "data": data}) for name, event_id, data in told]
+    return Line(raw="".join(f"{line}\n" for line in ["", *lines]).encode())
+
+
+def test_events_go_on_behind_the_last_one_after_a_lost_connection() -> None:
+    with (
+        playing(
+            Line(body=job()),
+            events(("status", "0.0.2", job()), ("chunk", "1.0.0~1.0:1", "a")),
+            Line(hang_up=True),
+            events(("chunk", "1.0.0~1.0:2", "b"), ("end", "1.0.9~1.0:2", job("succeeded"))),
+        ) as gateway,
+        Client(gateway.url) as client,
+    ):
+        handle = client.job(JOB_ID)
+        assert list(handle.stream()) == ["a", "b"]
+        assert handle.status == "succeeded"
+    asked = [request.headers.get("last-event-id") for request in gateway.seen[1:]]
+    assert asked == [None, "1.0.0~1.0:1", "1.0.0~1.0:1"]
+
+
+def test_a_streamed_prediction_goes_on_by_the_events_of_its_job() -> None:
+    with playing(
+        events(("status", "0.0.2", job()), ("chunk", "1.0.0~1.0:1", "a")),
+        events(("restart", "1.0.0~2.0:0", {}), ("chunk", "2.0.0~2.0:1", "c"), ("end", "2.0.9~2.0:1", job("succeeded"))),
+    ) as gateway:
+        restarts: list[str] = []
+        with Client(gateway.url) as client:
+            chunks = list(client.stream("square", {"x": 4}, on_restart=lambda: restarts.append("again")))
+    assert (chunks, restarts) == (["a", "c"], ["again"])
+    assert gateway.paths() == ["POST /predictions/square", f"GET /v1/jobs/{JOB_ID}/events"]

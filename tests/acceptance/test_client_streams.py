@@ -1,0 +1,106 @@
+"""Streams in the clients and on the command line, against a real gateway, worker and models that yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import AsyncClient, Client
+from penstock.client.problems import JobFailed, StreamRestarted
+from tests.acceptance.test_cli import Up, started, stopped
+from tests.eventually import eventually
+from tests.integration.worker_process import HANDLERS
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("streams")
+    (folder / "penstock.toml").write_text(
+        f'[models.spell]\nsource = "{HANDLERS}/speller.py:spell"\nwarm_up = false\n'
+        f'[models.steady]\nsource = "{HANDLERS}/steady.py"\nwarm_up = false\n'
+    )
+    running = started(folder)
+    yield running
+    assert stopped(running) == 0
+
+
+@pytest.fixture
+def client(up: Up) -> Iterator[Client]:
+    with Client(up.ready["url"]) as client:
+        yield client
+
+
+def test_chunks_come_out_of_the_client_as_the_model_yields_them(client: Client, tmp_path: Path) -> None:
+    stream = client.stream("spell", {"text": "abc", "until": str(tmp_path / "gate")})
+    assert [next(stream), next(stream)] == ["a", "b"]
+    (tmp_path / "gate").touch()
+    assert list(stream) == ["c"]
+
+
+def test_a_stream_ends_with_the_error_of_its_job(client: Client) -> None:
+    stream = client.stream("spell", {"text": "abc", "raise_at": 1})
+    assert next(stream) == "a"
+    with pytest.raises(JobFailed, match="cannot spell on"):
+        next(stream)
+
+
+def test_who_stops_reading_cancels_the_job(client: Client) -> None:
+    stream = client.stream("spell", {"text": "on and on ", "forever": True, "slowly": True})
+    assert next(stream) == "o"
+    stream.close()  # type: ignore[attr-defined]
+    newest = next(client.jobs(model="spell", limit=1))
+    eventually(lambda: newest.refresh().status == "cancelled")
+
+
+def test_a_restart_is_told_or_ends_the_stream(client: Client, tmp_path: Path) -> None:
+    letters: list[str] = []
+    for name, on_restart in (("told", letters.clear), ("untold", None)):
+        mark = tmp_path / name
+        stream = client.stream("spell", {"text": "abc", "exit_at": 2, "mark": str(mark)}, on_restart=on_restart)
+        letters += [next(stream), next(stream)]
+        # The process of the model ends now, with two letters told.
+        mark.with_suffix(".go").touch()
+        if on_restart:
+            letters += list(stream)
+            assert letters == ["a", "b", "c"]
+        else:
+            with pytest.raises(StreamRestarted):
+                next(stream)
+
+
+def test_a_job_tells_its_events_and_its_chunks_again(client: Client) -> None:
+    job = client.submit("spell", {"text": "abc"})
+    events = list(job.events())
+    assert [event.data for event in events if event.name == "chunk"] == ["a", "b", "c"]
+    assert (events[-1].name, job.status) == ("end", "succeeded")
+    assert list(job.stream()) == ["a", "b", "c"]
+    [second] = [event for event in events if event.data == "b"]
+    assert [event.data for event in job.events(last_event_id=second.id) if event.name == "chunk"] == ["c"]
+
+
+def test_progress_is_in_the_view_and_among_the_events(client: Client) -> None:
+    job = client.submit("steady", {"steps": 8, "tag": "x"})
+    assert "progress" in [event.name for event in job.events()]
+    progress = job.refresh().progress
+    assert progress is not None
+    assert (progress.fraction, progress.note) == (1.0, "step 8 of 8: x")
+
+
+async def test_the_async_client_streams_too(up: Up) -> None:
+    async with AsyncClient(up.ready["url"]) as client:
+        assert [chunk async for chunk in client.stream("spell", {"text": "abc"})] == ["a", "b", "c"]
+        job = await client.submit("spell", {"text": "ab"})
+        assert [chunk async for chunk in job.stream()] == ["a", "b"]
+
+
+def test_the_command_line_prints_what_comes(up: Up, client: Client) -> None:
+    called = up.penstock("call", "spell", '{"text": "penstock"}')
+    assert (called.returncode, called.stdout) == (0, "penstock\n")
+    job = client.submit("steady", {"steps": 8, "tag": "x"})
+    watched = up.penstock("jobs", "watch", job.id)
+    assert watched.stderr.splitlines()[-1] == "succeeded"
+    assert "100 %, step 8 of 8: x" in up.penstock("jobs", "show", job.id).stdout
+    failed = up.penstock("call", "spell", '{"text": "abc", "raise_at": 2}')
+    assert (failed.returncode, failed.stdout) == (1, "ab\n")
