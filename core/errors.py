@@ -27,6 +27,7 @@ PenstockError
 │   ├── HandlerContractError   wrong count or type returned by a stage
 │   ├── HandlerTimeout     ran past its limit
 │   └── HandlerLoadError   the model could not be loaded
+├── InputUrlFailed         a file that an input names by URL cannot be fetched now
 └── InternalError          ours; the message ends with "this is a bug"
 """
 
@@ -187,6 +188,11 @@ class HandlerTimeout(HandlerError):
 
 class HandlerLoadError(HandlerError):
     kind = "load_failed"
+
+
+class InputUrlFailed(PenstockError):
+    kind = "input_url_failed"
+    retryable = True
 
 
 class InternalError(PenstockError):

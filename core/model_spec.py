@@ -141,6 +141,8 @@ class ModelSpec:
     # Headers and query parameters that a submit may bring along for the handler, which gets them in a `Request`.
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
+    # URLs that inputs may name instead of files: `penstock.inputs.urls`.
+    input_urls: tuple[str, ...] = ()
     # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)

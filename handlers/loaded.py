@@ -43,6 +43,8 @@ class Loaded:
     streams: bool = False
     # The items of a call run side by side, as coroutines.
     is_async: bool = False
+    input_urls: tuple[str, ...] = ()
+    input_urls_s: float = 10.0
 
     @property
     def call_bounds(self) -> tuple[int, float]:

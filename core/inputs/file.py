@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, unquote
 
@@ -82,10 +85,27 @@ class Image(File):
     media = "image/*"
 
 
+# Set in a thread that reads an input whose URLs are to be fetched.
+_fetch: ContextVar[Callable[[str], File] | None] = ContextVar("fetch", default=None)
+
+
+@contextmanager
+def fetching(fetch: Callable[[str], File]) -> Iterator[None]:
+    """Within the block, and in this thread, an http or https URL in the place of a file is fetched."""
+    token = _fetch.set(fetch)
+    try:
+        yield
+    finally:
+        _fetch.reset(token)
+
+
 def from_text(text: str) -> File:
-    """The file in base64 or a `data:` URL. Raises `InvalidInput`."""
-    if text.startswith(("http://", "https://")):
-        raise InvalidInput("files are not fetched from URLs; send the file in a form, or as base64")
+    """The file in base64 or a `data:` URL, or at a URL within `fetching`. Raises `InvalidInput`, and what `fetch` raises."""
+    if text[:8].lower().startswith(("http://", "https://")):
+        fetch = _fetch.get()
+        if fetch is None:
+            raise InvalidInput("files are not fetched from URLs here; send the file in a form, or as base64")
+        return fetch(text)
     head, comma, rest = text.partition(",") if text.startswith("data:") else ("", "", text)
     if head and not (comma and head.endswith(";base64")):
         raise InvalidInput("the data: URL must be base64, as in data:image/png;base64,...")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import ConfigError
+from penstock.inputs.urls import ANYWHERE, rule_fault
 from penstock.job import MODEL_NAME
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -75,6 +76,19 @@ def _parameter(name: str) -> str:
     return name
 
 
+def _as_rules(value: Any) -> Any:
+    """True stands for every public host, false for none."""
+    return value if not isinstance(value, bool) else (ANYWHERE,) if value else ()
+
+
+def _url_rule(rule: str) -> str:
+    fault = rule_fault(rule)
+    if fault:
+        raise ValueError(fault)
+    return rule
+
+
+UrlRules = Annotated[tuple[Annotated[str, AfterValidator(_url_rule)], ...], BeforeValidator(_as_rules)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), AfterValidator(_header)]
 ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_parameter)]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
@@ -112,6 +126,7 @@ class VersionSettings(Table):
     request_headers: tuple[HeaderName, ...] = ()
     query: tuple[ParameterName, ...] = ()
     keep_tracebacks: bool | None = None
+    input_urls: UrlRules = ()
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -183,6 +198,7 @@ class ModelSettings(VersionSettings):
 _PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
+_GIVEN = (*_REQUEST, "input_urls")
 
 
 def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebacks: bool = False) -> ModelSpec:
@@ -194,7 +210,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         policy=BatchPolicy(**{field.name: table[field.name] for field in fields(BatchPolicy)}),
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
-        **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_REQUEST, "options", "env", "secrets", "task", "warm_up")},
+        **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_GIVEN, "options", "env", "secrets", "task", "warm_up")},
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
         profile_every=table["profile_every"] if table["profile"] else None,
     )
@@ -209,6 +225,8 @@ def refuse_local(table: Mapping[str, Any]) -> None:
         for name in ("env", "secrets")
         if table.get(name)
     ]
+    if table.get("input_urls"):
+        faults.append("input_urls: which hosts the workers may reach is for the settings of the workers to say")
     faults += [f"{name}: set it in the settings, which gateways read too" for name in _REQUEST if table.get(name)]
     lines = table.get("requirements") or ()
     if isinstance(lines, str) or any(str(line).startswith("-") for line in lines):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
@@ -22,10 +25,25 @@ LARGE = b"\x89PNG" * 50_000
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    (folder / "cat.png").write_bytes(PNG)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def up(pictures: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("given")
     (folder / "penstock.toml").write_text(
         f'[models.ordered]\nsource = "{GIVEN}:ordered"\n[models.measured]\nsource = "{GIVEN}:measured"\n'
+        f'[models.fetched]\nsource = "{GIVEN}:fetched"\ninput_urls = ["{pictures}/"]\n'
         f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n'
         f'[models.asked]\nsource = "{GIVEN}:asked"\nrequest_headers = ["X-Tenant", "x-zone"]\nquery = ["language"]\n'
     )
@@ -100,6 +118,17 @@ def test_a_repeat_with_another_boundary_finds_the_first_job(http: httpx2.Client)
     ]
     assert sent[0].request.headers["content-type"] != sent[1].request.headers["content-type"]
     assert sent[0].json()["id"] == sent[1].json()["id"]
+
+
+def test_a_file_may_be_a_url_where_the_settings_allow_its_host(http: httpx2.Client, pictures: str) -> None:
+    known = [len(PNG), "image/png", "cat.png"]
+    assert http.post("/predictions/fetched", json={"image": f"{pictures}/cat.png"}).json() == known
+    assert http.post("/predictions/fetched", files={"image": (None, f"{pictures}/cat.png")}).json() == known
+    for url, said in ((f"{pictures}/dog.png", "answers 404"), ("https://elsewhere.example/cat.png", "do not allow the URL")):
+        found = http.post("/predictions/fetched", json={"image": url})
+        assert (found.status_code, found.json()["code"], said in found.json()["detail"]) == (422, "invalid_input", True)
+    found = http.post("/predictions/ordered", json={"image": f"{pictures}/cat.png"})
+    assert (found.status_code, "not fetched from URLs here" in found.json()["detail"]) == (422, True)
 
 
 def test_a_handler_is_told_of_the_job_and_of_the_headers_and_parameters_that_its_settings_name(http: httpx2.Client) -> None:

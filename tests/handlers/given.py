@@ -35,5 +35,10 @@ def asked(item: Request[int]) -> dict[str, Any]:
 
 
 @penstock.model
+def fetched(item: Order) -> list[Any]:
+    return described(item.image)
+
+
+@penstock.model
 def measured(item: bytes) -> int:
     return len(item)

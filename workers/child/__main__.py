@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.contract import tracebacks
@@ -45,6 +46,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
             "stage with list[penstock.Request[...]], or take them out of the settings"
         )
+    loaded = replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s)
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)
     info = loaded.info()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -17,9 +18,9 @@ from penstock.workers.ipc.frames import Item, JobFacts
 _NO_JOB = JobFacts()
 
 
-def read_requests(read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
-    """A `Request` per item, or the `Failure` of an input that `read` cannot read."""
-    return [_read(read, item) for item in items]
+def reads_requests(read: Callable[[Item], Any]) -> Callable[[Item], Any]:
+    """As `read`, but an item becomes a `Request`; an input that cannot be read stays a `Failure`."""
+    return partial(_read, read)
 
 
 def requests_of(values: Sequence[Any], facts: JobFacts | None) -> list[Any]:

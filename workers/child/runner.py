@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from penstock.errors import InvalidInput, UnsupportedMedia
+from penstock.errors import InputUrlFailed, InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
@@ -208,12 +208,19 @@ def _not_explainable(values: list[Any]) -> list[Failure]:
 
 
 def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
-    if not loaded.asks:
+    if not loaded.asks and not loaded.input_urls:
         return [_read(loaded, item) for item in items]
-    # Few handlers ask for more than the input.
-    from penstock.workers.child.requests import read_requests
+    # Few handlers ask for more than the input, and few inputs are fetched.
+    read: Callable[[Item], Any] = partial(_read, loaded)
+    if loaded.asks:
+        from penstock.workers.child.requests import reads_requests
 
-    return read_requests(partial(_read, loaded), items)
+        read = reads_requests(read)
+    if not loaded.input_urls:
+        return list(map(read, items))
+    from penstock.workers.child.input_urls import UrlFetcher
+
+    return UrlFetcher(loaded.input_urls, loaded.input_urls_s).read_all(read, items)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:
@@ -227,7 +234,7 @@ def _read(loaded: Loaded, item: Item) -> Any:
 
 def refusal(error: Exception) -> Failure:
     """Why an input cannot be read. A user's type may run code of its own while it is built (validators), and raise anything."""
-    if isinstance(error, (InvalidInput, UnsupportedMedia)):
+    if isinstance(error, (InvalidInput, UnsupportedMedia, InputUrlFailed)):
         return failure_of(error)
     return Failure(f"the input was refused: {type(error).__name__}: {error}"[:1_000], InvalidInput.kind)
 

@@ -52,6 +52,9 @@ class LoadModel(Struct, tag="load", array_like=True):
     told: tuple[str, ...] = ()
     max_run_s: float = 75.0
     max_stream_bytes: int = 1 << 20
+    # The rules for URLs in inputs, and the seconds that the files of one input may take.
+    input_urls: tuple[str, ...] = ()
+    input_urls_s: float = 10.0
 
 
 class JobFacts(Struct, array_like=True, gc=False):

@@ -50,6 +50,32 @@ def test_the_parameters_that_are_ours_are_those_that_a_gateway_reads() -> None:
     assert frozenset(submit_options._NAMES) == OWN_PARAMETERS
 
 
+@pytest.mark.parametrize(
+    ("table", "rules"),
+    [
+        ("", ()),
+        ("input_urls = false", ()),
+        ("input_urls = true", ("*",)),
+        ("input_urls = ['https://h/a/', 'http://10.0.0.1/']", ("https://h/a/", "http://10.0.0.1/")),
+    ],
+)
+def test_input_urls_are_switched_on_or_listed(tmp_path: Path, table: str, rules: tuple[str, ...]) -> None:
+    assert load(tmp_path, table).specs()[0].input_urls == rules
+
+
+@pytest.mark.parametrize("rule", ["h", "https://h/a.png", "https://u:p@h/"])
+def test_a_rule_that_is_none_is_refused_with_the_reason(tmp_path: Path, rule: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"input_urls = ['{rule}']")
+    assert "models.m.input_urls" in caught.value.faults[0]
+
+
+def test_a_version_that_is_added_at_run_time_opens_no_hosts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "").added_spec("m", "2", {"source": "m.py", "input_urls": True})
+    assert caught.value.faults[0].startswith("input_urls: which hosts")
+
+
 @pytest.mark.parametrize("key", ["request_headers", "query"])
 def test_a_version_that_is_added_at_run_time_has_those_of_its_model(tmp_path: Path, key: str) -> None:
     settings = load(tmp_path, f"{key} = ['tenant']")

@@ -1,0 +1,178 @@
+"""Fetches files that inputs name by URL, in the model's process: it has no credentials that an answer could be traded for.
+
+Each URL is checked by the model's rules, its host is looked up once, and the request goes to the address that was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from threading import Thread
+from time import monotonic
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+import httpx2
+
+from penstock.errors import InputUrlFailed, InvalidInput
+from penstock.handlers.contract import Failure, failure_of
+from penstock.inputs.file import OCTETS, File, fetching
+from penstock.inputs.urls import InputUrl, is_listed, is_public, parse_url
+from penstock.workers.ipc.frames import Item
+
+MOST_BYTES = 32 * 1024 * 1024
+MOST_FILES = 16
+MOST_REDIRECTS = 3
+# A look-up of a name has no time limit of its own.
+_GRACE_S = 2.0
+# An input without these letters has no URL; one with them may have none either.
+_SIGN = b"http"
+Resolve = Callable[[str, int], list[str]]
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a host, best first; none if it is not known."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(address[4][0]) for address in found]
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlFetcher:
+    """`rules` are the model's `input_urls`. The limits are for all files of one input together."""
+
+    rules: Sequence[str]
+    within_s: float
+    most_bytes: int = MOST_BYTES
+    resolve: Resolve = resolve
+
+    def read_all(self, read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
+        """`read` of each item. Those with URLs are read side by side, and one that takes too long fails alone."""
+        found: list[Any] = [Failure(self.late, InputUrlFailed.kind, retryable=True)] * len(items)
+        threads: list[Thread] = []
+        for place, item in enumerate(items):
+            if _SIGN in item.data:
+                threads.append(Thread(target=self._read, args=(read, item, found, place), daemon=True))
+                threads[-1].start()
+            else:
+                found[place] = read(item)
+        give_up_at = monotonic() + self.within_s + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, give_up_at - monotonic()))
+        # A thread that is late changes its own list only.
+        return list(found)
+
+    def _read(self, read: Callable[[Item], Any], item: Item, found: list[Any], place: int) -> None:
+        with fetching(InputFiles(self, monotonic() + self.within_s, self.most_bytes).fetch):
+            try:
+                found[place] = read(item)
+            except Exception as error:  # noqa: BLE001 - an error must not end with its thread
+                found[place] = failure_of(error)
+
+    @property
+    def late(self) -> str:
+        return f"the files at the URLs of the input did not arrive within {self.within_s:g} s"
+
+    async def address(self, url: InputUrl) -> str:
+        """One answer serves the check and the request, so a server of names cannot give two."""
+        listed = is_listed(url, self.rules)
+        found = await asyncio.to_thread(self.resolve, url.host, url.port)
+        if not found or not (listed or all(map(is_public, found))):
+            # The same for both, so that nobody learns which names exist inside.
+            raise InvalidInput(f"{url.host} has no public address")
+        return found[0]
+
+
+@dataclass(slots=True)
+class InputFiles:
+    """The files of one input. A body that does not fit its type is read twice, and its files are fetched once."""
+
+    fetcher: UrlFetcher
+    give_up_at: float
+    bytes_left: int
+    known: dict[str, File] = field(default_factory=dict)
+
+    def fetch(self, text: str) -> File:
+        """Raises `InvalidInput` for a URL that may not be or cannot be fetched, `InputUrlFailed` where a later try may help."""
+        if text not in self.known:
+            if len(self.known) == MOST_FILES:
+                raise InvalidInput(f"the input names more than {MOST_FILES} URLs")
+            self.known[text] = asyncio.run(self._within_time(parse_url(text)))
+        return self.known[text]
+
+    async def _within_time(self, url: InputUrl) -> File:
+        try:
+            async with asyncio.timeout(self.give_up_at - monotonic()):
+                return await self._follow(url)
+        except TimeoutError as error:
+            raise InputUrlFailed(self.fetcher.late) from error
+
+    async def _follow(self, url: InputUrl) -> File:
+        # A client for each file, so that no cookie of one server reaches another one.
+        async with httpx2.AsyncClient(verify=_trust(), trust_env=False, timeout=self.fetcher.within_s) as client:
+            for _ in range(MOST_REDIRECTS + 1):
+                found = await self._ask(client, url)
+                if isinstance(found, File):
+                    return found
+                url = found
+        raise InvalidInput(f"{url} is redirected more than {MOST_REDIRECTS} times")
+
+    async def _ask(self, client: httpx2.AsyncClient, url: InputUrl) -> File | InputUrl:
+        """The file, or where it is to be asked for instead."""
+        address = await self.fetcher.address(url)
+        host = f"[{address}]" if ":" in address else address
+        # The certificate has to be that of the host, although the request goes to the address.
+        request = client.build_request(
+            "GET",
+            f"{url.scheme}://{host}:{url.port}{url.target}",
+            headers={"host": url.netloc, "accept-encoding": "identity", "user-agent": "penstock"},
+            extensions={"sni_hostname": url.host},
+        )
+        try:
+            answer = await client.send(request, stream=True)
+            if answer.has_redirect_location:
+                return _redirected(url, answer.headers["location"])
+            _check(url, answer)
+            return await self._file(url, answer)
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            raise InputUrlFailed(f"{url} cannot be fetched: {type(error).__name__}") from error
+
+    async def _file(self, url: InputUrl, answer: httpx2.Response) -> File:
+        data = bytearray()
+        async for chunk in answer.aiter_raw():
+            data += chunk
+            if len(data) > self.bytes_left:
+                raise InvalidInput(
+                    f"the files at the URLs of the input have more than {self.fetcher.most_bytes} bytes together"
+                )
+        self.bytes_left -= len(data)
+        name = unquote(url.target.partition("?")[0].rpartition("/")[2])
+        return File(data, answer.headers.get("content-type") or OCTETS, name)
+
+
+def _redirected(url: InputUrl, location: str) -> InputUrl:
+    target = parse_url(urljoin(f"{url.scheme}://{url.netloc}{url.target}", location))
+    if target.origin != url.origin:
+        raise InvalidInput(f"{url} is redirected to another host, which is not followed")
+    return target
+
+
+def _check(url: InputUrl, answer: httpx2.Response) -> None:
+    status = answer.status_code
+    if status >= 500 or status in (408, 425, 429):
+        raise InputUrlFailed(f"the server of {url} answers {status}")
+    if not answer.is_success:
+        raise InvalidInput(f"the server of {url} answers {status}")
+    if answer.headers.get("content-encoding", "identity").lower() != "identity":
+        raise InvalidInput(f"the server of {url} sends a compressed body, which is not inflated")
