@@ -27,8 +27,6 @@ from penstock.workers.ipc.frames import Item
 MOST_BYTES = 32 * 1024 * 1024
 MOST_FILES = 16
 MOST_REDIRECTS = 3
-# A look-up of a name has no time limit of its own.
-_GRACE_S = 2.0
 # An input without these letters has no URL; one with them may have none either.
 _SIGN = b"http"
 Resolve = Callable[[str, int], list[str]]
@@ -67,7 +65,8 @@ class UrlFetcher:
                 threads[-1].start()
             else:
                 found[place] = read(item)
-        give_up_at = monotonic() + self.within_s + _GRACE_S
+        # Only the look-up of a name takes longer than the time that a thread allows its files.
+        give_up_at = monotonic() + self.within_s * 1.5
         for thread in threads:
             thread.join(max(0.0, give_up_at - monotonic()))
         # A thread that is late changes its own list only.

@@ -40,10 +40,12 @@ class Pictures(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     seen: ClassVar[list[tuple[str, str]]] = []
+    cookies: ClassVar[list[str | None]] = []
     endless: ClassVar[threading.Event] = threading.Event()
 
     def do_GET(self) -> None:
         self.seen.append((self.path, self.headers["host"]))
+        self.cookies.append(self.headers["cookie"])
         status, headers, body = self.answers().get(self.path.partition("?")[0], (404, {}, b""))
         self.send_response(status)
         for name, value in {"content-length": str(len(body)), **headers}.items():
@@ -152,6 +154,17 @@ def test_the_limits_are_for_all_files_of_an_input_together(model: Loaded, origin
     assert "more than 4001 bytes together" in large.message
     [many] = read(model, UrlFetcher([f"{origin}/"], 20.0), {"image": urls[0], "more": urls})
     assert f"more than {MOST_FILES} URLs" in many.message
+
+
+def test_no_proxy_of_the_environment_is_asked_and_no_cookie_is_sent_back(
+    model: Loaded, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    url = f"{origin}/cat%20a.png"
+    [found] = read(model, UrlFetcher([f"{origin}/"], 20.0), {"image": url, "more": [f"{url}?a", f"{url}?b"]})
+    assert (found.image, found.more) == (PNG, [PNG, PNG])
+    assert set(Pictures.cookies) == {None}
 
 
 def test_a_body_that_does_not_fit_is_fetched_once(model: Loaded, origin: str) -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.child_environment import child_environment
-from penstock.workers.slot.child_process import exit_in_words
+from penstock.workers.slot.child_process import _load_order, exit_in_words
 
 
 def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:
@@ -57,3 +58,10 @@ def test_an_exit_is_described_in_words() -> None:
     assert exit_in_words(3) == "exited with code 3"
     assert "out of memory" in exit_in_words(-9)
     assert "out of memory" in exit_in_words(137)
+
+
+@pytest.mark.parametrize(("max_run_s", "seconds"), [(75.0, 10.0), (4.0, 2.0)])
+def test_the_files_at_urls_of_an_input_take_at_most_half_of_the_time_of_a_run(max_run_s: float, seconds: float) -> None:
+    spec = ModelSpec("m", "m.py", limits=Limits(max_run_s=max_run_s), input_urls=("*",), request_headers=("a",), query=("b",))
+    order = _load_order(spec, Pin((0,), 1), 8)
+    assert (order.input_urls, order.input_urls_s, order.told) == (("*",), seconds, ("a", "b"))
