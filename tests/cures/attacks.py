@@ -225,6 +225,16 @@ ATTACKS = (
         ("tests/integration/test_worker_environment.py::test_the_child_has_its_variables_and_nobody_else_sees_a_secret",),
     ),
     Cure(
+        "A6",
+        "workers/child/input_urls.py",
+        "all(map(is_public, found))",
+        "True",
+        (
+            "tests/unit/workers/child/test_input_urls.py::test_a_host_that_is_not_listed_has_public_addresses_or_is_not_asked",
+            "tests/unit/workers/child/test_input_urls.py::test_no_way_of_writing_this_machine_leads_here",
+        ),
+    ),
+    Cure(
         "A42",
         "workers/fetch/choice.py",
         "if not is_safe_path(file.path)]",

@@ -41,12 +41,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
         max_batch_size=order.max_batch_size,
         requirements=order.requirements,
     )
-    if order.told and not loaded.asks:
-        raise HandlerLoadError(
-            f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
-            "stage with list[penstock.Request[...]], or take them out of the settings"
-        )
-    loaded = replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s)
+    loaded = _given(loaded, order)
     calls = Calls(loaded)
     warm = _warm_up(loaded, order, calls)
     info = loaded.info()
@@ -69,6 +64,16 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             streams=info.streams,
         ),
     )
+
+
+def _given(loaded: Loaded, order: LoadModel) -> Loaded:
+    """With what the settings say of inputs. Raises `HandlerLoadError` if the handler would never get what they name."""
+    if order.told and not loaded.asks:
+        raise HandlerLoadError(
+            f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
+            "stage with list[penstock.Request[...]], or take them out of the settings"
+        )
+    return replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s)
 
 
 def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
