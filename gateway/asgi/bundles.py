@@ -10,7 +10,7 @@ from penstock.gateway.asgi.content import Content, file_headers
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART
 from penstock.gateway.asgi.wire import UNTRUSTED
 from penstock.job import JobId
-from penstock.outputs.bundle import HEAD_LENGTH_BYTES, Bundle, decode_head, head_length, part_frames
+from penstock.outputs.bundle import HEAD_LENGTH_BYTES, Bundle, BundledFile, decode_head, head_length, part_frames
 from penstock.outputs.media import stored_type
 
 _VARY = {"vary": "accept"}
@@ -32,12 +32,17 @@ async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content
 
 async def bundled_content(reader: BlobReader, job: JobId, place: int) -> Content:
     """One file of the bundle. Raises `NotFound`."""
+    file, part = await bundled_file(reader, job, place)
+    return Content(part, file_headers(stored_type(file.content_type, file.filename)), f"{job}.{place}")
+
+
+async def bundled_file(reader: BlobReader, job: JobId, place: int) -> tuple[BundledFile, BlobReader]:
+    """What the head says of one file, and its bytes. Raises `NotFound`."""
     bundle = await _bundle(reader)
     if not 0 <= place < len(bundle.files):
         raise NotFound(f"the output of job {job} has {len(bundle.files)} files, counted from 0; there is no file {place}")
-    file, span = bundle.files[place]
-    headers = file_headers(stored_type(file.content_type, file.filename))
-    return Content(SliceReader(reader, *span), headers, f"{job}.{place}")
+    file, where = bundle.files[place]
+    return file, SliceReader(reader, *where)
 
 
 async def _bundle(reader: BlobReader) -> Bundle:

@@ -9,10 +9,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone
+from penstock.gateway.asgi.bundles import bundle_content, bundled_file
+from penstock.gateway.asgi.content import Content, response_to
+from penstock.gateway.asgi.negotiation import OCTETS
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
 from penstock.gateway.dashboard.preview import PREVIEW_BYTES, Preview, preview
@@ -26,7 +30,8 @@ from penstock.gateway.jobs.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
-from penstock.outputs.media import split_filename
+from penstock.outputs.bundle import BUNDLE_MEDIA
+from penstock.outputs.media import filename_parameters, split_filename
 
 PAGE_JOBS = 25
 
@@ -128,14 +133,21 @@ class JobPages:
         stored = await self._store.input(job.id)
         if stored is None:
             raise Gone(f"the input of job {job.id} is no longer stored")
-        return _download(await self._whole(stored.payload), f"{job.id}.input")
+        return _download(await self._opened(stored.payload), f"{job.id}.input")
 
-    async def output(self, job_id: str, caller: CallerParam) -> Response:
+    async def output(self, job_id: str, caller: CallerParam, file: int | None = None) -> Response:
+        """`file`: the place of one file of a bundle."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         found = await self._store.result(job.id)
         if found is None or found[1] is None:
             raise Gone(f"job {job.id} has no output")
-        return _download(await self._whole(found[1]), f"{job.id}.output")
+        content, name = await self._opened(found[1]), split_filename(found[1].content_type)[1]
+        if file is not None and found[1].content_type == BUNDLE_MEDIA:
+            entry, content = await bundled_file(content, job.id, file)
+            name = entry.filename or f"{job.id}.{file}"
+        elif found[1].content_type == BUNDLE_MEDIA:
+            content, name = (await bundle_content(content, job.id, accept="")).reader, f"{job.id}.json"
+        return _download(content, name or f"{job.id}.output")
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
@@ -173,11 +185,12 @@ class JobPages:
             return None
         return ShownPayload(shown, size, preview(media, head, size))
 
-    async def _whole(self, payload: Payload) -> bytes:
-        return await asyncio.to_thread(self._blobs.get, payload.blob) if payload.blob else payload.data
+    async def _opened(self, payload: Payload) -> BlobReader:
+        return await asyncio.to_thread(self._blobs.open, payload.blob) if payload.blob else BytesReader(payload.data)
 
 
-def _download(data: bytes, name: str) -> Response:
+def _download(content: BlobReader, name: str) -> Response:
     """A download of unknown type, so that no browser runs or renders what a caller has sent."""
-    headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"', "content-security-policy": "sandbox"}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    disposition = f"attachment; {filename_parameters(name)}"
+    headers = {**HEADERS, "content-disposition": disposition, "content-security-policy": "sandbox", "content-type": OCTETS}
+    return response_to(Content(content, headers, name), conditions=None)

@@ -28,12 +28,13 @@ _WHITESPACE = {"\n", "\t"}
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`kind` is text, hex, image or none. `note` says what is missing. `image` is a data URI."""
+    """`kind` is text, hex, image or none. `note` says what is missing. `image` is a data URI. `files`: those of a bundle."""
 
     kind: str
     text: str = ""
     note: str = ""
     image: str = ""
+    files: int = 0
 
 
 def preview(content_type: str, head: bytes, size: int) -> Preview:
@@ -85,7 +86,7 @@ def _bundle(head: bytes) -> Preview:
         # What the job's caller sent under this media type, or more files than the first bytes can list.
         return Preview("none", note="not shown")
     json = head[slice(*bundle.json)].replace(bundle.token.encode(), b"parts")
-    return replace(_json(json, len(json)), note=f"{len(bundle.files)} files")
+    return replace(_json(json, len(json)), files=len(bundle.files))
 
 
 def _json(head: bytes, size: int) -> Preview:

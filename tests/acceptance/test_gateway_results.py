@@ -136,6 +136,22 @@ def test_an_output_of_several_files_is_json_with_links_or_one_form(
     assert answer.headers["vary"] == form.headers["vary"] == "accept"
 
 
+def test_the_page_of_a_job_offers_each_file_to_be_saved(client: GatewayClient, hand: Hand, folder: Path) -> None:
+    film = Media(LARGE, "text/html", "film.html")
+    media, output = encode({"title": "<cat>", "files": [Media(b"PNG", "image/png"), film]})
+    job = ended_large(client, hand, folder, output, media).split("/")[3]
+    page = client.get(f"/ui/jobs/{job}").text
+    assert "&lt;cat&gt;" in page
+    assert f'href="/ui/jobs/{job}/output?file=1" download' in page
+    for file, name, content in ((0, f"{job}.0", b"PNG"), (1, "film.html", LARGE)):
+        answer = client.get(f"/ui/jobs/{job}/output", params={"file": file})
+        assert (answer.content, answer.headers["content-type"]) == (content, "application/octet-stream")
+        assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+        assert answer.headers["content-security-policy"] == "sandbox"
+    assert client.get(f"/ui/jobs/{job}/output").json()["title"] == "<cat>"
+    assert client.get(f"/ui/jobs/{job}/output", params={"file": 2}).status_code == 404
+
+
 def test_an_output_that_is_one_value_has_no_parts_and_a_job_that_goes_on_has_none_yet(
     client: GatewayClient, hand: Hand
 ) -> None:

@@ -43,10 +43,10 @@ def test_text_loses_what_a_page_cannot_show() -> None:
 
 def test_of_several_files_the_json_is_shown_and_never_a_fault() -> None:
     media, data = encode({"label": "<b>", "file": Media(b"x" * PREVIEW_BYTES, "image/png")})
-    kind, text, note = shown(media, data)
-    assert (kind, note) == ("text", "1 files")
-    assert '"label": "<b>"' in text
-    assert '"url": "parts/0"' in text
+    found = preview(media, data[:PREVIEW_BYTES], len(data))
+    assert (found.kind, found.files) == ("text", 1)
+    assert '"label": "<b>"' in found.text
+    assert '"url": "parts/0"' in found.text
     for sent in (b"a", b"\0\0\0\1\xc1", b"\xff\xff\xff\xff"):
         assert shown(media, sent) == ("none", "", "not shown")
 
