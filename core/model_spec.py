@@ -267,11 +267,23 @@ class SlotPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The machine under a worker: the share of its processors that worked since the look before, its load average of a
+    minute (processes that run or wait), and its memory.
+    """
+
+    cpu_share: float
+    load_average: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds by the store's
     clock.
 
-    `declared` are the versions that its settings name, by model.
+    `declared` are the versions that its settings name, by model. `machine`: how busy it is.
     """
 
     name: str
@@ -281,6 +293,7 @@ class WorkerInfo:
     slots: tuple[SlotInfo, ...] = ()
     seen_at: float = 0.0
     declared: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    machine: HostLoad | None = None
 
 
 def shape_fits(shape: Sequence[int], bounds: Bounds) -> bool:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
-from penstock.words import duration
+from penstock.words import duration, percent, size
 
 app = typer.Typer(add_completion=False)
 
@@ -24,7 +24,7 @@ def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOpti
     elif found:
         columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES", "LOADED", "FIRST CALL")
         print_table(columns, [row for worker in found for row in _rows(worker)])
-        for line in dict.fromkeys(line for worker in found for line in _faults(worker)):
+        for line in dict.fromkeys(line for worker in found for line in (*_machine(worker), *_faults(worker))):
             print_faint(line)
     else:
         typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
@@ -43,6 +43,16 @@ def _faults(worker: dict[str, Any]) -> list[str]:
     """Why slots do not run their model; slots of one model often have the same fault."""
     slots = [slot for slot in worker.get("slots") or [] if slot.get("error")]
     return [f"{slot.get('model')} {slot.get('version')} {slot.get('state')}: {slot['error']}" for slot in slots]
+
+
+def _machine(worker: dict[str, Any]) -> list[str]:
+    """How busy the machine is. Workers of one machine look at different moments."""
+    found = worker.get("machine")
+    if not found:
+        return []
+    memory = f"{size(found['memory_used_bytes'])} of {size(found['memory_total_bytes'])}"
+    busy = f"processors {percent(found['cpu_share'])}, load {found['load_average']:.1f}"
+    return [f"{worker.get('name')}: the machine's {busy}, memory {memory}"]
 
 
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:

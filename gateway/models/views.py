@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from penstock.gateway.asgi.wire import rfc3339
@@ -43,6 +44,7 @@ def worker_view(worker: WorkerInfo) -> dict[str, Any]:
         "pid": worker.pid,
         "started_at": rfc3339(worker.started_at),
         "seen_at": rfc3339(worker.seen_at),
+        "machine": worker.machine and asdict(worker.machine),
         "slots": [_slot_view(slot) for slot in worker.slots],
     }
 

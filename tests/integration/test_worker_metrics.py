@@ -5,6 +5,8 @@ from __future__ import annotations
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess
@@ -39,4 +41,8 @@ def test_what_a_handler_counts_is_on_the_workers_page_and_goes_on_growing_when_i
         assert f'penstock_model_items_total{{{ours},word="yes"}} 2.0' in found
         assert f"penstock_model_sizes_sum{{{ours}}} 2.0" in found
         assert not [line for line in found if "warm" in line]
+        # The registry says how busy the machine is.
+        [announced] = jobs.store.workers()
+        assert announced.machine is not None
+        assert announced.machine.memory_total_bytes == psutil.virtual_memory().total
     jobs.close()

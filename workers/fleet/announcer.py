@@ -16,6 +16,7 @@ from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
+from penstock.workers.telemetry.host_gauges import HostMeter
 
 log = structlog.get_logger(__name__)
 SOURCES_DIFFER = "sources_differ"
@@ -35,6 +36,7 @@ class Announcer:
         self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
         self._places = PlacesDue(name)
+        self._meter = HostMeter()
 
     def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> None:
         """`infos` are those of the slots, and of versions that have no slot here although they should."""
@@ -43,7 +45,13 @@ class Announcer:
             # By the store's clock, because a gateway on another host tells from it how long this worker has been up.
             self._started_at = store.now() - (time.monotonic() - self._built_at)
         worker = WorkerInfo(
-            self._name, socket.gethostname(), os.getpid(), self._started_at, slots=tuple(infos), declared=declared
+            self._name,
+            socket.gethostname(),
+            os.getpid(),
+            self._started_at,
+            slots=tuple(infos),
+            declared=declared,
+            machine=self._meter.read(),
         )
         store.announce_worker(worker, ttl_s=self._ttl_s)
         self._announce_models(store, slots)

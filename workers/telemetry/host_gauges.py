@@ -1,4 +1,4 @@
-"""The machine under a worker: its processors, memory, load, and the disk of the state folder. Read when somebody scrapes.
+"""The machine under a worker: its processors, memory and load, and the disk of the state folder, which a scrape alone reads.
 
 The figures are the machine's, also in a container with limits of its own.
 """
@@ -13,27 +13,18 @@ import psutil
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from penstock.model_spec import HostLoad
 
-class HostGauges(Collector):
-    """`folder`: the state folder, on whose disk free space is read. It may be made later than this."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+class HostMeter:
+    """Looks at the machine; only numbers of the kernel, which never keep anybody waiting."""
+
+    def __init__(self) -> None:
         self._busy_s, self._all_s = _cpu_times()
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing. The registry would else collect at registration, right after the first reading."""
-        return []
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def read(self) -> HostLoad:
         memory = psutil.virtual_memory()
-        yield _gauge(
-            "cpu_utilization_ratio", "Share of the machine's processors that worked since the last scrape.", self._cpu()
-        )
-        yield _gauge("load_average", "Processes that ran or waited, mean of a minute.", os.getloadavg()[0])
-        yield _gauge("memory_used_bytes", "Memory that programs could not get.", memory.total - memory.available)
-        yield _gauge("memory_total_bytes", "Memory of the machine.", memory.total)
-        yield from self._disk()
+        return HostLoad(self._cpu(), os.getloadavg()[0], memory.total - memory.available, memory.total)
 
     def _cpu(self) -> float:
         busy_s, all_s = _cpu_times()
@@ -41,6 +32,28 @@ class HostGauges(Collector):
         share = (busy_s - self._busy_s) / passed_s if passed_s > 0 else 0.0
         self._busy_s, self._all_s = busy_s, all_s
         return min(1.0, max(0.0, share))
+
+
+class HostGauges(Collector):
+    """`folder`: the state folder, on whose disk free space is read. It may be made later than this."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._meter = HostMeter()
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing. The registry would else collect at registration, right after the first reading."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        found = self._meter.read()
+        yield _gauge(
+            "cpu_utilization_ratio", "Share of the machine's processors that worked since the last scrape.", found.cpu_share
+        )
+        yield _gauge("load_average", "Processes that ran or waited, mean of a minute.", found.load_average)
+        yield _gauge("memory_used_bytes", "Memory that programs could not get.", found.memory_used_bytes)
+        yield _gauge("memory_total_bytes", "Memory of the machine.", found.memory_total_bytes)
+        yield from self._disk()
 
     def _disk(self) -> Iterator[GaugeMetricFamily]:
         """Absent if the disk cannot be read."""

@@ -21,3 +21,11 @@ def test_the_slowest_first_call_is_shown_with_its_batch_size(first_call_s: dict[
     header, row = shown_lines.stdout.splitlines()
     assert header.endswith("LOADED  FIRST CALL")
     assert row.split("35 s")[1].strip() == shown
+
+
+def test_how_busy_the_machine_is_stands_below_the_slots() -> None:
+    machine = {"cpu_share": 0.34, "load_average": 1.25, "memory_used_bytes": 3 * 1024**3, "memory_total_bytes": 8 * 1024**3}
+    worker = {"name": "w", "host": "h", "slots": [], "machine": machine}
+    with playing(Line(body={"data": [worker]})) as gateway:
+        shown = CliRunner().invoke(app, ["--url", gateway.url])
+    assert "w: the machine's processors 34 %, load 1.2, memory 3 GiB of 8 GiB" in shown.output

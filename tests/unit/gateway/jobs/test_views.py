@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.gateway.models.views import worker_view
-from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
+from penstock.model_spec import HostLoad, LearnedCalls, SlotInfo, WorkerInfo
 
 SHOWN = ("device", "device_name", "device_uuid", "cores", "threads", "node", "placement")
 
@@ -26,6 +26,16 @@ def test_a_worker_shows_where_each_slot_lies() -> None:
         "cores": [],
         "threads": 1,
         "placement": "dedicated",
+    }
+
+
+def test_a_worker_shows_how_busy_its_machine_is() -> None:
+    assert worker_view(WorkerInfo("w", "h", 1, 0.0))["machine"] is None
+    assert worker_view(WorkerInfo("w", "h", 1, 0.0, machine=HostLoad(0.5, 1.5, 10, 20)))["machine"] == {
+        "cpu_share": 0.5,
+        "load_average": 1.5,
+        "memory_used_bytes": 10,
+        "memory_total_bytes": 20,
     }
 
 
