@@ -3,6 +3,8 @@
 Pure: nothing here asks a network. Faults are sentences that say what to write instead.
 """
 
+# D76: docs/design/runtimes.md
+
 from __future__ import annotations
 
 import re

@@ -177,7 +177,7 @@ class Roster:
 
     def _kept_source(self, spec: ModelSpec) -> str:
         """Where this version came from when it was first loaded, by any worker. Raises `StoreUnavailable`."""
-        # Asked once per fetch, which takes seconds and has a thread of its own.
+        # D76: asked once per fetch, which takes seconds and has a thread of its own.
         store = RedisStore(self._url, name=f"penstock-fetch-{os.getpid()}")
         try:
             known = next((info for info in store.models() if info.name == spec.name), None)
