@@ -13,6 +13,8 @@ from tests.acceptance.test_cli import Up, started, stopped
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS
 
+EXAMPLES = HANDLERS.parents[1] / "examples"
+
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
@@ -20,6 +22,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / "penstock.toml").write_text(
         f'[models.spell]\nsource = "{HANDLERS}/speller.py:spell"\nwarm_up = false\n'
         f'[models.steady]\nsource = "{HANDLERS}/steady.py"\nwarm_up = false\n'
+        f'[models.teller]\nsource = "{EXAMPLES}/teller.py"\n[models.heat]\nsource = "{EXAMPLES}/heat.py"\n'
     )
     running = started(folder)
     yield running
@@ -104,3 +107,17 @@ def test_the_command_line_prints_what_comes(up: Up, client: Client) -> None:
     assert "100 %, step 8 of 8: x" in up.penstock("jobs", "show", job.id).stdout
     failed = up.penstock("call", "spell", '{"text": "abc", "raise_at": 2}')
     assert (failed.returncode, failed.stdout) == (1, "ab\n")
+
+
+def test_the_example_that_tells_streams_its_letters(up: Up, client: Client) -> None:
+    assert up.penstock("call", "teller", '"A job"').stdout.startswith(" is stored, a worker runs the model")
+    letters = list(client.stream("teller", "the wor"))
+    assert (len(letters), "".join(letters[:8])) == (80, "ker runs")
+
+
+def test_the_example_that_simulates_says_how_far_it_is_and_stops_when_it_is_cancelled(client: Client) -> None:
+    job = client.submit("heat", {"steps": 1_000_000_000})
+    assert any(event.name == "progress" for event in job.events())
+    assert client.job(job.id).view.progress is not None
+    job.cancel()
+    assert job.wait(timeout_s=60).status == "cancelled"

@@ -197,3 +197,14 @@ def test_the_small_memory_handler_tells_the_largest_batch_that_fits() -> None:
 def test_a_handler_that_cannot_start_says_why() -> None:
     with pytest.raises(HandlerLoadError, match=r"NoStart could not be loaded on cpu: RuntimeError: the weights are missing"):
         load(f"{FAULTY}:NoStart", "faulty")
+
+
+def test_the_teller_goes_on_as_its_text_does() -> None:
+    outcome = ask(load(str(EXAMPLES / "teller.py"), "teller"), "A job", "the wor")
+    assert [text[:30] for text in answers(outcome)] == [" is stored, a worker runs the ", "ker runs the model, and the mo"]
+
+
+def test_heat_leaves_the_plate_by_its_edge() -> None:
+    loaded = load(str(EXAMPLES / "heat.py"), "heat")
+    start, later = answers(ask(loaded, {"steps": 0, "width": 60}, {"steps": 500, "width": 60}))
+    assert (start["warmest"], later["warmest"] < 50.0, later["mean"] < start["mean"]) == (100.0, True, True)
