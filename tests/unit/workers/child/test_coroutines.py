@@ -10,8 +10,11 @@ from textwrap import dedent
 import pytest
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.workers.child import runner
+from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Outcome, Output
 
@@ -129,9 +132,6 @@ class Caller:
 
 def running(loaded: Loaded, reporter: Caller, *items: str) -> list[Outcome]:
     """The items as a batch that a supervisor gave."""
-    from penstock.workers.child import runner
-    from penstock.workers.child.calls.run import Calls
-
     loaded.context.running.reporter = reporter
     calls = Calls(loaded)
     flow = runner.prepare(loaded, [Item("application/json", f'"{item}"'.encode()) for item in items], calls)
@@ -193,6 +193,27 @@ def test_an_async_function_is_a_model_of_one_item(tmp_path: Path) -> None:
     assert texts(done.outcomes)[1].startswith("invalid_input")
     assert done.calls == 1
     assert loaded.output_schema == {"type": "integer"}
+
+
+def test_rows_of_a_run_are_tasks_as_well_and_metrics_count_them(tmp_path: Path) -> None:
+    loaded = made(
+        tmp_path,
+        """
+        import penstock
+
+        @penstock.model
+        async def double(x: int, context: penstock.Context) -> int:
+            context.metrics.counter("rows").inc()
+            return 2 * x
+        """,
+    )
+    calls = Calls(loaded)
+    flow = runner.prepare_rows(loaded, "application/json", [1, 2, "three"], calls)
+    runner.infer(loaded, flow, calls)
+    *good, bad = runner.complete_rows(loaded, flow).outputs
+    assert good == [2, 4]
+    assert isinstance(bad, Failure)
+    assert [(one.name, one.value) for one in loaded.context.metrics.drain()] == [("rows", 2.0)]
 
 
 def test_the_output_of_a_call_is_a_list_of_one(tmp_path: Path) -> None:
