@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from starlette.responses import Response
@@ -66,8 +67,18 @@ class ContentResponse(Response):
         super().__init__(status_code=part.status, headers={**headers, **length})
         self._content = content
         self._part = part
+        self._waiting: AbstractContextManager[None] = nullcontext()
+
+    def wait_in(self, waiting: AbstractContextManager[None]) -> None:
+        """Send what is read piece by piece within `waiting`: a client may take its time, and is no work meanwhile."""
+        if not isinstance(self._content, BytesReader):
+            self._waiting = waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        with self._waiting:
+            await self._send(scope, send)
+
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not scope.get(HEAD_ONLY):
             connection = connection_of(scope)

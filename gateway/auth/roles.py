@@ -96,10 +96,12 @@ PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
 class WaitingResponses:
-    """The long polls and event streams of this process. What waits is no work: its place among the `requests` is free."""
+    """The long polls, event streams and downloads of this process. What waits is no work: its place among the `requests` is
+    free.
+    """
 
     def __init__(self, most: int, *, requests: Shares) -> None:
-        self._waits = Shares("long polls and event streams", most, setting="gateway.max_waits")
+        self._waits = Shares("long polls, event streams and downloads", most, setting="gateway.max_waits")
         self._requests = requests
 
     def check(self, caller: Caller) -> None:

@@ -115,7 +115,9 @@ class JobReads:
             if isinstance(found, Job):
                 return self._job_response(found, status=202, headers={})
             end = found
-        return await self._results.answer(end, accept=accept, conditions=Conditions(range_, if_range, if_none_match))
+        response = await self._results.answer(end, accept=accept, conditions=Conditions(range_, if_range, if_none_match))
+        response.wait_in(self._waiting.open(caller))
+        return response
 
     async def file(
         self,
@@ -129,7 +131,9 @@ class JobReads:
         end = await self._end(parse_job_id(job_id), caller)
         if isinstance(end, Job):
             return self._job_response(end, status=202, headers={})
-        return await self._results.file(end, place, Conditions(range_, if_range, if_none_match))
+        response = await self._results.file(end, place, Conditions(range_, if_range, if_none_match))
+        response.wait_in(self._waiting.open(caller))
+        return response
 
     async def _end(self, job: JobId, caller: Caller) -> Push | Job:
         """The end of a job that the caller may see; the job itself if it has not ended."""

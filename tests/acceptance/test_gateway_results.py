@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -159,6 +161,20 @@ def test_an_output_that_is_one_value_has_no_parts_and_a_job_that_goes_on_has_non
     job = client.post("/v1/models/square/jobs", json={"x": 4}).json()
     assert client.get(f"{job['links']['result']}/parts/0").status_code == 202
     hand.finish(hand.take())
+
+
+def test_readers_that_do_not_read_on_take_no_place_of_others(
+    redis_url: str, client: GatewayClient, hand: Hand, folder: Path
+) -> None:
+    path = ended_large(client, hand, folder, LARGE, "video/mp4")
+    large = next((folder / "blobs").rglob(f"{path.split('/')[3].partition('-')[0]}*.out"))
+    os.truncate(large, 100 * MIB)  # more than the buffers of a connection take
+    with gateway_process(redis_url, folder, models=MODELS, max_requests=3) as small, ExitStack() as readers:
+        for _ in range(6):
+            reader = readers.enter_context(socket.create_connection((small.base_url.host, small.base_url.port)))
+            reader.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            assert reader.recv(12) == b"HTTP/1.1 200"
+        assert small.get("/v1/models").status_code == 200
 
 
 def test_a_large_answer_is_never_in_the_gateways_memory_as_a_whole(client: GatewayClient, hand: Hand, folder: Path) -> None:
