@@ -107,7 +107,7 @@ class Children:
             if child.process.log_fd in self._selector.get_map():
                 self._selector.unregister(child.process.log_fd)
             return
-        child.last_lines = [*child.last_lines, *lines][-_LOG_LINES:]
+        child.last_lines = [*child.last_lines, *(line.text for line in lines)][-_LOG_LINES:]
 
     def _how_it_ended(self, child: MeasuredChild) -> str:
         child.process.has_ended(within_s=1.0)

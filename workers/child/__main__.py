@@ -22,6 +22,7 @@ from penstock.process_lifetime import parent_binding
 from penstock.workers.child import confinement, warmup
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
+from penstock.workers.child.printed import mark_lines
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> int:
     parent_binding(parent, death_signal=signal.SIGKILL, exit_code=CRASH_EXIT)()
     for fd in (wire_fd, page_fd):
         os.set_inheritable(fd, False)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    speaker = mark_lines()
     wire = ChildWire(socket.socket(fileno=wire_fd))
     order = wire.read()
     if not isinstance(order, LoadModel):
@@ -116,6 +117,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
         wire.write(LoadFailed(_message(error)))
         return 1
+    speaker.running = loaded.context.running
     loaded.context.running.stream_bytes = order.max_stream_bytes
     loaded.context.running.max_run_s = order.max_run_s
     # The model stays until the process ends: exempt it from every later garbage collection.

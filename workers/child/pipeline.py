@@ -23,6 +23,7 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_files import with_data
 from penstock.workers.child.output_sizes import unsent
+from penstock.workers.child.printed import serving
 from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
@@ -223,6 +224,7 @@ class Pipeline:
     def _prepare(self, frame: RunBatch) -> Flow | DeviceFault:
         began_at = time.monotonic()
         self._page.mark(frame.batch, Stage.DECODING, began_at)
+        serving.batch = frame.batch
         items = with_data(frame.items) if any(item.path for item in frame.items) else frame.items
         files_s = time.monotonic() - began_at
         try:
@@ -230,6 +232,7 @@ class Pipeline:
         except DeviceFault as fault:
             return fault
         flow.batch, flow.profile_dir, flow.may_try = frame.batch, frame.profile_dir, not frame.urgent
+        serving.batch = 0
         flow.decode_s += files_s
         flow.ready_at = time.monotonic()
         self._page.mark(frame.batch, Stage.DECODED, flow.ready_at)
@@ -314,7 +317,10 @@ class Pipeline:
         match ran:
             case Flow():
                 self._page.mark(ran.batch, Stage.ENCODING, time.monotonic())
-                return runner.complete(self._loaded, ran)
+                serving.batch = ran.batch
+                done = runner.complete(self._loaded, ran)
+                serving.batch = 0
+                return done
             case MicroBatch():
                 return self._shards.complete(ran)
             case ShardReport(frame):

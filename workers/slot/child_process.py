@@ -19,6 +19,7 @@ from penstock.workers.devices import mps
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import LoadModel, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
+from penstock.workers.ipc.said import SaidLine, read_line
 from penstock.workers.slot import family
 from penstock.workers.slot.child_environment import Mask, child_environment, read_variables
 from penstock.workers.slot.in_flight import InFlight
@@ -169,7 +170,7 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def read_log(self) -> list[str] | None:
+    def read_log(self) -> list[SaidLine] | None:
         """The complete lines that the handler wrote since the last call; None at the end of the stream."""
         try:
             data = os.read(self.log_fd, _LOG_BYTES)
@@ -180,8 +181,9 @@ class ChildProcess:
         *lines, self._half_line = (self._half_line + data).split(b"\n")
         if len(self._half_line) > _LOG_BYTES:
             lines, self._half_line = [*lines, self._half_line], b""
-        said = [line.decode("utf-8", "replace") for line in lines if line.strip()]
-        return [self._mask.text(line) for line in said] if self._mask else said
+        said = [found for line in lines if (found := read_line(line)).text.strip()]
+        mask = self._mask
+        return [line._replace(text=mask.text(line.text)) for line in said] if mask else said
 
     def resident_bytes(self) -> int:
         try:

@@ -268,7 +268,8 @@ class ChildSupervisor:
             self._unregister(child.log_fd)
             return
         for line in lines:
-            log.info(HANDLER_SAID, model=self._spec.name, pid=child.pid, line=line[:_LINE_CHARS])
+            whose = child.in_flight.whose(line)
+            log.info(HANDLER_SAID, model=self._spec.name, pid=child.pid, line=line.text[:_LINE_CHARS], **whose)
 
     # What the child is given.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.job import JobId
 from penstock.workers.ipc.frames import BatchDone, GiveUp, Item, ItemReports, RunBatch, RunShard, SupervisorWire
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
+from penstock.workers.ipc.said import SaidLine
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ItemsSaid
 
@@ -33,6 +34,8 @@ class InFlight:
         self._shards: dict[int, Batch | None] = {}
         # Copies of inputs that the child may yet read, also for batches that nobody awaits.
         self._copies: dict[tuple[bool, int], list[str]] = {}
+        # The last one that came back, for lines that it printed and that are read only now.
+        self._ended: tuple[int, Batch | None] = (0, None)
         self._head_since = 0.0
         # When each shard was given; none of its rows began before.
         self._given_at: dict[int, float] = {}
@@ -95,6 +98,7 @@ class InFlight:
     def on_batch_done(self, done: BatchDone, now: float) -> BatchRan | BatchLost | None:
         """None for a batch that nobody awaits."""
         batch = self._batches.pop(done.batch, None)
+        self._ended = done.batch, batch
         _delete(self._copies.pop((False, done.batch), []))
         self._given_up.pop(done.batch, None)
         self._head_since = now
@@ -115,6 +119,16 @@ class InFlight:
         """A sign of life: the time limit counts from it."""
         self._head_since = self.alive_at = now
         self._signs += 1
+
+    def whose(self, line: SaidLine) -> dict[str, str]:
+        """For the log: the batch that a line was printed for and, if that is one item, its job."""
+        number, last = self._ended
+        batch = last if line.batch == number else self._batches.get(line.batch)
+        if batch is None:
+            return {}
+        place = 1 if batch.size == 1 else line.place
+        job = {"job_id": str(batch.jobs[place - 1].id)} if 1 <= place <= batch.size else {}
+        return {"batch_id": batch.nonce, **job}
 
     # How far.
 
