@@ -220,7 +220,7 @@ ATTACKS = (
     Cure(
         "A41",
         "workers/slot/child_process.py",
-        "return [self._mask.text(line) for line in said] if self._mask else said",
+        "return [line._replace(text=mask.text(line.text)) for line in said] if mask else said",
         "return said",
         ("tests/integration/test_worker_environment.py::test_the_child_has_its_variables_and_nobody_else_sees_a_secret",),
     ),
