@@ -95,6 +95,13 @@ def is_file_schema(schema: Mapping[str, Any] | None) -> bool:
     return any(_is_file(choice) and "contentMediaType" in choice for choice in _choices(root, root))
 
 
+def names_files(schema: Any) -> bool:
+    """Whether a `File` stands anywhere in the schema of an input."""
+    if isinstance(schema, Mapping):
+        return "contentMediaType" in schema or any(map(names_files, schema.values()))
+    return isinstance(schema, list) and any(map(names_files, schema))
+
+
 Json = Callable[[bytes], Any]
 
 

@@ -44,8 +44,10 @@ def up(pictures: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / "penstock.toml").write_text(
         f'[models.ordered]\nsource = "{GIVEN}:ordered"\n[models.measured]\nsource = "{GIVEN}:measured"\n'
         f'[models.fetched]\nsource = "{GIVEN}:fetched"\ninput_urls = ["{pictures}/"]\n'
-        f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n'
+        f'[models.annotate]\nsource = "{ROOT}/examples/annotate.py"\n[models.annotate.versions.again]\n'
+        f'[models.annotate.versions.plain]\nsource = "{GIVEN}:measured"\n'
         f'[models.asked]\nsource = "{GIVEN}:asked"\nrequest_headers = ["X-Tenant", "x-zone"]\nquery = ["language"]\n'
+        f'[models.asked.versions.deaf]\nsource = "{GIVEN}:doubled"\nrequest_headers = []\nquery = []\n'
     )
     (folder / "cat.png").write_bytes(PNG)
     running = started(folder)
@@ -194,6 +196,28 @@ def test_the_example_draws_a_frame_of_the_color_that_a_field_names(up: Up, http:
         assert framed.getpixel((2, 2)) == plain.convert("RGB").getpixel((2, 2))
     broken = http.post("/predictions/annotate", files={"image": ("cat.png", b"no image", "image/png")})
     assert broken.json()["code"] == "bad_image"
+
+
+def replayed(http: httpx2.Client, job: dict[str, Any], version: str = "") -> httpx2.Response:
+    assert http.get(job["links"]["result"], params={"wait": "30"}).status_code == 409
+    return http.post(f"{job['links']['self']}/replay", params={"version": version} if version else {})
+
+
+def test_a_form_is_replayed_whole_and_checked_by_the_version_that_gets_it(http: httpx2.Client) -> None:
+    form = {"image": ("cat.png", b"no image", "image/png")}
+    job = http.post("/v1/models/annotate/jobs", files=form, data={"color": "red"}).json()
+    for version in ("", "again"):
+        again = replayed(http, job, version)
+        result = http.get(again.json()["links"]["result"], params={"wait": "30"})
+        assert (again.status_code, result.json()["code"]) == (202, "bad_image")
+    refused = replayed(http, job, "plain")
+    assert (refused.status_code, [fault["pointer"] for fault in refused.json()["errors"]]) == (422, ["/color"])
+
+
+def test_an_input_with_headers_is_replayed_by_a_version_that_asks_for_none(http: httpx2.Client) -> None:
+    job = http.post("/v1/models/asked/jobs", json=-4, headers={"x-tenant": "blue"}).json()
+    again = replayed(http, job, "deaf").json()
+    assert http.get(again["links"]["result"], params={"wait": "30"}).json() == -8
 
 
 def test_a_form_and_an_input_at_once_are_refused(up: Up) -> None:

@@ -30,6 +30,8 @@ def ordered(item: Order) -> dict[str, Any]:
 
 @penstock.model(sample=4)
 def asked(item: Request[int]) -> dict[str, Any]:
+    if item.input < 0:
+        raise ValueError("below zero")
     said = [item.attempt, item.priority, item.owner, dict(item.headers), dict(item.query)]
     return {"input": item.input, "job": item.job, "said": said, "has_time": 0.0 < item.remaining_s < 3_700.0}
 
@@ -37,6 +39,11 @@ def asked(item: Request[int]) -> dict[str, Any]:
 @penstock.model
 def fetched(item: Order) -> list[Any]:
     return described(item.image)
+
+
+@penstock.model
+def doubled(item: int) -> int:
+    return 2 * item
 
 
 @penstock.model

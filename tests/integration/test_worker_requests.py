@@ -19,6 +19,7 @@ from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess
 SOURCE = str(HANDLERS / "given.py")
 MODELS: dict[str, dict[str, Any]] = {
     "asked": {"source": f"{SOURCE}:asked", "query": ["language"]},
+    "fileless": {"source": f"{SOURCE}:doubled", "input_urls": True},
     "silent": {"source": f"{SOURCE}:measured", "request_headers": ["x-tenant"]},
 }
 HEADERS = {"x-tenant": "blue"}
@@ -69,3 +70,5 @@ def test_settings_that_no_handler_would_follow_are_refused_at_load(worker: Worke
     lines = eventually(lambda: worker.events("child_unloadable", "silent"), timeout_s=60.0)
     assert "request_headers and query name x-tenant" in lines[0]["error"]
     assert "list[penstock.Request[...]]" in lines[0]["error"]
+    lines = eventually(lambda: worker.events("child_unloadable", "fileless"), timeout_s=60.0)
+    assert "no field of the model's input is a penstock.File" in lines[0]["error"]

@@ -74,6 +74,15 @@ def _given(loaded: Loaded, order: LoadModel) -> Loaded:
             f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
             "stage with list[penstock.Request[...]], or take them out of the settings"
         )
+    if not order.input_urls:
+        return loaded
+    from penstock.inputs.form import names_files
+
+    if not names_files(loaded.input_schema):
+        raise HandlerLoadError(
+            "input_urls is set, and no field of the model's input is a penstock.File or penstock.Image: annotate one, or take "
+            "input_urls out of the settings"
+        )
     return replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from penstock import File, Image
 from penstock.errors import InvalidInput, UnsupportedMedia
 from penstock.handlers.media import codec_for
-from penstock.inputs.form import FormPart, decode_form, encode_form, form_fields, is_file_schema, read_form
+from penstock.inputs.form import FormPart, decode_form, encode_form, form_fields, is_file_schema, names_files, read_form
 from penstock.job import FORM_MEDIA
 
 PNG = FormPart("image", b"\x89PNG", "image/png", "cat.png")
@@ -187,6 +187,11 @@ def test_only_objects_have_fields_and_only_files_are_files() -> None:
     assert list(union.named) == ["a"]
     assert is_file_schema(File.schema())
     assert not is_file_schema({"type": "string"})
+
+
+def test_files_are_found_wherever_they_stand_in_a_schema() -> None:
+    assert [names_files(codec_for(kind).schema()) for kind in (Order, Model, File, list[Image])] == [True] * 4
+    assert [names_files(codec_for(kind).schema()) for kind in (Point, dict, Any, list[bytes])] == [False] * 4
 
 
 names = st.text(max_size=8)

@@ -28,6 +28,7 @@ class Mine(Handler):
 """
 BARE = f"@model(batch=True)\ndef mine(batch: list[Request]) -> list: return [{SAYS} for r in batch]\n"
 FUNCTION = f"@model\ndef mine(r: Request[int]) -> list: return {SAYS}\n"
+ASYNC = f"@model\nasync def mine(r: Request[int]) -> list: return {SAYS}\n"
 PLAIN = "@model\ndef mine(item: int) -> int: return item\n"
 RAW = "@model\ndef mine(item: bytes) -> int: return len(item)\n"
 FACTS = JobFacts("job-1", 2, "bulk", "team-a", monotonic() + 60.0)
@@ -50,7 +51,7 @@ def outputs(model: Loaded, *items: Item) -> list[Any]:
     return [msgspec.json.decode(one.data) if isinstance(one, Output) else one.code for one in run_batch(model, items).outcomes]
 
 
-@pytest.mark.parametrize("text", [CLASS, BARE, FUNCTION])
+@pytest.mark.parametrize("text", [CLASS, BARE, FUNCTION, ASYNC])
 def test_each_item_comes_with_its_job_and_request(tmp_path: Path, text: str) -> None:
     model = loaded(tmp_path, text)
     plain = Item("application/json", b"5", facts=FACTS)
