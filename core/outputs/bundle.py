@@ -4,6 +4,8 @@ A stored bundle is the length of its head (4 bytes), the head (msgpack), the JSO
 finds each of them without the others.
 """
 
+# D77: docs/design/gateway.md
+
 from __future__ import annotations
 
 import struct

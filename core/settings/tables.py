@@ -81,7 +81,8 @@ class GatewaySettings(Table):
 
     `max_predictions` answer-now requests, `max_waits` long polls, event streams and downloads, and `max_requests` of all others
     are open at once per process; one owner may have a quarter of each. `proxies` are networks whose addresses may open any
-    number of the `max_connections`; callers on this machine may too. A gateway that stops serves for `drain_s` more while clients leave.
+    number of the `max_connections`; callers on this machine may too. A gateway that stops serves for `drain_s` more while
+    clients leave.
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
     `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
     call the API from a browser.
