@@ -121,7 +121,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/result": {"*/*": {}},
     f"{_JOB_PATH}/traceback": {"text/plain": {}},
     f"{_JOB_PATH}/result/parts/{{place}}": {"*/*": {}},
-    f"{_JOB_PATH}/events": {"text/event-stream": {}},
+    f"{_JOB_PATH}/events": {"text/event-stream": {}, "application/x-ndjson": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
     "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
@@ -210,9 +210,9 @@ def _model_paths(entry: ModelEntry, schemas: dict[str, Any]) -> dict[str, Any]:
         body, answer = _contents(entry, version, schemas)
         if version is entry.default:
             paths[f"/v1/models/{entry.name}/jobs"] = {"post": _submit(said, body, answer)}
-            paths[f"/predictions/{entry.name}"] = {"post": _predict(said, body, answer)}
+            paths[f"/predictions/{entry.name}"] = {"post": _predict(said, body, answer | _streamed(version))}
         paths[f"/v1/models/{entry.name}/versions/{version.name}/jobs"] = {"post": _submit(said, body, answer)}
-        paths[f"/predictions/{entry.name}/{version.name}"] = {"post": _predict(said, body, answer)}
+        paths[f"/predictions/{entry.name}/{version.name}"] = {"post": _predict(said, body, answer | _streamed(version))}
     return paths
 
 
@@ -235,6 +235,12 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
         body["multipart/form-data"] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     # Without a schema the output may be bytes, which are sent unchanged.
     return body, {"application/json": content["output"]} if content["output"] else {"application/json": {}, "*/*": {}}
+
+
+def _streamed(version: VersionEntry) -> dict[str, Any]:
+    """The further answers to a prediction of a model that yields: the events of its job."""
+    streams = version.info is not None and version.info.streams
+    return {"text/event-stream": {}, "application/x-ndjson": {}} if streams else {}
 
 
 def _form_schema(schema: Any) -> Any:

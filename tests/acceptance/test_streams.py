@@ -188,3 +188,12 @@ def test_a_gateway_that_comes_back_goes_on_where_the_reader_was(
     teller.finish(job)
     with gateway_process(redis_url, folder / "second", models=MODELS) as second:
         assert told(second.get(links["events"], headers={**LINES, "Last-Event-ID": seen}).text) == ["c", "succeeded"]
+
+
+def test_the_page_of_a_job_shows_how_far_it_is(client: httpx2.Client, teller: Teller) -> None:
+    links = submit(client)
+    job = teller.take()
+    teller.report(job, 0.4, "step <12> of 30")
+    page = client.get(links["self"].replace("/v1/", "/ui/")).text
+    assert "40 %: step &lt;12&gt; of 30" in page
+    teller.finish(job)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.server.embedded import EmbeddedServer
 from penstock.job import JobId, JobState
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess
@@ -105,3 +106,18 @@ def test_after_the_loss_of_a_worker_another_one_begins_the_stream_anew(module_re
             [ended] = client.await_final([job])
         assert ended.state is JobState.SUCCEEDED
         assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
+
+
+def test_a_store_that_is_away_for_a_while_costs_the_stream_nothing(tmp_path: Path) -> None:
+    models = {"away": MODELS["item"]}
+    text = "penstock " * 15
+    with EmbeddedServer(tmp_path / "store") as server, WorkerProcess(server.url, tmp_path / "w", models, beat_s=0.2) as worker:
+        worker.await_ready()
+        with closing(JobClient(server.url, "away")) as client:
+            [job] = client.submit({"text": text, "slowly": True})
+            eventually(lambda: spelled(client, job)[1])
+        server.stop()
+        server.start()
+        with closing(JobClient(server.url, "away")) as client:
+            [ended] = client.await_final([job])
+            assert (ended.state, spelled(client, job)[1], client.output(job)) == (JobState.SUCCEEDED, text, text)

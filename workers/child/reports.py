@@ -73,11 +73,16 @@ class ReportSender:
         """Waits while the supervisor is behind."""
         with self._changed:
             self._start()
-            self._changed.wait_for(lambda: self._bytes < _MOST_BYTES)
+            self._changed.wait_for(lambda: not self.is_full)
             self._restarts.setdefault((batch, place), 0)
             self._of(batch, place).chunks.append(data)
             self._bytes += len(data)
             self._changed.notify_all()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a generator has to wait."""
+        return self._bytes >= _MOST_BYTES
 
     def _of(self, batch: int, place: int) -> _Pending:
         found = self._pending.get((batch, place))

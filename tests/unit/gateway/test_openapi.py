@@ -44,8 +44,13 @@ def test_a_job_may_be_unchanged(gateway: Gateway) -> None:
 
 
 def test_events_and_metrics_are_no_json(gateway: Gateway) -> None:
-    assert answers(gateway, "/v1/jobs/{job_id}/events")["200"] == ["text/event-stream"]
+    assert answers(gateway, "/v1/jobs/{job_id}/events")["200"] == ["application/x-ndjson", "text/event-stream"]
     assert answers(gateway, "/metrics")["200"] == ["text/plain"]
+
+
+def test_a_model_that_yields_may_answer_with_the_events_of_its_job(gateway: Gateway) -> None:
+    described = answers(gateway, "/predictions/m", "post", VersionInfo(streams=True))["200"]
+    assert {"text/event-stream", "application/x-ndjson"} <= set(described)
 
 
 def test_a_model_without_an_output_schema_may_answer_with_bytes(gateway: Gateway) -> None:

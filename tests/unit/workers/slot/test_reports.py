@@ -29,3 +29,34 @@ def test_the_store_is_left_alone_for_a_moment_after_each_report() -> None:
     reports.note(some, ItemReports(1, [ItemReport(0, 0.1)]))
     reports.take(5.0)
     assert 5.0 < reports.due_at < 5.1
+
+
+def chunks(reports: Reports, some: Batch, *data: bytes, restarts: int = 0) -> None:
+    reports.note(some, ItemReports(1, [ItemReport(0, restarts=restarts, chunks=list(data))]))
+
+
+def test_chunks_are_numbered_over_reports_until_the_stream_begins_anew() -> None:
+    reports, some = Reports(), batch(1)
+    chunks(reports, some, b"1", b"2")
+    chunks(reports, some, b"3")
+    [first] = reports.take(0.0).reports
+    chunks(reports, some, b"4")
+    [second] = reports.take(0.1).reports
+    chunks(reports, some, b"5")
+    chunks(reports, some, b"6", restarts=1)
+    [third] = reports.take(0.2).reports
+    assert [(one.restarts, one.before, one.chunks) for one in (first, second, third)] == [
+        (0, 0, (b"1", b"2", b"3")),
+        (0, 3, (b"4",)),
+        (1, 0, (b"6",)),
+    ]
+    reports.forget(some)
+    assert not reports.said
+
+
+def test_the_child_is_not_listened_to_while_a_mebibyte_waits_for_the_store() -> None:
+    reports, some = Reports(), batch(1)
+    chunks(reports, some, b"x" * (1 << 20))
+    assert reports.is_full
+    reports.take(0.0)
+    assert not reports.is_full
