@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.faults.asker import Question
 from tests.faults.soak import picture, report
-from tests.faults.soak.events import KEEP_S, KEPT_S, Cancels, Kills, Load, Runs
+from tests.faults.soak.events import KEEP_S, KEPT_S, Cancels, Kills, Load, Runs, Stalls
 from tests.faults.soak.sampling import Sampler
 from tests.faults.stack import Plan, Stack, started
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--rate", type=float, default=1_500.0, metavar="PER_SECOND", help="answer-now requests offered")
+    parser.add_argument("--rate", type=float, default=700.0, metavar="PER_SECOND", help="answer-now requests offered")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the report goes")
     parser.add_argument("--folder", type=Path, help="where to work: a real disk, or fsync costs nothing")
     parser.add_argument("--docs", action="store_true", help="measure nothing; draw the saved report for the documents")
@@ -107,7 +107,7 @@ def soak(plan: SoakPlan, folder: Path, out: Path) -> dict[str, Any]:
         )
         kills, runs = Kills(stack, every_s=plan.kill_every_s, most=plan.kills), Runs(stack, pause_s=plan.run_pause_s)
         with sampler.running(), cancels.running(), load.running():
-            _follow(sampler, kills, runs, plan.lasts_s)
+            _follow(sampler, (kills, runs, Stalls(stack)), plan.lasts_s)
         runs.stop()
         asked = stack.asker.conclude()
         left = _keys_left(stack, plan.kept_s)
@@ -158,11 +158,11 @@ def _question() -> Question:
     return Question({"x": 21}, lambda output: bool(output == {"x": 21}))
 
 
-def _follow(sampler: Sampler, kills: Kills, runs: Runs, lasts_s: float) -> None:
+def _follow(sampler: Sampler, events: Sequence[Kills | Runs | Stalls], lasts_s: float) -> None:
     """Stay on the main thread, since what is started there lives as long as it does."""
     while sampler.now_s() < lasts_s:
-        kills.follow()
-        runs.follow()
+        for event in events:
+            event.follow()
         time.sleep(_LOOK_S)
 
 
