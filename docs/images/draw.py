@@ -62,7 +62,7 @@ LAYERS = (
 OUTSIDE = Folder(
     "benchmarks",
     "measures this repository; imported by nobody, not in the wheel",
-    ("main_path", "models", "bulk", "gpu", "peers", "experiments", "experiments/lone_path"),
+    ("main_path", "models", "bulk", "gpu", "peers", "experiments", "experiments/lone_path", "experiments/streams"),
 )
 
 ACTORS = ("client", "gateway", "store", "worker", "child")
