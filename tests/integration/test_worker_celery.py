@@ -94,6 +94,18 @@ def test_a_stock_client_sends_a_task_and_gets_its_result(stock: Celery, worker: 
     assert [result.get(timeout=60) for result in results] == list(range(20))
 
 
+def test_a_stock_clients_countdown_is_the_start_of_its_job(stock: Celery, client: JobClient, worker: str) -> None:
+    before = set(client.store.newest(MODEL))
+    later = stock.send_task("penstock.infer", args=[MODEL, {"do": "echo", "tag": 1}], queue=QUEUE, countdown=3_600)
+    [found] = eventually(lambda: set(client.store.newest(MODEL)) - before)
+    job = client.job(found)
+    assert job.state is JobState.DELAYED
+    assert job.not_before is not None
+    assert job.not_before > job.created_at
+    client.store.cancel(job.id)
+    eventually(lambda: later.state == "REVOKED")
+
+
 def test_a_stock_client_gets_the_error_of_its_item(stock: Celery, worker: str) -> None:
     failed = stock.send_task("penstock.infer", args=[MODEL, {"do": "fail", "tag": 7}], queue=QUEUE)
     error = failed.get(timeout=60, propagate=False)
