@@ -77,6 +77,9 @@ class Observer:
 
     def on_claimed(self, spec: ModelSpec, batch: Batch) -> None: ...
 
+    def on_said(self, spec: ModelSpec) -> None:
+        """Items of a running batch reported: a sign of life."""
+
     def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None: ...
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:

@@ -16,7 +16,7 @@ from penstock.failpoints import failpoint
 from penstock.job import JobId
 from penstock.model_spec import LearnedCalls, ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, Ready
+from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
 from penstock.workers.slot.child_events import (
@@ -227,7 +227,7 @@ class Slot:
                 self._owe_reports(batch)
                 self._verdicts.on_ran(batch, done)
             case ItemsSaid(batch, said):
-                self._reports.note(batch, said)
+                self._on_said(batch, said)
             case BatchLost(batch):
                 self._owe_reports(batch)
                 self._verdicts.on_lost(event)
@@ -239,6 +239,11 @@ class Slot:
                 self._context.observers.notify(lambda observer: observer.on_child_ended(self.spec, why))
             case ChildUnloadable(error):
                 self._context.observers.notify(lambda observer: observer.on_unloadable(self.spec, error))
+
+    def _on_said(self, batch: Batch, said: ItemReports) -> None:
+        self._reports.note(batch, said)
+        for observer in self._context.observers.of_batches:
+            observer.on_said(self.spec)
 
     def _owe_reports(self, ended: Batch | None = None) -> None:
         if self._reports.pending:

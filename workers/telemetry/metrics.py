@@ -114,6 +114,11 @@ class WorkerMetrics(Observer):
             if waits:
                 histogram.observe_all(waits)
 
+    def on_said(self, spec: ModelSpec) -> None:
+        # A worker that claims nothing for long, because one item takes long, is no stuck one.
+        if self.serving:
+            self._of(spec).consumed.set(time.time())
+
     def on_ran(self, spec: ModelSpec, batch: Batch, done: BatchDone) -> None:
         if not self.serving:
             return
@@ -198,7 +203,10 @@ class _Batches:
             "penstock_bulk_rows", "Rows of shards by what came of them.", ["model", "outcome"], registry=registry
         )
         self._consumed = Gauge(
-            "penstock_worker_last_consumed_timestamp_seconds", "The latest claim.", ["model", "worker"], registry=registry
+            "penstock_worker_last_consumed_timestamp_seconds",
+            "The latest claim, or report of an item.",
+            ["model", "worker"],
+            registry=registry,
         )
 
     def bind(self, model: str, shared: str, worker: str, *, priorities: bool) -> _ModelMetrics:

@@ -241,3 +241,14 @@ def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch
     )
     assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0
     assert metrics.registry.get_sample_value("penstock_device_utilization_ratio", {"device": "GPU-1"}) == 0.75
+
+
+def test_an_item_that_reports_shows_that_its_worker_is_not_stuck() -> None:
+    metrics = WorkerMetrics("w")
+    metrics.serving = True
+    began = time.time()
+    metrics.on_said(SPEC)
+    labels = {"model": "m", "worker": "w"}
+    seen = metrics.registry.get_sample_value("penstock_worker_last_consumed_timestamp_seconds", labels)
+    assert seen is not None
+    assert seen >= began
