@@ -36,7 +36,7 @@ class Slope:
 def slope_of(groups: Sequence[Sequence[Point]], *, step: float = 0.0) -> Slope | None:
     """Return the common slope of the groups; None if there is too little to see one.
 
-    `step` is the smallest change that means something: with fewer than that over the whole time nothing has grown.
+    `step` is the smallest change that means something: with less than that over the longest group's time nothing has grown.
     """
     blocks = [_blocks(group) for group in groups if len(group) >= 2 * BLOCK]
     free = sum(len(group) - 1 for group in blocks) - 1
@@ -47,7 +47,8 @@ def slope_of(groups: Sequence[Sequence[Point]], *, step: float = 0.0) -> Slope |
     off = [value - _line(group, slope, at) for group in blocks for at, value in group]
     error = math.sqrt(sum(one * one for one in off) / free / spread)
     points = [point for group in groups for point in group]
-    lasted_s = max(at for at, _ in points) - min(at for at, _ in points)
+    # Not from the first point to the last: what one process gained, it gained within its own life.
+    lasted_s = max(group[-1][0] - group[0][0] for group in groups if group)
     noise = max(_ERRORS * error, step / lasted_s)
     return Slope(fmean(value for _, value in points), slope * _HOUR_S, noise * _HOUR_S, len(points))
 

@@ -56,6 +56,17 @@ def test_growth_below_the_smallest_change_that_means_something_is_flat() -> None
     assert (found.flat, coarse.flat) == (False, True)
 
 
+def test_one_small_step_in_the_life_of_a_process_is_no_growth() -> None:
+    # A gateway that lived for half of the time took 0.6 MiB once. The line through that step, drawn over the whole time, rose
+    # by more than the 1 MiB that means something.
+    first = [(5.0 * n, 58.0) for n in range(100)]
+    last = [(5.0 * n, 59.0 if n < 185 else 59.6) for n in range(132, 240)]
+    once, growing = slope_of([first, last], step=1.0), slope_of([first, series(per_hour=12.0, noise=0.0)[132:]], step=1.0)
+    assert once is not None
+    assert growing is not None
+    assert (once.flat, growing.flat) == (True, False)
+
+
 def test_too_few_samples_have_no_slope() -> None:
     assert slope_of([[(0.0, 1.0), (5.0, 2.0)]]) is None
     assert slope_of([]) is None
