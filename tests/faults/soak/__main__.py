@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--rate", type=float, default=700.0, metavar="PER_SECOND", help="answer-now requests offered")
+    parser.add_argument("--rate", type=float, default=1_500.0, metavar="PER_SECOND", help="answer-now requests offered")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the report goes")
     parser.add_argument("--folder", type=Path, help="where to work: a real disk, or fsync costs nothing")
     parser.add_argument("--docs", action="store_true", help="measure nothing; draw the saved report for the documents")
