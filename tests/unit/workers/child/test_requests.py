@@ -68,8 +68,8 @@ def test_a_bad_item_fails_alone_whatever_is_wrong_with_it(tmp_path: Path) -> Non
 
 def test_the_time_that_remains_is_that_of_the_job(tmp_path: Path) -> None:
     model = loaded(tmp_path, "@model\ndef mine(r: Request[int]) -> float: return min(r.remaining_s, 1e9)\n")
-    late = JobFacts(deadline=monotonic() - 5.0)
-    [soon, passed, endless] = outputs(model, request(b"1"), request(b"1", late), request(b"1", None))
+    early, late = JobFacts(deadline=monotonic() + 60.0), JobFacts(deadline=monotonic() - 5.0)
+    [soon, passed, endless] = outputs(model, request(b"1", early), request(b"1", late), request(b"1", None))
     assert 0.0 < soon <= 60.0
     assert (passed, endless) == (0.0, 1e9)
 
