@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class Hand:
     """A fake worker of one model: it announces the model, claims jobs and settles them when the test says so."""
 
     def __init__(self, redis_url: str, model: str = "square", *, version: str = "1") -> None:
+        self._url = redis_url
         self.store = RedisStore(redis_url)
         self.model = model
         self.version = version
@@ -120,6 +121,9 @@ class Hand:
             self._stop.clear()
 
     def _serve(self, output: bytes, media: str) -> None:
-        while not self._stop.wait(0.002):
-            for job in self.claim().jobs:
-                self.finish(job, output, media=media)
+        # A store is for one thread alone, and the test goes on using this hand's.
+        other = Hand(self._url, self.model, version=self.version)
+        with closing(other.store):
+            while not self._stop.wait(0.002):
+                for job in other.claim().jobs:
+                    other.finish(job, output, media=media)
