@@ -77,12 +77,14 @@ def test_chunks_come_while_the_job_runs_and_the_end_has_the_result(client: httpx
         teller.say(jobs[0], "Hello", ", ")
 
     jobs: list[ClaimedJob] = []
-    threading.Thread(target=tell).start()
+    telling = threading.Thread(target=tell)
+    telling.start()
     with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
         assert (stream.status_code, stream.headers["content-type"]) == (200, "application/x-ndjson")
         lines = (json.loads(line) for line in stream.iter_lines() if line)
         chunks = (line for line in lines if line["event"] == "chunk")
         assert [next(chunks)["data"] for _ in range(2)] == ["Hello", ", "]
+        telling.join()  # its store is for one thread at a time
         teller.say(jobs[0], "world", before=2)
         assert next(chunks)["data"] == "world"
         teller.finish(jobs[0], b'"Hello, world"')
@@ -149,8 +151,10 @@ def test_a_stream_says_how_its_job_failed(client: httpx2.Client, teller: Teller)
         teller.say(job, "a")
         teller.fail(job, "bad_input", "no more")
 
-    threading.Thread(target=fail).start()
+    failing = threading.Thread(target=fail)
+    failing.start()
     [*_, (name, end)] = events(client.post("/predictions/teller", json={}, headers=LINES).text)
+    failing.join()
     assert (name, end["status"], end["error"]["code"]) == ("end", "failed", "bad_input")
 
 
@@ -161,9 +165,11 @@ def test_who_leaves_a_streamed_prediction_cancels_its_job(client: httpx2.Client,
         jobs.append(teller.take())
         teller.say(jobs[0], "a")
 
-    threading.Thread(target=tell).start()
+    telling = threading.Thread(target=tell)
+    telling.start()
     with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
         assert any('"chunk"' in line for line in stream.iter_lines())
+    telling.join()
     job = jobs[0].id
     eventually(lambda: getattr(teller.store.read(job), "cancel_requested", False))
 
