@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from PIL import Image, ImageDraw
 
@@ -32,4 +33,4 @@ def annotate(item: Input) -> Media | Failure:
         return Failure(f"the image cannot be framed: {error}", "bad_image")
     framed = io.BytesIO()
     picture.save(framed, "PNG")
-    return Media(framed.getvalue(), "image/png", f"framed-{item.image.filename or 'image'}")
+    return Media(framed.getvalue(), "image/png", f"framed-{PurePath(item.image.filename).name or 'image'}")

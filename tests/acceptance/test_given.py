@@ -196,6 +196,9 @@ def test_the_example_draws_a_frame_of_the_color_that_a_field_names(up: Up, http:
         assert framed.getpixel((2, 2)) == plain.convert("RGB").getpixel((2, 2))
     broken = http.post("/predictions/annotate", files={"image": ("cat.png", b"no image", "image/png")})
     assert broken.json()["code"] == "bad_image"
+    # A file name with folders once failed the item, because an output's name may have none.
+    named = http.post("/predictions/annotate", files={"image": ("pets/cat.png", picture.read_bytes(), "image/png")})
+    assert (named.status_code, "framed-cat.png" in named.headers["content-disposition"]) == (200, True)
 
 
 def replayed(http: httpx2.Client, job: dict[str, Any], version: str = "") -> httpx2.Response:
