@@ -36,7 +36,7 @@ from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
-from penstock.gateway.jobs.submit import SubmitEndpoint
+from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.tracing import Tracing

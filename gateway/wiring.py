@@ -31,9 +31,9 @@ from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submit import SubmitEndpoint
-from penstock.gateway.jobs.submit_many import SubmitMany
-from penstock.gateway.jobs.submitter import GatewayJobLog, Submitter
+from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
+from penstock.gateway.jobs.submitting.submit_many import SubmitMany
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry

@@ -67,7 +67,7 @@ OUTSIDE = Folder(
 
 ACTORS = ("client", "gateway", "store", "worker", "child")
 STEPS = (
-    Step(0, 1, "POST: check, admit", "gateway/jobs/submitter.py"),
+    Step(0, 1, "POST: check, admit", "gateway/jobs/submitting/submitter.py"),
     Step(1, 2, "submit: record, queue, fsync", "broker/functions/submit.lua"),
     Step(1, 0, "202: the job is stored", "gateway/jobs/views.py"),
     Step(2, 3, "wake-up", "broker/store/notifications.py"),

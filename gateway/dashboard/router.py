@@ -21,7 +21,7 @@ from penstock.gateway.dashboard.render import HEADERS, Renderer, asset
 from penstock.gateway.dashboard.run_pages import RunPages
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.submitter import GatewayJobLog
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.service import RunService

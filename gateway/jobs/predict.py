@@ -18,7 +18,7 @@ from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
-from penstock.gateway.jobs.submitter import GatewayJobLog, SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics

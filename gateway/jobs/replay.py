@@ -21,8 +21,8 @@ from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry

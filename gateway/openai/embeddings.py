@@ -26,8 +26,8 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submit_options import NO_OPTIONS
-from penstock.gateway.jobs.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.job import JobId, Payload, new_job_id

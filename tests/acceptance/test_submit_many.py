@@ -16,7 +16,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.problems import WaitTimeout
 from penstock.errors import BadRequest, InvalidInput, NotFound
-from penstock.gateway.jobs.submit_many import MAX_INPUTS
+from penstock.gateway.jobs.submitting.submit_many import MAX_INPUTS
 from penstock.job import new_job_id, parse_job_id
 from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import Hand, gateway_process

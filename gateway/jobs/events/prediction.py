@@ -12,7 +12,7 @@ from penstock.gateway.asgi.negotiation import JSON, trace_header
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
 from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
 from penstock.gateway.jobs.events.follow import JobFollower, ToldEvent
-from penstock.gateway.jobs.submitter import SubmitRequest
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.job import JobId
 
 _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STREAM_HEADERS.items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.gateway.jobs import submit_options
+from penstock.gateway.jobs.submitting import submit_options
 from penstock.settings.models import OWN_PARAMETERS
 from penstock.settings.tables import Settings
 

@@ -26,8 +26,8 @@ from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_
 from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submit_options import submit_options
-from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.submitting.submit_options import submit_options
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions

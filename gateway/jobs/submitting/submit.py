@@ -14,7 +14,7 @@ from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
-from penstock.gateway.jobs.submitter import SubmitRequest, Submitter, job_deadline
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.job import JobId, new_job_id

@@ -24,8 +24,8 @@ from penstock.gateway.asgi import bodies, multipart, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.form_input import check_form, input_of
-from penstock.gateway.jobs.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
+from penstock.gateway.jobs.submitting.form_input import check_form, input_of
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
 from penstock.gateway.models.admission import admit, delayed_full, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions

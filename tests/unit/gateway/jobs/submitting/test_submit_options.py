@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.gateway.jobs.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
 from penstock.job import MAX_DELAY_S, Priority
 
 CHRISTMAS = datetime(2026, 12, 24, 18, tzinfo=UTC).timestamp()
