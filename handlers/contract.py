@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, final
 
 from penstock.errors import HandlerContractError, PenstockError
 from penstock.handlers.device_errors import error_text, is_out_of_memory
 from penstock.handlers.metrics.metrics import HandlerMetrics
-from penstock.handlers.running.call import RunningCall, RunningItem
+from penstock.handlers.running.call import Reporter, RunningCall, RunningItem
 from penstock.model_spec import BatchPolicy, RuntimeOptions
 
 # A message reaches the caller and is stored with the job: long enough for a sentence, too short for a dumped tensor.
@@ -38,7 +38,7 @@ class Context:
 
     `folder` holds the source file; the handler has `threads` cores of its own; `runtime` says how model files are to be run;
     no batch is larger than `max_batch_size`. `metrics` makes metrics of the handler's own (docs/metrics.md). What is said of
-    `items` is for `inference`, and not for the stages beside it.
+    `items` and `requests` is for `inference`, and not for the stages beside it.
     """
 
     model: str
@@ -56,6 +56,15 @@ class Context:
     def items(self) -> list[RunningItem]:
         """The items of the call that runs now, in its order: each with `progress` and `cancelled` of its own."""
         return self.running.items
+
+    @property
+    def requests(self) -> list[Request[Any]]:
+        """What the requests and the jobs of the items say that `inference` or `explain` runs now, in the order of the items.
+
+        `input` is the item as the stage has it. The list is made when it is asked for, and costs a handler that never asks
+        nothing. Outside of a worker it is empty. Raises `HandlerContractError` in `preprocess` and `postprocess`.
+        """
+        return self.running.requests()
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far all items of the call that runs now are; see `RunningItem.progress`."""
@@ -117,6 +126,16 @@ class Request(Generic[T]):
     def remaining_s(self) -> float:
         """Seconds until the job's deadline: 0 if it has passed, infinity if there is none."""
         return max(0.0, self.deadline - monotonic())
+
+
+class OfNoJob(NamedTuple):
+    """Items that belong to no job, as in the warm-up: what a handler is told of them are defaults."""
+
+    values: Sequence[Any]
+
+    def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Request[Any]]:
+        given = (self.values[place] for place in places)
+        return [value if isinstance(value, Request) else Request(value) for value in given]
 
 
 class Handler:

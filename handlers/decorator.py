@@ -72,6 +72,11 @@ class FunctionHandler(Handler):
         self._function = function
         self._running: RunningCall | None = None
 
+    @property
+    def has_context(self) -> bool:
+        """Known once it is initialised."""
+        return self._running is not None
+
     def initialize(self, context: Context, /) -> None:
         if takes_context(self._function):
             self._function, self._running = functools.partial(self._function, context=context), context.running

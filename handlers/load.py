@@ -16,7 +16,7 @@ from typing import Any, get_args
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
-from penstock.handlers.decorator import ModelAttributes, ModelFunction, attributes_of, takes_context
+from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, takes_context
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
@@ -271,9 +271,17 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         cost=None if kind.cost is Handler.cost else handler.cost,
         inference_calls=getattr(handler, "inference_calls", None),
         asks=types.asks,
+        may_look=_may_look(handler),
         streams=streams,
         is_async=inspect.iscoroutinefunction(handler.inference),
     )
+
+
+def _may_look(handler: Handler) -> bool:
+    """Whether the model's own code has the context, and so `context.requests`. Our handlers of model files never look."""
+    if isinstance(handler, FunctionHandler):
+        return handler.has_context
+    return not type(handler).__module__.startswith("penstock.")
 
 
 def _inference(handler: Handler, context: Context, *, streams: bool, label: str) -> Stage:

@@ -40,6 +40,10 @@ class Loaded:
     cost: Callable[[Any], float] | None = None
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
     asks: bool = False
+    # Whether its code can look at `context.requests`.
+    may_look: bool = False
+    # The settings name headers or query parameters for it.
+    told: bool = False
     streams: bool = False
     # The items of a call run side by side, as coroutines.
     is_async: bool = False

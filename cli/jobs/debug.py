@@ -144,12 +144,24 @@ def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] =
         if stage is None or not live:
             continue
         began = time.perf_counter()
-        outputs = _checked(stage, name, list(live.values()))
+        outputs = _run_stage(loaded, stage, name, list(live.values()))
         say(f"{name}: {plural(len(live), 'item')} in {milliseconds((time.perf_counter() - began) * 1e3)}")
         after = dict(zip(live, outputs, strict=True))
         failed |= {place: value for place, value in after.items() if isinstance(value, Failure)}
         live = {place: value for place, value in after.items() if not isinstance(value, Failure)}
     return dict(sorted({**live, **failed}.items()))
+
+
+def _run_stage(loaded: Loaded, stage: Stage, name: str, values: list[Any]) -> list[Any]:
+    """The stage's outputs; within `inference` the handler's context knows the items, which belong to no job."""
+    from penstock.handlers.contract import OfNoJob
+
+    running = loaded.context.running
+    if name == "inference":
+        running.told, running.places = OfNoJob(values), range(len(values))
+    outputs = _checked(stage, name, values)
+    running.told, running.places = None, ()
+    return outputs
 
 
 def _checked(stage: Stage, name: str, values: list[Any]) -> list[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from threading import get_ident
+from typing import Any, Protocol
 
+from penstock.errors import HandlerContractError
 from penstock.model_spec import Limits
 
 # As long as a sentence; the note is stored with the job.
@@ -25,6 +27,14 @@ class Reporter(Protocol):
     def chunk(self, batch: int, place: int, data: bytes) -> None: ...
 
     def is_unwanted(self, batch: int, place: int) -> bool: ...
+
+    def facts(self, batch: int) -> Sequence[Any]: ...
+
+
+class Told(Protocol):
+    """What is known of the items of a batch beside their inputs."""
+
+    def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]: ...
 
 
 class RunningItem:
@@ -65,10 +75,11 @@ class RunningCall:
 
     The thread that runs the handler sets plain attributes, because this is on every job's way. `batch`: 0 where nobody waits
     for the items one by one. Places in the batch: of `all` items that run, of those of the present `call`, and of those that
-    are in the handler's hands (`places`): a call that raised is repeated in parts. `stream_bytes` bounds the stream of an item.
+    are in the handler's hands (`places`): a call that raised is repeated in parts. `told`: what is known of these items, while
+    they run. `beside`: the threads of the other stages. `stream_bytes` bounds the stream of an item.
     """
 
-    __slots__ = ("all", "batch", "call", "max_run_s", "of_task", "places", "reporter", "stream_bytes")
+    __slots__ = ("all", "batch", "beside", "call", "max_run_s", "of_task", "places", "reporter", "stream_bytes", "told")
 
     def __init__(self) -> None:
         self.reporter: Reporter | None = None
@@ -78,6 +89,8 @@ class RunningCall:
         self.all: Sequence[int] = ()
         self.call: Sequence[int] = ()
         self.places: Sequence[int] = ()
+        self.told: Told | None = None
+        self.beside: set[int] = set()
         # Where items are tasks that run side by side: the places of the present task's item.
         self.of_task: ContextVar[Sequence[int]] | None = None
 
@@ -85,8 +98,21 @@ class RunningCall:
     def items(self) -> list[RunningItem]:
         """The items of the call in its order."""
         reporter = self.reporter if self.batch else None
-        places = self.places if self.of_task is None else self.of_task.get(self.places)
-        return [RunningItem(reporter, self.batch, place) for place in places]
+        return [RunningItem(reporter, self.batch, place) for place in self._in_hand]
+
+    @property
+    def _in_hand(self) -> Sequence[int]:
+        return self.places if self.of_task is None else self.of_task.get(self.places)
+
+    def requests(self) -> list[Any]:
+        """The `Request`s of the call's items. Raises `HandlerContractError` in the thread of another stage."""
+        if get_ident() in self.beside:
+            # Another batch is in `inference` meanwhile, and its requests would be taken for those of this one.
+            raise HandlerContractError(
+                "context.requests is for inference, which runs beside preprocess and postprocess; annotate preprocess with "
+                "list[penstock.Request[...]] and hand on what postprocess needs"
+            )
+        return [] if self.told is None else self.told.requests(self._in_hand, self.reporter if self.batch else None)
 
     @contextmanager
     def only(self, at: int) -> Iterator[None]:

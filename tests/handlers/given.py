@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock import File, Image, Request
+from penstock import Context, File, Handler, Image, Request
 
 
 @dataclass
@@ -49,3 +49,18 @@ def doubled(item: int) -> int:
 @penstock.model
 def measured(item: bytes) -> int:
     return len(item)
+
+
+class Looked(Handler):
+    """Takes plain numbers, and looks at their requests."""
+
+    sample = 4
+
+    def initialize(self, context: Context) -> None:
+        self.context = context
+
+    def inference(self, batch: list[int]) -> list[dict[str, Any]]:
+        return [
+            {"input": one.input, "job": one.job, "said": [one.attempt, one.priority, one.owner, dict(one.headers)]}
+            for one in self.context.requests
+        ]

@@ -19,6 +19,7 @@ from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess
 SOURCE = str(HANDLERS / "given.py")
 MODELS: dict[str, dict[str, Any]] = {
     "asked": {"source": f"{SOURCE}:asked", "query": ["language"]},
+    "looked": {"source": f"{SOURCE}:Looked", "request_headers": ["x-tenant"]},
     "fileless": {"source": f"{SOURCE}:doubled", "input_urls": True},
     "silent": {"source": f"{SOURCE}:measured", "request_headers": ["x-tenant"]},
 }
@@ -64,6 +65,25 @@ def test_a_large_input_and_the_rows_of_a_run_have_their_facts_too(asked: JobClie
         (1, str(rows), "team-a"),
         (2, str(rows), "team-a"),
     ]
+
+
+def test_a_handler_of_plain_inputs_looks_at_their_requests(module_redis: str, worker: WorkerProcess) -> None:
+    with closing(JobClient(module_redis, "looked")) as looked:
+        body = packed(Payload("application/json", b"4"), headers=HEADERS, query={})
+        # The facts of the first job come when the handler asks, those of the later ones with their batch.
+        jobs = [submit(looked, input=body), submit(looked, input=body, priority=Priority.BULK)]
+        assert [looked.output(job)["job"] for job in jobs] == list(map(str, jobs))
+        said = [looked.output(job)["said"] for job in jobs]
+        assert said == [[1, "interactive", "team-a", HEADERS], [1, "bulk", "team-a", HEADERS]]
+        rows = submit(looked, call=Call.SHARD, input=Payload(SHARD_MEDIA, encode_shard(Shard("application/json", [1, 2]))))
+        found = looked.store.result(rows)
+        assert found is not None
+        assert found[1] is not None
+        outputs = decode_outcome(found[1].data).outputs
+        assert [(row["input"], row["job"], row["said"][2]) for row in outputs] == [
+            (1, str(rows), "team-a"),
+            (2, str(rows), "team-a"),
+        ]
 
 
 def test_settings_that_no_handler_would_follow_are_refused_at_load(worker: WorkerProcess) -> None:

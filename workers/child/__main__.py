@@ -69,11 +69,13 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
 
 def _given(loaded: Loaded, order: LoadModel) -> Loaded:
     """With what the settings say of inputs. Raises `HandlerLoadError` if the handler would never get what they name."""
-    if order.told and not loaded.asks:
+    if order.told and not (loaded.asks or loaded.may_look):
         raise HandlerLoadError(
             f"request_headers and query name {', '.join(order.told)}, and the handler asks for no requests: annotate its first "
-            "stage with list[penstock.Request[...]], or take them out of the settings"
+            "stage with list[penstock.Request[...]], give the function a parameter `context` for context.requests, or take "
+            "them out of the settings"
         )
+    loaded = replace(loaded, told=bool(order.told))
     if not order.input_urls:
         return loaded
     from penstock.inputs.form import names_files

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, get_ident
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from penstock.handlers.loaded import Loaded
@@ -30,6 +30,7 @@ from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, Sha
 from penstock.workers.child.shard_sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
+    BatchFacts,
     ChildWire,
     DeviceLost,
     FromChild,
@@ -205,7 +206,8 @@ class Pipeline:
 
     def _read(self) -> None:
         has_shards = False
-        while isinstance(frame := self._wire.read(), RunBatch | RunShard | GiveUp):
+        self._loaded.context.running.beside.add(get_ident())
+        while isinstance(frame := self._wire.read(), RunBatch | RunShard | GiveUp | BatchFacts):
             if isinstance(frame, RunBatch):
                 self._device_queue.put(work := self._prepare(frame))
                 if isinstance(work, DeviceFault):
@@ -213,6 +215,9 @@ class Pipeline:
                 continue
             if isinstance(frame, GiveUp):
                 self._reports.give_up(frame)
+                continue
+            if isinstance(frame, BatchFacts):
+                self._reports.on_facts(frame)
                 continue
             self._shards.give(frame)
             if not has_shards:
@@ -284,6 +289,7 @@ class Pipeline:
     # The thread that completes and writes.
 
     def _write(self) -> None:
+        self._loaded.context.running.beside.add(get_ident())
         while (ran := self._ran.get()) is not None:
             self._put_out(ran)
             self._put_out_count += 1

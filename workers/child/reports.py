@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock
 from time import monotonic
 
-from penstock.workers.ipc.frames import FromChild, GiveUp, ItemReport, ItemReports
+from penstock.workers.ipc.frames import BatchFacts, FromChild, GiveUp, ItemReport, ItemReports, JobFacts, WantFacts
 
 # Progress is sent at most this often: the latest counts. Chunks are sent at once, and together with those that came meanwhile.
 _PACE_S = 0.1
@@ -45,6 +45,8 @@ class ReportSender:
         self._unwanted: dict[int, set[int]] = {}
         self._late: dict[int, set[int]] = {}
         self._stopped: dict[int, set[int]] = {}
+        # Of the latest batch whose handler looked at its requests.
+        self._facts = BatchFacts(0, [])
         self.is_used = False
         self.progressed_at = float("-inf")
         self._is_sending = False
@@ -98,12 +100,24 @@ class ReportSender:
             self._stopped.setdefault(batch, set()).add(place)
         return True
 
+    def facts(self, batch: int) -> list[JobFacts]:
+        """Those of the batch's jobs, which the supervisor sends on request."""
+        self._write(WantFacts(batch))
+        with self._changed:
+            self._changed.wait_for(lambda: self._facts.batch == batch)
+            return self._facts.facts
+
     def _start(self) -> None:
         if not self._is_sending:
             self.is_used = self._is_sending = True
             self._start_thread(self._send)
 
     # The pipeline's side.
+
+    def on_facts(self, answer: BatchFacts) -> None:
+        with self._changed:
+            self._facts = answer
+            self._changed.notify_all()
 
     def give_up(self, order: GiveUp) -> None:
         if order.late:

@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from penstock.errors import InvalidInput
-from penstock.handlers.contract import Failure, Request, failure_of
+from penstock.handlers.contract import Failure, Request
 from penstock.inputs.request import RequestInput, decode_request
 from penstock.job import REQUEST_MEDIA
 from penstock.workers.ipc.frames import Item, JobFacts
 
+if TYPE_CHECKING:
+    from penstock.workers.child.runner import Flow
+
 # What an item is given that belongs to no job.
 _NO_JOB = JobFacts()
+_NOTHING_SAID = RequestInput("", b"")
 
 
-def reads_requests(read: Callable[[Item], Any]) -> Callable[[Item], Any]:
-    """As `read`, but an item becomes a `Request`; an input that cannot be read stays a `Failure`."""
-    return partial(_read, read)
+def said_of(items: Sequence[Item]) -> tuple[list[Item], dict[int, RequestInput]]:
+    """The items with their inputs alone, and by place what their requests said beside these."""
+    found: list[Item] = []
+    said: dict[int, RequestInput] = {}
+    for place, item in enumerate(items):
+        if item.is_missing or item.content_type != REQUEST_MEDIA:
+            found.append(item)
+            continue
+        try:
+            one = decode_request(item.data)
+        except InvalidInput:
+            # Whoever reads the item finds the same fault, and the item fails alone.
+            found.append(item)
+            continue
+        found.append(structs.replace(item, content_type=one.content_type, data=one.data))
+        said[place] = RequestInput("", b"", one.headers, one.query)
+    return found, said
 
 
-def requests_of(values: Sequence[Any], facts: JobFacts | None) -> list[Any]:
-    """The rows of a shard, all of one job and with nothing said beside them, as `Request`s. Failures stay."""
-    return [value if isinstance(value, Failure) else _request(value, facts, RequestInput("", b"")) for value in values]
+def requests_of(flow: Flow, places: Sequence[int]) -> list[Any]:
+    """The values of the flow at these places as `Request`s. Failures stay; so does a `Request` that the handler passed on."""
+    return [_request(flow, place, flow.values[flow.live.index(place)]) for place in places]
 
 
-def _read(read: Callable[[Item], Any], item: Item) -> Any:
-    if item.is_missing:
-        return read(item)
-    try:
-        said = decode_request(item.data) if item.content_type == REQUEST_MEDIA else RequestInput(item.content_type, item.data)
-    except InvalidInput as error:
-        return failure_of(error)
-    value = read(structs.replace(item, content_type=said.content_type, data=said.data))
-    return value if isinstance(value, Failure) else _request(value, item.facts, said)
-
-
-def _request(value: Any, facts: JobFacts | None, said: RequestInput) -> Request[Any]:
-    job = facts or _NO_JOB
+def _request(flow: Flow, place: int, value: Any) -> Any:
+    if isinstance(value, (Failure, Request)):
+        return value
+    facts = flow.facts or ()
+    job, said = (facts[place] if place < len(facts) else None) or _NO_JOB, flow.said.get(place, _NOTHING_SAID)
     return Request(value, job.job, job.attempt, job.priority, job.owner, said.headers, said.query, job.deadline)

@@ -6,7 +6,7 @@ Pure except for the handler's own code: no Redis, no Celery, no files, and time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -16,6 +16,8 @@ from penstock.errors import InputUrlFailed, InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import encode
+from penstock.handlers.running.call import Reporter
+from penstock.inputs.request import RequestInput
 from penstock.job import Call
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.halving import raise_if_fatal
@@ -64,11 +66,23 @@ class Flow:
     wish: int = 0
     learned: LearnedCalls | None = None
     batch: int = 0
+    # By place. None: the supervisor sends them when the handler asks.
+    facts: Sequence[JobFacts | None] | None = None
+    said: Mapping[int, RequestInput] = field(default_factory=dict)
     profile_dir: str = ""
     ready_at: float = 0.0
     began_at: float = 0.0
     ended_at: float = 0.0
     device_wait_s: float = 0.0
+
+    def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]:
+        """The values at these places as `Request`s."""
+        # Few handlers look at requests.
+        from penstock.workers.child.requests import requests_of
+
+        if self.facts is None:
+            self.facts = reporter.facts(self.batch) if reporter is not None else ()
+        return requests_of(self, places)
 
 
 class RowsOutcome(NamedTuple):
@@ -91,7 +105,16 @@ def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock
     """Read the inputs, which the items hold as `data`, and preprocess them. An input that cannot be read fails alone."""
     began = clock()
     to_explain = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
-    flow = Flow(len(items), _read_all(loaded, items), range(len(items)), to_explain=to_explain)
+    said: Mapping[int, RequestInput] = {}
+    if loaded.told or loaded.asks:
+        from penstock.workers.child.requests import said_of
+
+        items, said = said_of(items)
+    flow = Flow(len(items), _read_all(loaded, items), range(len(items)), to_explain=to_explain, said=said)
+    if loaded.asks or (items and items[0].facts is not None):
+        flow.facts = [item.facts for item in items]
+    if loaded.asks:
+        flow.values = flow.requests(flow.live, None)
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
@@ -106,12 +129,9 @@ def prepare_rows(
 ) -> Flow:
     """The same for rows of a shard (`penstock.shard`), all of one job."""
     began = clock()
-    values = read_rows(loaded.codec, media, list(rows), refusal)
+    flow = Flow(len(rows), read_rows(loaded.codec, media, list(rows), refusal), range(len(rows)), facts=[facts] * len(rows))
     if loaded.asks:
-        from penstock.workers.child.requests import requests_of
-
-        values = requests_of(values, facts)
-    flow = Flow(len(rows), values, range(len(rows)))
+        flow.values = flow.requests(flow.live, None)
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
@@ -128,17 +148,18 @@ def _preprocessed(loaded: Loaded, flow: Flow, calls: Calls, *, began: float, clo
 def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_counter) -> None:
     """Run the device stage on the items that `prepare` left in play, in calls of items that cost alike."""
     began = clock()
+    running = loaded.context.running
     if flow.to_explain:
         _explain(loaded, flow)
     if flow.values:
-        running = loaded.context.running
+        running.told = flow
         running.batch, running.all, running.call, running.places = flow.batch, flow.live, flow.live, flow.live
         learn = not flow.profile_dir
         done = calls.run(flow.values, flow.costs, clock, may_try=flow.may_try, learn=learn)
         _note_largest(flow, done.largest_ok)
         flow.padding, flow.calls = done.padding, done.calls
         flow.wish, flow.learned = calls.wish(), calls.news()
-        running.batch = 0
+        running.batch, running.told = 0, None
         _sift(flow, done.outputs)
     flow.inference_s = clock() - began
 
@@ -193,10 +214,15 @@ def _explain(loaded: Loaded, flow: Flow) -> None:
     pairs = list(zip(flow.live, flow.values, strict=True))
     asking = [(place, value) for place, value in pairs if place in flow.to_explain]
     rest = [(place, value) for place, value in pairs if place not in flow.to_explain]
-    alone = Flow(flow.size, [value for _, value in asking], [place for place, _ in asking])
+    alone = Flow(flow.size, [value for _, value in asking], [place for place, _ in asking], batch=flow.batch)
+    alone.facts, alone.said = flow.facts, flow.said
     if flow.costs:
         flow.costs = [cost for place, cost in zip(flow.live, flow.costs, strict=True) if place not in flow.to_explain]
+    running = loaded.context.running
+    running.told, running.batch, running.places = alone, flow.batch, alone.live
     _advance(alone, loaded.explain or _not_explainable, "explain")
+    running.told, running.batch = None, 0
+    flow.facts = alone.facts
     flow.values, flow.live = [value for _, value in rest], [place for place, _ in rest]
     flow.failed = {**flow.failed, **alone.failed}
     flow.explained = dict(zip(alone.live, alone.values, strict=True))
@@ -208,19 +234,12 @@ def _not_explainable(values: list[Any]) -> list[Failure]:
 
 
 def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
-    if not loaded.asks and not loaded.input_urls:
-        return [_read(loaded, item) for item in items]
-    # Few handlers ask for more than the input, and few inputs are fetched.
-    read: Callable[[Item], Any] = partial(_read, loaded)
-    if loaded.asks:
-        from penstock.workers.child.requests import reads_requests
-
-        read = reads_requests(read)
     if not loaded.input_urls:
-        return list(map(read, items))
+        return [_read(loaded, item) for item in items]
+    # Few inputs are fetched.
     from penstock.workers.child.input_urls import UrlFetcher
 
-    return UrlFetcher(loaded.input_urls, loaded.input_urls_s).read_all(read, items)
+    return UrlFetcher(loaded.input_urls, loaded.input_urls_s).read_all(partial(_read, loaded), items)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from threading import get_ident
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
@@ -84,6 +85,7 @@ class ShardPipeline:
 
     def feed(self, await_room: Callable[[], None], put: Put) -> None:
         """Prepare one shard after the other, without end. Every `put` follows an `await_room`."""
+        self._loaded.context.running.beside.add(get_ident())
         order = self._shards.get()
         sys.setswitchinterval(_SWITCH_S)
         while True:

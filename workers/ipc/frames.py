@@ -74,7 +74,7 @@ class Item(Struct, array_like=True, gc=False):
     """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back.
 
     With a `length`, it is so many bytes of that file from `offset`, whose CRC-32 is `checksum`. `is_missing`: it was not found.
-    `facts` are those of its job, if the handler asks for them.
+    `facts` are those of its job: of a shard always, else if the handler asks for them.
     """
 
     content_type: str
@@ -117,6 +117,13 @@ class GiveUp(Struct, tag="give_up", array_like=True):
     batch: int
     places: list[int]
     late: bool = False
+
+
+class BatchFacts(Struct, tag="facts", array_like=True):
+    """The facts of the batch's jobs, in the order of its items; none if nobody awaits the batch any more."""
+
+    batch: int
+    facts: list[JobFacts]
 
 
 class StopChild(Struct, tag="stop", array_like=True):
@@ -237,6 +244,12 @@ class ItemReports(Struct, tag="said", array_like=True):
     reports: list[ItemReport]
 
 
+class WantFacts(Struct, tag="wants", array_like=True):
+    """The handler looks at the requests of this batch, and will look at those of later ones."""
+
+    batch: int
+
+
 class DeviceLost(Struct, tag="device", array_like=True):
     """The last frame of a child whose device fails every call. `broken`: no input can have caused it."""
 
@@ -250,8 +263,8 @@ class MetricSamples(Struct, tag="metrics", array_like=True):
     samples: list[MetricSample]
 
 
-ToChild = LoadModel | RunBatch | RunShard | GiveUp | StopChild
-FromChild = Ready | LoadFailed | BatchDone | ShardDone | ItemReports | MetricSamples | DeviceLost
+ToChild = LoadModel | RunBatch | RunShard | GiveUp | BatchFacts | StopChild
+FromChild = Ready | LoadFailed | BatchDone | ShardDone | ItemReports | WantFacts | MetricSamples | DeviceLost
 
 _encoder = msgpack.Encoder()
 _to_child = msgpack.Decoder(ToChild)

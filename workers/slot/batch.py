@@ -14,7 +14,7 @@ from penstock.errors import InternalError
 from penstock.job import Call, JobState, Payload
 from penstock.model_spec import Limits
 from penstock.shard import SHARD_MEDIA
-from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, Outcome, Output
+from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
 
 SOLO = "solo"
 BULK = "bulk"
@@ -64,6 +64,10 @@ class Batch:
     def accepted_at(self, job: ClaimedJob) -> float:
         """When the job was accepted, on this machine's monotonic clock."""
         return self.on_this_clock(job.created_at)
+
+    def facts(self, job: ClaimedJob) -> JobFacts:
+        """What a handler may ask about the job."""
+        return JobFacts(str(job.id), job.attempts, job.priority.value, job.owner, self.on_this_clock(job.deadline_at))
 
     def on_this_clock(self, moment: float) -> float:
         """A moment by Redis' clock on this machine's monotonic clock."""

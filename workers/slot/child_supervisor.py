@@ -21,6 +21,7 @@ from penstock.workers.ipc.frames import (
     MetricSamples,
     Ready,
     ShardDone,
+    WantFacts,
 )
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child_events import (
@@ -82,6 +83,8 @@ class ChildSupervisor:
         self.error = ""
         self.load_s = 0.0
         self.provider = ""
+        # Whether the handler has asked for the facts of each job.
+        self.asks = False
         # Where a model that was fetched came from.
         self.source = ""
 
@@ -224,8 +227,8 @@ class ChildSupervisor:
             case BatchDone():
                 self._recycling.runs += 1
                 return self._came_back(child.in_flight.on_batch_done(frame, now))
-            case ItemReports():
-                return child.in_flight.on_said(frame, now)
+            case ItemReports() | WantFacts():
+                return self._on_item(child, frame, now)
             case ShardDone(number, done, calls):
                 self._recycling.runs += calls
                 return self._came_back(child.in_flight.on_shard_done(number, done))
@@ -241,13 +244,21 @@ class ChildSupervisor:
                 log.error(DEVICE_LOST, model=self._spec.name, pid=self.pid, device=self._pin.device, error=message)
                 return None
 
+    def _on_item(self, child: ChildProcess, frame: ItemReports | WantFacts, now: float) -> Event | None:
+        if isinstance(frame, ItemReports):
+            return child.in_flight.on_said(frame, now)
+        self.asks = True
+        child.in_flight.tell_facts(frame.batch)
+        self._flush(child)
+        return None
+
     def _came_back(self, event: BatchRan | BatchLost | None) -> Event | None:
         if isinstance(event, BatchRan) and self.restarts.failures:
             self.restarts.on_success()
         return event
 
     def _on_ready(self, ready: Ready) -> Event:
-        self.state, self.error = "ready", ""
+        self.state, self.error, self.asks = "ready", "", ready.asks
         self.load_s, self.provider = ready.load_s, ready.provider
         slowest = max(ready.warm, key=lambda run: run.first_s, default=None)
         log.info(

@@ -17,7 +17,7 @@ from penstock.broker.store.notifications import CancelRequested, HandedOver, Wak
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Item, JobFacts
+from penstock.workers.ipc.frames import Item
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.batcher import Batcher, ShardLane, shard_request
 from penstock.workers.slot.child_supervisor import ChildSupervisor
@@ -36,8 +36,6 @@ class Inputs:
     """One slot's access to inputs. While the blob store is away its batch waits as claimed, and tries become ever rarer."""
 
     def __init__(self, blobs: BlobStore) -> None:
-        # Whether the handler asks for the facts of each job.
-        self.asks = False
         self._blobs = blobs
         self._absence = Absence()
 
@@ -45,15 +43,15 @@ class Inputs:
         """When to try again to fill a batch; infinity if no batch waits for that."""
         return self._absence.try_at if self._absence.try_at > now else float("inf")
 
-    def fill(self, batch: Batch, now: float) -> tuple[Batch, list[ClaimedJob]] | None:
+    def fill(self, batch: Batch, now: float, *, asks: bool = False) -> tuple[Batch, list[ClaimedJob]] | None:
         """The batch with the items of those jobs whose inputs were found, and the other jobs.
 
-        None while the blob store is away. `now` is monotonic.
+        None while the blob store is away. `now` is monotonic. `asks`: with the facts of each job.
         """
         if now < self._absence.try_at:
             return None
         try:
-            filled = _with_inputs(batch, self._blobs, asks=self.asks)
+            filled = _with_inputs(batch, self._blobs, asks=asks or batch.is_shard)
         except BlobsUnavailable as away:
             if self._absence.on_failure(now):
                 log.warning(BLOBS_AWAY, model=batch.jobs[0].id.model, error=away.message, hint=away.hint)
@@ -74,8 +72,7 @@ def _with_inputs(batch: Batch, blobs: BlobStore, *, asks: bool) -> tuple[Batch, 
 
 
 def _with_facts(batch: Batch, job: ClaimedJob, item: Item) -> Item:
-    deadline = batch.on_this_clock(job.deadline_at)
-    return structs.replace(item, facts=JobFacts(str(job.id), job.attempts, job.priority.value, job.owner, deadline))
+    return structs.replace(item, facts=batch.facts(job))
 
 
 def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:

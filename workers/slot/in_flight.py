@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.job import JobId
-from penstock.workers.ipc.frames import BatchDone, GiveUp, Item, ItemReports, RunBatch, RunShard, SupervisorWire
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    BatchFacts,
+    GiveUp,
+    Item,
+    ItemReports,
+    RunBatch,
+    RunShard,
+    SupervisorWire,
+)
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.ipc.said import SaidLine
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
@@ -76,7 +85,7 @@ class InFlight:
         self._send(RunBatch(self._last_batch, list(items), profile_dir, urgent))
         return self._last_batch
 
-    def _send(self, order: RunBatch | RunShard | GiveUp) -> None:
+    def _send(self, order: RunBatch | RunShard | GiveUp | BatchFacts) -> None:
         assert self._wire is not None
         self._wire.send(order)
 
@@ -119,6 +128,11 @@ class InFlight:
         """A sign of life: the time limit counts from it."""
         self._head_since = self.alive_at = now
         self._signs += 1
+
+    def tell_facts(self, number: int) -> None:
+        """Answer the handler that looks at the requests of this batch."""
+        batch = self._batches.get(number)
+        self._send(BatchFacts(number, [batch.facts(job) for job in batch.jobs] if batch is not None else []))
 
     def whose(self, line: SaidLine) -> dict[str, str]:
         """For the log: the batch that a line was printed for and, if that is one item, its job."""

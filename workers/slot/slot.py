@@ -262,7 +262,6 @@ class Slot:
 
     def _on_ready(self, ready: Ready) -> None:
         self._warm = ready
-        self._inputs.asks = ready.asks
         if not self._latency.largest:
             self._latency.remember(self._claims.learned_times(self.kind))
         if ready.warm_origin is WarmOrigin.SAMPLE:
@@ -361,7 +360,7 @@ class Slot:
         waiting = self._claims.waiting
         if not waiting or not self._child_supervisor.is_taking or not self._is_free_for(waiting[0]):
             return
-        filled = self._inputs.fill(waiting[0], time.monotonic())
+        filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._child_supervisor.asks)
         if filled is None:
             return
         claimed = waiting.pop(0)

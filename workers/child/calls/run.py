@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.calls import parallel_by_cost
-from penstock.handlers.contract import Failure
+from penstock.handlers.contract import Failure, OfNoJob
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.costs import CostReader, complete, natural_costs
@@ -144,8 +144,7 @@ class Calls:
         found: list[CallsOutcome] = []
         running = self._loaded.context.running
         for places in plan.calls:
-            # A list of shard rows runs without its places.
-            running.call = running.places = [running.all[place] for place in places] if running.batch else ()
+            running.call = running.places = [running.all[place] for place in places]
             done = self._one_call([values[place] for place in places], _of(costs, places), clock, learn=learn)
             if done.largest_ok is not None and costs:
                 # Calls of less cost fit; fewer items at a time would not make them smaller.
@@ -167,7 +166,13 @@ class Calls:
     def warm(self, values: list[Any]) -> list[Any]:
         """Run preprocessed values in as few calls as may be; the outputs. Raises what the handler raises."""
         calls = self.planner.within_bounds(len(values), self._warm_costs(values))
-        parts = [self._loaded.inference([values[place] for place in places]) for places in calls]
+        running = self._loaded.context.running
+        running.told = OfNoJob(values)
+        parts: list[Any] = []
+        for places in calls:
+            running.places = places
+            parts.append(self._loaded.inference([values[place] for place in places]))
+        running.told, running.places = None, ()
         return list(parts[0]) if len(parts) == 1 else [output for part in parts for output in part]
 
     def on_warmed(self, values: list[Any], seconds: float) -> None:

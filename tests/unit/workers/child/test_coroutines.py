@@ -119,6 +119,9 @@ class Caller:
         self.progressed_at = float("-inf")
         self.told: list[tuple[int, float]] = []
 
+    def facts(self, batch: int) -> list[object]:
+        return []
+
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None:
         self.told.append((place, fraction))
 
