@@ -114,11 +114,11 @@ def _read_form(given: list[str], text: str | None, content_type: str | None) -> 
     """The form to send and its media type. A text travels as it is, and the model's schema says how it is read."""
     if text is not None or content_type is not None:
         raise typer.BadParameter("-F makes a form of its own: leave out INPUT and --content-type")
-    body = protocol.form_body([_form_part(one) for one in given])
+    body = protocol.form_body([form_part(one) for one in given])
     return body.content, body.content_type
 
 
-def _form_part(given: str) -> protocol.HttpPart:
+def form_part(given: str) -> protocol.HttpPart:
     name, equals, value = given.partition("=")
     if not (name and equals):
         raise typer.BadParameter(f"-F takes NAME=TEXT or NAME=@FILE, not {given!r}")

@@ -37,6 +37,9 @@ def debug(
         list[str] | None,
         typer.Option("--input", "-i", help="JSON, or @FILE for a file's content. Several make one batch. Default: the sample."),
     ] = None,
+    form: Annotated[
+        list[str] | None, typer.Option("--form", "-F", help="NAME=TEXT or NAME=@FILE: a part of a form, instead of --input.")
+    ] = None,
     version: Annotated[str | None, typer.Option("--version", help="The model's version. Default: its default version.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Media type of the inputs.")] = None,
     task: Annotated[str | None, typer.Option(help="A built-in task around a model file.")] = None,
@@ -49,12 +52,16 @@ def debug(
 
     penstock debug model.py -i '{"x": 4}'     penstock debug detect -i @street.jpg --pdb
 
+    penstock debug detect -F image=@street.jpg -F threshold=0.4
+
     The model gets its settings, environment variables and secrets as in a worker. breakpoint() works.
     """
+    if form and (inputs or content_type):
+        raise typer.BadParameter("-F makes a form of its own: leave out --input and --content-type")
     spec = _spec(model, config, task, version)
     with _tracebacks(open_pdb=open_pdb):
         loaded = _load(spec, device or _first_of(spec.device))
-    items = _items(loaded, inputs or [], content_type)
+    items = [_form_item(loaded, form)] if form else _items(loaded, inputs or [], content_type)
     with _tracebacks(open_pdb=open_pdb):
         outcomes = run_stages(loaded, items)
     failed = _show(outcomes, loaded.output_media, as_json=as_json)
@@ -122,6 +129,17 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
     return loaded
 
 
+def _form_item(loaded: Loaded, given: Sequence[str]) -> Any:
+    """The item that the form is, read as the gateway and a worker read it. Raises `InvalidInput` for a part without a place."""
+    from penstock.cli.jobs.call import form_part
+    from penstock.inputs.form import FormPart, encode_form
+    from penstock.job import FORM_MEDIA
+
+    sent = [form_part(one) for one in given]
+    parts = [FormPart(name, part[1], part[2] if len(part) == 3 else "", part[0]) for name, part in sent]
+    return loaded.as_given(loaded.codec.decode(FORM_MEDIA, encode_form(parts)))
+
+
 def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> list[Any]:
     """One item per input, as the first stage gets it. Raises `InvalidInput` for an input that does not fit."""
     from penstock.cli.jobs.call import read_input
@@ -130,7 +148,8 @@ def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> li
     if not given and loaded.handler.sample is None:
         raise typer.BadParameter("give an input, as in -i '{\"x\": 4}': this model has no sample")
     bodies = [body_of(*read_input(text, content_type)) for text in given]
-    return [loaded.codec.decode(body.content_type, body.content) for body in bodies] or [loaded.handler.sample]
+    found = [loaded.codec.decode(body.content_type, body.content) for body in bodies] or [loaded.handler.sample]
+    return list(map(loaded.as_given, found))
 
 
 def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] = print_faint) -> Outcomes:

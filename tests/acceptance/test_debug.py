@@ -96,8 +96,25 @@ def test_a_model_of_the_settings_has_its_variables_and_secrets(tmp_path: Path) -
         ([SQUARE, "-i", '{"x": "one"}'], 5, "x"),
         (["nothing.py", "-i", "1"], 4, "nothing.py"),
         ([SQUARE, "--version", "9", "-i", "1"], 2, "no version '9'"),
+        ([SQUARE, "-F", "x=4", "-i", "1"], 2, "leave out --input"),
+        ([SQUARE, "-F", "x"], 2, "NAME=TEXT or NAME=@FILE"),
+        ([SQUARE, "-F", "x=4", "-F", "colour=red"], 5, "'colour': the model has no such field"),
     ],
 )
 def test_what_cannot_run_says_why(tmp_path: Path, words: list[str], code: int, said: str) -> None:
     done = debug(*words, folder=tmp_path)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+def test_a_form_is_read_as_a_worker_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG")
+    given = ROOT / "tests" / "handlers" / "given.py"
+    done = debug(f"{given}:ordered", "-F", "image=@cat.png", "-F", "threshold=0.3", "-F", "title=7", folder=tmp_path)
+    assert json.loads(done.stdout) == {
+        "image": [4, "image/png", "cat.png"],
+        "threshold": 0.3,
+        "title": "7",
+        "more": [],
+    }, done.stderr
+    asked = debug(f"{given}:asked", "-F", "data=5", folder=tmp_path)
+    assert json.loads(asked.stdout)["input"] == 5, asked.stderr
