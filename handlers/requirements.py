@@ -6,7 +6,7 @@ The child does this before it imports the model's code, so that one message name
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -22,13 +22,25 @@ def check_requirements(lines: Sequence[str]) -> None:
 
     Raises `HandlerLoadError` with everything that is missing and the command that installs it.
     """
-    lacking = dict(lack for line in lines for lack in _lacking_of(line, Path()))
-    if lacking:
-        named = ", ".join(f"{wanted} ({why})" for wanted, why in lacking.items())
+    if lacking := missing_packages(lines):
         raise HandlerLoadError(
-            f"the model needs what is not installed here: {named}; run: pip install {shlex.join(lacking)}. "
+            f"the model needs what is not installed here: {in_words(lacking)}; run: {install_line(lacking)}. "
             "Its requirements stand in its table of penstock.toml"
         )
+
+
+def missing_packages(lines: Sequence[str]) -> dict[str, str]:
+    """What is missing, as pip takes it, and why. Raises `HandlerLoadError` for a file that cannot be read."""
+    return dict(lack for line in lines for lack in _lacking_of(line, Path()))
+
+
+def in_words(lacking: Mapping[str, str]) -> str:
+    return ", ".join(f"{wanted} ({why})" for wanted, why in lacking.items())
+
+
+def install_line(lacking: Iterable[str]) -> str:
+    """The one command that installs all of them."""
+    return f"pip install {shlex.join(lacking)}"
 
 
 def _lacking_of(line: str, folder: Path) -> Iterator[tuple[str, str]]:

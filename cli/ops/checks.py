@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
-from penstock.cli.serve.model_files import model_file_faults, not_here
+from penstock.cli.serve.model_files import missing_requirements, model_file_faults, not_here
 from penstock.cli.state import check_readiness
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
@@ -60,6 +60,7 @@ def findings(settings: Settings) -> list[Finding]:
         lambda: port(settings),
         lambda: models(settings),
         lambda: runtimes(settings, _version),
+        lambda: packages(settings),
     ]
     return [check() for check in checks]
 
@@ -183,6 +184,15 @@ def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Find
         text = "; ".join(f"{model} needs {', '.join(extras)}" for model, extras in lacking.items() if extras)
         return Finding("runtimes", Level.FAIL, text, f"pip install 'penstock[{','.join(missing)}]'")
     return Finding("runtimes", Level.OK, "the declared model files have their libraries")
+
+
+def packages(settings: Settings) -> Finding:
+    """Whether what the models' `requirements` name is installed."""
+    faults, command = missing_requirements(settings)
+    if faults:
+        return Finding("packages", Level.FAIL, "; ".join(faults), command or "correct `requirements` in penstock.toml")
+    named = any(spec.requirements for spec in settings.specs())
+    return Finding("packages", Level.OK, "the models' requirements are installed" if named else "no model has requirements")
 
 
 def broken_settings(error: ConfigError) -> Finding:

@@ -13,6 +13,7 @@ import typer
 from penstock.cli.display import print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
+from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
@@ -39,12 +40,21 @@ def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOp
 
 @app.command()
 def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check the settings and the model files; report every fault at once."""
+    """Check the settings, the model files and what the models require to be installed; report every fault at once."""
     settings = _settings(file or config, need_files=True)
+    _need_packages(settings)
     names = list(settings.models)
     if as_json:
         return print_json({"ok": True, "models": names})
     return typer.echo(f"ok: {len(names)} model{'s' if len(names) != 1 else ''}" + (f" ({', '.join(names)})" if names else ""))
+
+
+def _need_packages(settings: Settings) -> None:
+    from penstock.cli.serve.model_files import missing_requirements
+
+    faults, command = missing_requirements(settings)
+    if faults:
+        raise ConfigError("packages of models are missing here:", faults=faults, hint=command or None)
 
 
 def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:

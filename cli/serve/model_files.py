@@ -1,4 +1,4 @@
-"""Checks the declared model files before anything starts (D46), without a library that runs them.
+"""Checks the declared models before anything starts (D46): their files, without a library that runs them, and requirements.
 
 A module of its own because it loads the handlers' package, which only commands that serve models need.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
+from penstock.handlers.requirements import in_words, install_line, missing_packages
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
@@ -26,6 +28,22 @@ def model_file_faults(settings: Settings) -> list[str]:
         for spec in specs
         for fault in file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
     ]
+
+
+def missing_requirements(settings: Settings) -> tuple[list[str], str]:
+    """One fault per declared version whose `requirements` are not installed here, and the command that installs all of them."""
+    faults: list[str] = []
+    lacking: dict[str, str] = {}
+    for spec in settings.specs():
+        try:
+            found = missing_packages(spec.requirements)
+        except HandlerLoadError as error:
+            faults.append(f"models.{spec.name} (version {spec.version}): {error.message}")
+            continue
+        lacking |= found
+        if found:
+            faults.append(f"models.{spec.name} (version {spec.version}) needs {in_words(found)}")
+    return faults, install_line(lacking) if lacking else ""
 
 
 def not_here(settings: Settings) -> list[str]:

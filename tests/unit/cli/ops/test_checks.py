@@ -90,6 +90,29 @@ def test_a_model_that_was_not_fetched_yet_is_a_fault_only_if_no_network_may_be_a
     assert "models_cache.offline is set: hf://org/net" in offline.text
 
 
+def test_packages_that_models_require_are_missed_before_they_are_served(tmp_path: Path) -> None:
+    (tmp_path / "needs.txt").write_text("absent-two>=2\npytest\n")
+    models = {
+        "a": {"source": "a.py", "requirements": ["absent-one", "pytest>=1"]},
+        "b": {"source": "b.py", "requirements": str(tmp_path / "needs.txt")},
+        "c": {"source": "c.py"},
+    }
+    found = checks.packages(Settings.load(env={"PENSTOCK_MODELS": json.dumps(models)}))
+    assert (found.level, found.next) == (Level.FAIL, "pip install absent-one 'absent-two>=2'")
+    assert "models.a (version 1) needs absent-one (not installed)" in found.text
+    assert "models.b (version 1) needs absent-two>=2 (not installed)" in found.text
+    del models["a"], models["b"]
+    assert checks.packages(Settings.load(env={"PENSTOCK_MODELS": json.dumps(models)})).level is Level.OK
+
+
+def test_requirements_that_cannot_be_read_are_a_fault_of_their_model(tmp_path: Path) -> None:
+    (tmp_path / "needs.txt").write_text("not a requirement!\n")
+    models = {"a": {"source": "a.py", "requirements": str(tmp_path / "needs.txt")}}
+    found = checks.packages(Settings.load(env={"PENSTOCK_MODELS": json.dumps(models)}))
+    assert (found.level, "is no requirement" in found.text) == (Level.FAIL, True)
+    assert found.next == "correct `requirements` in penstock.toml"
+
+
 def test_a_text_task_has_the_batches_of_its_own_unless_the_settings_say_otherwise(tmp_path: Path) -> None:
     saved(perceptron(), tmp_path / "a.onnx")
     (tmp_path / "tokenizer.json").write_text("{}")

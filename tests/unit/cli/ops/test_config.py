@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.ops.config import MASK, rows_of
+from penstock.cli.ops.config import MASK, check, rows_of
+from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 
 SETTINGS = """
@@ -57,3 +58,14 @@ def test_options_of_model_files_are_known_and_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["redis://me:secret@host:1/0", "redis://host:1/0?password=secret&db=1"])
 def test_passwords_of_the_store_are_not_printed(tmp_path: Path, url: str) -> None:
     assert "secret" not in str(shown(tmp_path, PENSTOCK_REDIS_URL=url))
+
+
+def test_the_check_names_packages_that_are_missing_and_the_command_that_installs_them(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    file = tmp_path / "penstock.toml"
+    file.write_text('[models.a]\nsource = "a.py"\nrequirements = ["absent-one>=2"]\n')
+    with pytest.raises(ConfigError, match=r"needs absent-one>=2 \(not installed\)") as raised:
+        check(file)
+    assert raised.value.hint == "pip install 'absent-one>=2'"
+    file.write_text('[models.a]\nsource = "a.py"\nrequirements = ["pytest"]\n')
+    check(file)
