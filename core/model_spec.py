@@ -143,6 +143,8 @@ class ModelSpec:
     query: tuple[str, ...] = ()
     # URLs that inputs may name instead of files: `penstock.inputs.urls`.
     input_urls: tuple[str, ...] = ()
+    # A file with the certificates of the authorities that these URLs' servers are trusted by; empty: the public ones.
+    input_urls_ca: str = ""
     # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)

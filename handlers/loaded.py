@@ -49,6 +49,7 @@ class Loaded:
     is_async: bool = False
     input_urls: tuple[str, ...] = ()
     input_urls_s: float = 10.0
+    input_urls_ca: str = ""
 
     @property
     def call_bounds(self) -> tuple[int, float]:

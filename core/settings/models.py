@@ -127,6 +127,7 @@ class VersionSettings(Table):
     query: tuple[ParameterName, ...] = ()
     keep_tracebacks: bool | None = None
     input_urls: UrlRules = ()
+    input_urls_ca: str = ""
     profile: bool = False
     profile_every: Count = 100
     max_queue_depth: Count = Limits().max_queue_depth
@@ -171,6 +172,12 @@ class ModelSettings(VersionSettings):
         return self
 
     @model_validator(mode="after")
+    def _authorities_are_for_urls(self) -> ModelSettings:
+        if any(table["input_urls_ca"] and not table["input_urls"] for table in self.tables().values()):
+            raise ValueError("input_urls_ca is for input_urls, which is not set: no URL is fetched without it")
+        return self
+
+    @model_validator(mode="after")
     def _sources_can_be_read(self) -> ModelSettings:
         for table in self.tables().values():
             fault = source_fault(table["source"], trust_remote_code=table["trust_remote_code"])
@@ -198,7 +205,7 @@ class ModelSettings(VersionSettings):
 _PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
-_GIVEN = (*_REQUEST, "input_urls")
+_GIVEN = (*_REQUEST, "input_urls", "input_urls_ca")
 
 
 def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebacks: bool = False) -> ModelSpec:
@@ -225,7 +232,7 @@ def refuse_local(table: Mapping[str, Any]) -> None:
         for name in ("env", "secrets")
         if table.get(name)
     ]
-    if table.get("input_urls"):
+    if table.get("input_urls") or table.get("input_urls_ca"):
         faults.append("input_urls: which hosts the workers may reach is for the settings of the workers to say")
     faults += [f"{name}: set it in the settings, which gateways read too" for name in _REQUEST if table.get(name)]
     lines = table.get("requirements") or ()

@@ -71,7 +71,7 @@ class Layer:
             return str(self.folder / Path(value).expanduser())
         if _is_variable(path[:-1]) and path[-1] == "file":
             return str(self.folder / Path(value).expanduser())
-        if _is_of_version(path, "requirements"):
+        if _is_of_version(path, "requirements") or _is_of_version(path, "input_urls_ca"):
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_of_version(path, "source") else value
 
@@ -95,7 +95,7 @@ def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[st
 
 
 def _file_of(path: tuple[str, ...], value: str) -> Path | None:
-    if _is_of_version(path, "requirements"):
+    if _is_of_version(path, "requirements") or (value and _is_of_version(path, "input_urls_ca")):
         return Path(value)
     return source_file(value) if _is_of_version(path, "source") else None
 

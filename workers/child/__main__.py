@@ -85,7 +85,11 @@ def _given(loaded: Loaded, order: LoadModel) -> Loaded:
             "input_urls is set, and no field of the model's input is a penstock.File or penstock.Image: annotate one, or take "
             "input_urls out of the settings"
         )
-    return replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s)
+    from penstock.workers.child.input_urls import trust
+
+    trust(order.input_urls_ca)
+    ca = order.input_urls_ca
+    return replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s, input_urls_ca=ca)
 
 
 def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:

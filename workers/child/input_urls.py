@@ -18,7 +18,7 @@ from urllib.parse import unquote, urljoin
 
 import httpx2
 
-from penstock.errors import InputUrlFailed, InvalidInput
+from penstock.errors import HandlerLoadError, InputUrlFailed, InvalidInput
 from penstock.handlers.contract import Failure, failure_of
 from penstock.inputs.file import OCTETS, File, fetching
 from penstock.inputs.urls import InputUrl, is_listed, is_public, parse_url
@@ -42,8 +42,16 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 @cache
-def _trust() -> ssl.SSLContext:
-    return httpx2.create_ssl_context(trust_env=False)
+def trust(ca: str) -> ssl.SSLContext:
+    """Trusts the authorities in the file `ca` alone; the public ones if it is empty. Raises `HandlerLoadError`."""
+    if not ca:
+        return httpx2.create_ssl_context(trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise HandlerLoadError(
+            f"input_urls_ca: no certificates can be read from {ca}: {error.strerror or error}; name a file in PEM"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class UrlFetcher:
     rules: Sequence[str]
     within_s: float
     most_bytes: int = MOST_BYTES
+    ca: str = ""
     resolve: Resolve = resolve
 
     def read_all(self, read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
@@ -119,7 +128,7 @@ class InputFiles:
 
     async def _follow(self, url: InputUrl) -> File:
         # A client for each file, so that no cookie of one server reaches another one.
-        async with httpx2.AsyncClient(verify=_trust(), trust_env=False, timeout=self.fetcher.within_s) as client:
+        async with httpx2.AsyncClient(verify=trust(self.fetcher.ca), trust_env=False, timeout=self.fetcher.within_s) as client:
             for _ in range(MOST_REDIRECTS + 1):
                 found = await self._ask(client, url)
                 if isinstance(found, File):
@@ -145,6 +154,11 @@ class InputFiles:
             _check(url, answer)
             return await self._file(url, answer)
         except (httpx2.TransportError, httpx2.StreamError) as error:
+            if (refused := _refused_certificate(error)) is not None:
+                raise InvalidInput(
+                    f"{url} is not fetched, because the certificate of {url.host} is not trusted: {refused.verify_message}; "
+                    "the operator of the model may name its authority in input_urls_ca"
+                ) from error
             raise InputUrlFailed(f"{url} cannot be fetched: {type(error).__name__}") from error
 
     async def _file(self, url: InputUrl, answer: httpx2.Response) -> File:
@@ -158,6 +172,12 @@ class InputFiles:
         self.bytes_left -= len(data)
         name = unquote(url.target.partition("?")[0].rpartition("/")[2])
         return File(data, answer.headers.get("content-type") or OCTETS, name)
+
+
+def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _redirected(url: InputUrl, location: str) -> InputUrl:

@@ -239,7 +239,7 @@ def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     # Few inputs are fetched.
     from penstock.workers.child.input_urls import UrlFetcher
 
-    return UrlFetcher(loaded.input_urls, loaded.input_urls_s).read_all(partial(_read, loaded), items)
+    return UrlFetcher(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca).read_all(partial(_read, loaded), items)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -55,6 +55,7 @@ class LoadModel(Struct, tag="load", array_like=True):
     # The rules for URLs in inputs, and the seconds that the files of one input may take.
     input_urls: tuple[str, ...] = ()
     input_urls_s: float = 10.0
+    input_urls_ca: str = ""
 
 
 class JobFacts(Struct, array_like=True, gc=False):

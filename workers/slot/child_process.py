@@ -276,6 +276,7 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         told=(*spec.request_headers, *spec.query),
         max_run_s=spec.limits.max_run_s,
         input_urls=spec.input_urls,
+        input_urls_ca=spec.input_urls_ca,
         # A child that prepares a batch for longer than `max_run_s` counts as hung.
         input_urls_s=min(10.0, spec.limits.max_run_s / 2),
     )

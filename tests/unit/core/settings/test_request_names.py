@@ -76,6 +76,15 @@ def test_a_version_that_is_added_at_run_time_opens_no_hosts(tmp_path: Path) -> N
     assert caught.value.faults[0].startswith("input_urls: which hosts")
 
 
+def test_the_file_of_authorities_is_beside_the_settings_and_for_urls_alone(tmp_path: Path) -> None:
+    spec = load(tmp_path, "input_urls = true\ninput_urls_ca = 'ca.pem'").specs()[0]
+    assert spec.input_urls_ca == str(tmp_path / "ca.pem")
+    with pytest.raises(ConfigError, match="input_urls_ca is for input_urls, which is not set"):
+        load(tmp_path, "input_urls_ca = 'ca.pem'")
+    with pytest.raises(ConfigError, match="input_urls: which hosts"):
+        load(tmp_path, "").added_spec("m", "2", {"source": "m.py", "input_urls_ca": "/ca.pem"})
+
+
 @pytest.mark.parametrize("key", ["request_headers", "query"])
 def test_a_version_that_is_added_at_run_time_has_those_of_its_model(tmp_path: Path, key: str) -> None:
     settings = load(tmp_path, f"{key} = ['tenant']")

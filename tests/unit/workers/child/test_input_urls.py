@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +13,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.errors import InvalidInput
+from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import input_urls
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.input_urls import MOST_FILES, UrlFetcher
+from penstock.workers.child.input_urls import MOST_FILES, UrlFetcher, trust
 from penstock.workers.child.runner import _read, prepare_rows
 from penstock.workers.ipc.frames import Item
+from tests.certificates import Authority
 
 PNG = b"\x89PNG" * 1_000
 MODEL = """
@@ -230,3 +232,55 @@ def test_a_file_that_is_read_elsewhere_is_not_fetched(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match="not fetched"):
         File.read("https://files.example/a")
+
+
+@contextmanager
+def over_tls(authority: Authority, host: str, *, expired: bool = False) -> Iterator[int]:
+    """A server with a certificate for `host`; its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pictures)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue(host, expired=expired))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def over(host: str, port: int, ca: str) -> UrlFetcher:
+    return UrlFetcher([f"https://{host}:{port}/"], 20.0, ca=ca, resolve=lambda host, port: ["127.0.0.1"])
+
+
+def test_a_server_with_a_certificate_of_an_own_authority_is_read_where_the_settings_name_that(
+    model: Loaded, tmp_path: Path
+) -> None:
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    with over_tls(ours, "files.test") as port:
+        url = f"https://files.test:{port}/cat%20a.png"
+        assert one(model, over("files.test", port, str(ours.file)), url).image == PNG
+        with nothing_asked():
+            for ca in ("", str(other.file)):
+                found = one(model, over("files.test", port, ca), url)
+                assert (found.code, found.retryable) == ("invalid_input", False)
+                assert "the certificate of files.test is not trusted" in found.message
+                assert "input_urls_ca" in found.message
+
+
+@pytest.mark.parametrize(
+    ("host", "expired", "said"), [("else.test", False, "Hostname mismatch"), ("files.test", True, "certificate has expired")]
+)
+def test_a_wrong_certificate_is_named(model: Loaded, tmp_path: Path, host: str, expired: bool, said: str) -> None:
+    ours = Authority(tmp_path)
+    with over_tls(ours, host, expired=expired) as port, nothing_asked():
+        found = one(model, over("files.test", port, str(ours.file)), f"https://files.test:{port}/cat%20a.png")
+    assert (found.code, said in found.message) == ("invalid_input", True), found.message
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_file_without_certificates_fails_the_load(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "ca.pem").write_text(text)
+    with pytest.raises(HandlerLoadError, match="input_urls_ca: no certificates can be read"):
+        trust(str(tmp_path / "ca.pem"))
