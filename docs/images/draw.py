@@ -54,7 +54,7 @@ LAYERS = (
         Folder(
             "handlers",
             "model code",
-            ("tasks", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
+            ("tasks", "cog", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
         ),
     ),
     (Folder("core", "the vocabulary", ("settings", "inputs", "outputs")),),
