@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,8 @@ class RunOptions:
     """Options of a run besides its model and input. Empty or None: the gateway's default.
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
-    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail.
+    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `tags`: words by which it is
+    found. `headers` and `query`: what the model's handler is told of the request, for all rows.
     """
 
     version: str = ""
@@ -60,6 +61,9 @@ class RunOptions:
     max_failed: int | str | None = None
     deadline_s: float = 0.0
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,9 @@ def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
         "max_failed": options.max_failed,
         "deadline_s": options.deadline_s,
         "metadata": dict(options.metadata),
+        "tags": list(options.tags),
+        "headers": dict(options.headers),
+        "query": dict(options.query),
     }
     headers = {"content-type": JSON, "idempotency-key": uuid.uuid4().hex}
     content = json_bytes({name: value for name, value in wanted.items() if value})

@@ -9,13 +9,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import MalformedId
+from penstock.errors import BadRequest, MalformedId
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SERIAL = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
@@ -128,6 +128,8 @@ class Priority(StrEnum):
 
 
 # A job may start this long after its submit, at most: it holds its place, its input and its version until then.
+MAX_TAGS = 8
+_TAG = re.compile(r"[A-Za-z0-9._:=-]{1,64}")
 MAX_DELAY_S = 30 * 86_400.0
 
 # The late band holds jobs whose deadline would force a tiny batch. kombu's priority steps are 0, 3, 6 and 9, and stock Flower
@@ -330,3 +332,18 @@ class BlobPlace:
     folder: Path
     url: str = ""
     copies_dir: Path = Path("blob-copies")
+
+
+def checked_tag(text: str) -> str:
+    """The tag; raises `BadRequest` for a text that cannot be one."""
+    if not _TAG.fullmatch(text):
+        raise BadRequest(f"a tag has 1 to 64 characters of A-Z a-z 0-9 . _ : = -, and {text[:80]!r} is none")
+    return text
+
+
+def checked_tags(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each tag once, in order. Raises `BadRequest` as `checked_tag` does, and for too many of them."""
+    found = tuple(dict.fromkeys(map(checked_tag, texts)))
+    if len(found) > MAX_TAGS:
+        raise BadRequest(f"a job or run has at most {MAX_TAGS} tags, not {len(found)}")
+    return found

@@ -54,7 +54,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     fields to columns of the input (empty: the whole row; one entry with an empty field name: that column's value alone).
     `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
     rows than this end the run (see `FailureLimit.parse`). `window_rows`: the limit of rows submitted and not yet written.
-    `kind`: "files", or "openai" for the lines of an OpenAI batch.
+    `kind`: "files", or "openai" for the lines of an OpenAI batch. `tags`: words by which the run is found. `headers` (names in
+    lower case) and `query`: what the model's handler is told of the request, the same for all rows.
     """
 
     model: str
@@ -74,6 +75,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     overwrite: bool = False
     endpoint: str = ""
     metadata: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,13 @@ SHARD_MEDIA = "application/vnd.penstock.shard"
 
 class Shard(Struct, array_like=True, gc=False):
     """Rows of one run, in order. With `media` application/json each row is a plain value, as parsed from JSON; with any other
-    media type each row is the bytes of one body of that type.
+    media type each row is the bytes of one body of that type. `headers` and `query`: what the run says of its request, for all.
     """
 
     media: str
     rows: list[Any]
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
 
 
 class RowFailure(Struct, array_like=True, gc=False):

@@ -116,6 +116,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     _JOB_PATH: _JOB_CONTENT,
     f"{_JOB_PATH}/cancel": _JOB_CONTENT,
     "/v1/jobs:cancel": {"application/json": {"schema": _CANCELLED}},
+    "/v1/runs:cancel": {"application/json": {"schema": _CANCELLED}},
     f"{_JOB_PATH}/replay": _JOB_CONTENT,
     f"{_JOB_PATH}/timeline": {"application/json": {"schema": {"$ref": "#/components/schemas/Timeline"}}},
     f"{_JOB_PATH}/result": {"*/*": {}},

@@ -28,6 +28,7 @@ _NOT_IN_DIGEST: dict[str, Any] = {
     "deadline_s": 0.0,
     "overwrite": False,
     "metadata": {},
+    "tags": (),
 }
 
 

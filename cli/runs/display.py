@@ -116,6 +116,7 @@ def fields_of(run: Run, now: float) -> dict[str, Any]:
         "output": run.spec.output,
         "rows": f"{counts.done:,} done, {counts.failed:,} failed" + (f", {counts.total:,} in all" if counts.total else ""),
         "rate": f"{run.rows_per_s:,.0f} rows/s" if run.rows_per_s else "",
+        "tags": ", ".join(run.spec.tags),
         "busy": "" if run.busy is None else f"{run.busy:.0%} of the device time",
         "took": "" if took_s is None else duration(took_s),
         "driver": process_of(run.driver) if not run.state.final else "",

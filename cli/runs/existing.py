@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,9 @@ import typer
 from penstock.cli.display import age, print_fields, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
 from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunArgument, RunSession, create_run, read_run
+from penstock.errors import Conflict
+
+_PAGE = 200
 
 if TYPE_CHECKING:
     from penstock.broker.run_contract import Runs
@@ -60,6 +65,7 @@ def retry_failed(
 
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    tag: Annotated[str | None, typer.Option(help="Only runs of this tag.")] = None,
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
@@ -69,7 +75,7 @@ def list_runs(
     from penstock.cli.runs.display import record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        found, now = runs.runs(limit=limit), runs.now()
+        found, now = list(islice(_newest(runs, tag), limit)), runs.now()
     if as_json:
         for run in found:
             print_json(record_of(run, now))
@@ -95,18 +101,41 @@ def show(
 
 
 def cancel(
-    run_id: RunArgument,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="The run's id.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Cancel the runs of this tag instead.")] = None,
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel a run. Its rows written so far are kept, and `resume` continues it."""
+    """Cancel a run, or the runs of a tag. Rows written so far are kept, and `resume` continues a run."""
     from penstock.runs.ownership import cancel_run
 
+    if (run_id is None) == (tag is None):
+        raise typer.BadParameter("name a run, or the runs of a tag with --tag")
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        word = cancel_run(runs, run_id)
-    return print_json({"run": run_id, "cancel": word}) if as_json else typer.echo(f"run {run_id}: {word}")
+        ids = [run.id for run in _newest(runs, tag) if not run.state.final] if run_id is None else [run_id]
+        for one in ids:
+            try:
+                word = cancel_run(runs, one)
+            except Conflict:
+                if run_id is not None:
+                    raise
+                # It has ended since it was listed.
+                continue
+            print_json({"run": one, "cancel": word}) if as_json else typer.echo(f"run {one}: {word}")
+    if not ids:
+        typer.echo(f"no run of the tag {tag} goes on", err=True)
+
+
+def _newest(runs: Runs, tag: str | None) -> Iterator[Run]:
+    """The runs, newest first; of a tag, if one is given. Raises `BadRequest` for a text that is no tag."""
+    from penstock.job import checked_tag
+
+    wanted, after = None if tag is None else checked_tag(tag), ""
+    while page := runs.runs(after=after, limit=_PAGE):
+        yield from (run for run in page if wanted is None or wanted in run.spec.tags)
+        after = page[-1].id
 
 
 def make_resumable(runs: Runs, run_id: str) -> str:

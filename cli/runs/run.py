@@ -69,6 +69,9 @@ def start(
     deadline_s: Annotated[
         float, typer.Option("--deadline", min=0, help="Seconds after which unfinished rows are given up. Default: none.")
     ] = 0.0,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="A word by which the run is found and cancelled. Repeatable.")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output, once the new one is complete.")
     ] = False,
@@ -82,6 +85,7 @@ def start(
 
     Uses the store that is named, or that of this folder's `penstock up`; without either it starts a store and workers itself.
     """
+    from penstock.job import checked_tags
     from penstock.run import RunSpec
 
     spec = RunSpec(
@@ -99,6 +103,7 @@ def start(
         window_rows=window_rows,
         deadline_s=deadline_s,
         overwrite=overwrite,
+        tags=checked_tags(tags or ()),
     )
     session = RunSession(models, config, state_dir, redis_url, as_json)
     raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model))

@@ -25,11 +25,10 @@ from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.submitting.submit_options import checked_tag
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobState, Payload, checked_tag, parse_job_id
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.media import filename_parameters, split_filename
 

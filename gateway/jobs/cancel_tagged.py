@@ -14,10 +14,9 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.job_list import MAX_READ, JobList, newest, records
-from penstock.gateway.jobs.submitting.submit_options import checked_tag
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import Job, parse_job_id
+from penstock.job import Job, checked_tag, parse_job_id
 
 _AT_ONCE = 100
 

@@ -26,14 +26,13 @@ from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
-from penstock.gateway.jobs.submitting.submit_options import checked_tag
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
 from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.views import model_view, worker_view
-from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobId, JobState, checked_tag, parse_job_id
 
 JSON = "application/json"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -17,16 +18,19 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.columns import check_columns
 from penstock.gateway.runs.request import (
     LONGEST_WINDOW_S,
     RunRequest,
     allowed_path,
     check_metadata,
+    check_said,
     fingerprint,
     read_body,
 )
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
+from penstock.job import MAX_TAGS, checked_tag, checked_tags
 from penstock.run import FailureLimit, Run, RunSpec, RunState, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
@@ -37,6 +41,8 @@ _MAX_FAILED = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+ *%?$"}],
     "description": "The run fails if more rows fail: a number, or a share of all rows. Default: 10% in runs of over 100 rows",
 }
+_PAIRS = {"type": "object", "additionalProperties": _TEXT}
+_TagParam = Annotated[str, Query(description="The tag of the runs.")]
 _BODY = {
     "required": True,
     "content": {
@@ -56,6 +62,9 @@ _BODY = {
                     "shard_rows": {"type": "integer", "minimum": 0},
                     "deadline_s": {"type": "number", "minimum": 0},
                     "metadata": {"type": "object", "additionalProperties": _TEXT},
+                    "tags": {"type": "array", "items": _TEXT, "maxItems": MAX_TAGS},
+                    "headers": {**_PAIRS, "description": "Headers of the request that the handler of every row is told"},
+                    "query": {**_PAIRS, "description": "Query parameters that the handler of every row is told"},
                 },
             }
         }
@@ -86,6 +95,14 @@ class RunRoutes:
             openapi_extra={"requestBody": _BODY},
         )
         add("/v1/runs", self.page, methods=["GET"], tags=tags, summary="Runs, newest first")
+        add(
+            "/v1/runs:cancel",
+            self.cancel_tagged,
+            methods=["POST"],
+            tags=tags,
+            summary="Cancel the runs of a tag",
+            status_code=202,
+        )
         add("/v1/runs/{run_id}", self.one, methods=["GET"], tags=tags, summary="One run and its progress")
         add("/v1/runs/{run_id}/cancel", self.cancel, methods=["POST"], tags=tags, summary="Cancel a run", status_code=202)
         return router
@@ -107,12 +124,16 @@ class RunRoutes:
         status: RunState | None = None,
         after: Annotated[str, Query(description="The last id of the previous page.")] = "",
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        tag: Annotated[str | None, Query(description="Only runs of this tag.")] = None,
     ) -> Response:
         if after:
             await self._service.visible(after, caller)
-        found, more = await self._service.page(
-            caller, after=after, limit=limit, is_wanted=lambda run: status is None or run.state is status
-        )
+        wanted = None if tag is None else checked_tag(tag)
+
+        def is_wanted(run: Run) -> bool:
+            return (status is None or run.state is status) and (wanted is None or wanted in run.spec.tags)
+
+        found, more = await self._service.page(caller, after=after, limit=limit, is_wanted=is_wanted)
         now = await self._service.now()
         return json_response({"data": [await self._view(run, now) for run in found], "has_more": more})
 
@@ -128,17 +149,27 @@ class RunRoutes:
             raise Conflict(f"run {run_id} cannot be cancelled: {error.message}") from None
         return json_response(await self._view(run), status=202)
 
+    async def cancel_tagged(self, caller: CallerParam, tag: _TagParam) -> Response:
+        ended = await self._service.cancel_tagged(checked_tag(tag), caller)
+        cancelled = sum(run.state is RunState.CANCELLED for run in ended.runs)
+        view = {"cancelled": cancelled, "requested": len(ended.runs) - cancelled, "has_more": ended.has_more}
+        return json_response(view, status=202)
+
     async def _spec(self, wanted: RunRequest, caller: Caller) -> RunSpec:
         check_ranges(wanted)
         metadata = check_metadata(wanted.metadata)
-        entry, _ = await self._registry.find(wanted.model, wanted.version)
+        entry, version = await self._registry.find(wanted.model, wanted.version)
         path, file_format = await self._input(wanted.input, caller)
+        kind, schema = wanted.input_format or file_format, version.input_schema
+        await asyncio.to_thread(
+            check_columns, Path(path), kind or format_of(path.removesuffix(".gz")), wanted.columns, wanted.carry, schema=schema
+        )
         return RunSpec(
             model=entry.name,
             version=wanted.version,
             input=path,
             output="",
-            input_format=wanted.input_format or file_format,
+            input_format=kind,
             output_format=wanted.output_format,
             columns=wanted.columns,
             carry=tuple(wanted.carry),
@@ -146,6 +177,9 @@ class RunRoutes:
             shard_rows=wanted.shard_rows,
             deadline_s=wanted.deadline_s,
             metadata=metadata,
+            tags=checked_tags(wanted.tags),
+            headers=check_said(wanted.headers, entry.info.request_headers, "headers"),
+            query=check_said(wanted.query, entry.info.query, "query"),
         )
 
     async def _input(self, source: str, caller: Caller) -> tuple[str, str]:

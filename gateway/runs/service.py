@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +24,7 @@ _OPEN = tuple(state for state in RunState if not state.final)
 _ROWS_PER_READ = 200
 # A filter drops rows after they are read. This bounds the rows that one request reads.
 _MOST_ROWS_READ = 5_000
+_MOST_CANCELLED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,14 @@ class RunOutputFiles:
 
     output: FileRecord | None = None
     errors: FileRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledRuns:
+    """The runs that were asked to end, as they are now, and whether there are more of their tag."""
+
+    runs: list[Run]
+    has_more: bool
 
 
 class RunService:
@@ -116,6 +126,17 @@ class RunService:
         if outcome is CancelStatus.FINAL and run.state is not RunState.CANCELLED:
             raise Conflict(f"the run has ended; its state is {run.state.value}")
         return run
+
+    async def cancel_tagged(self, tag: str, caller: Caller) -> CancelledRuns:
+        """Ask for the end of the caller's runs of this tag. One that ends by itself meanwhile is left out."""
+        found, more = await self.page(
+            caller, after="", limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
+        )
+        told: list[Run] = []
+        for run in found:
+            with suppress(Conflict):
+                told.append(await self.cancel(run))
+        return CancelledRuns(told, more)
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for a run that goes on."""

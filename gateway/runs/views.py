@@ -65,6 +65,7 @@ def run_view(run: Run, files: RunOutputFiles, *, input_name: str, now: float) ->
         "cancel_requested": run.request == "cancel",
         "error": {"code": run.error_code, "message": public_message(run, input_name)} if run.error_code else None,
         "metadata": metadata_of(run) or None,
+        "tags": list(spec.tags) or None,
         "links": {
             "self": base,
             "cancel": f"{base}/cancel",

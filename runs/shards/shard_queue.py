@@ -64,6 +64,11 @@ class ShardTerms:
     owner: str = ""
     deadline_s: float = 86_400.0
     max_queue_depth: int = 10_000
+    headers: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+
+    def shard(self, rows: list[Any]) -> Shard:
+        return Shard(self.media, rows, self.headers, self.query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ class ShardQueue:
             self._back_off(f"the queue of {self._terms.model} is full")
 
     def _payloads(self, batch: Sequence[tuple[JobId, ShardPiece]]) -> list[Payload]:
-        encoded = [(_input_name(job), encode_shard(Shard(self._terms.media, self._inputs(piece)))) for job, piece in batch]
+        encoded = [(_input_name(job), encode_shard(self._terms.shard(self._inputs(piece)))) for job, piece in batch]
         self._blobs.put_all([(name, data) for name, data in encoded if len(data) > INLINE_BYTES])
         return [
             Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name)

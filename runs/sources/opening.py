@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidInput
+from penstock.inputs.input_shape import InputShape, shape_of
 from penstock.run import RunSpec, format_of
 from penstock.runs import files
 from penstock.runs.sources.folder import PATH, FolderSource
-from penstock.runs.sources.input_shape import InputShape, shape_of
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
 from penstock.runs.sources.mapping import Mapping, build_mapping
 from penstock.runs.sources.parquet import ParquetFile

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidInput
+from penstock.inputs.input_shape import InputShape
 from penstock.runs.rows import RowError
-from penstock.runs.sources.input_shape import InputShape
 from penstock.runs.sources.lines import LineFile
 from penstock.runs.sources.mapping import Mapping
 from penstock.runs.sources.parts import FileRows

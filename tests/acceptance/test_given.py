@@ -142,9 +142,13 @@ def test_a_handler_is_told_of_the_job_and_of_the_headers_and_parameters_that_its
 
 
 def test_a_job_of_many_and_a_submit_without_any_are_told_what_there_is(http: httpx2.Client) -> None:
-    [job] = http.post("/v1/models/asked/jobs:batch", json=[5], headers={"x-zone": "north"}).json()["data"]
+    many = "/v1/models/asked/jobs:batch?language=de&priority=bulk"
+    [job] = http.post(many, json=[5], headers={"x-zone": "north"}).json()["data"]
     result = http.get(job["links"]["result"], params={"wait": "30"}).json()
-    assert (result["input"], result["said"]) == (5, [1, "interactive", "", {"x-zone": "north"}, {}])
+    assert (result["input"], result["said"]) == (5, [1, "bulk", "", {"x-zone": "north"}, {"language": "de"}])
+    for model, name in (("asked", "lang"), ("ordered", "language")):
+        refused = http.post(f"/v1/models/{model}/jobs:batch?{name}=de", json=[5])
+        assert (refused.status_code, repr(name) in refused.json()["detail"]) == (400, True)
     plain = http.post("/v1/models/asked/jobs?priority=bulk", json=6).json()
     assert http.get(plain["links"]["result"], params={"wait": "30"}).json()["said"] == [1, "bulk", "", {}, {}]
 

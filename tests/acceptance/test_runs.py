@@ -216,14 +216,19 @@ def test_a_changed_input_is_not_resumed_unless_told_to(up: Up) -> None:
 
 def test_a_run_is_cancelled_from_another_terminal_and_listed(up: Up) -> None:
     rows = Gated(up, "to_cancel")
-    run = Background(up, "double", rows.name, "-o", "cancelled.jsonl")
+    run = Background(up, "double", rows.name, "-o", "cancelled.jsonl", "--tag", "nightly")
     run_id = run.await_rows(1)
-    assert up.penstock("run", "cancel", run_id).returncode == 0
+    assert up.penstock("run", "cancel", "--tag", "weekly").returncode == 0
+    assert up.penstock("run", "cancel", run_id, "--tag", "nightly").returncode == 2
+    assert up.penstock("run", "cancel", "--tag", "a b").returncode == 5
+    listed = [json.loads(line)["id"] for line in up.penstock("run", "list", "--tag", "nightly", "--json").stdout.splitlines()]
+    assert listed == [run_id]
+    assert up.penstock("run", "cancel", "--tag", "nightly").returncode == 0
     assert run.process.wait(timeout=20) == 1
     rows.open()
     assert run.events[-1]["state"] == "cancelled"
-    listed = up.penstock("run", "list").stdout
-    assert any(run_id in line and "cancelled" in line for line in listed.splitlines()), listed
+    table = up.penstock("run", "list").stdout
+    assert any(run_id in line and "cancelled" in line for line in table.splitlines()), table
     shown = up.penstock("run", "show", run_id).stdout
     assert "cancelled.jsonl" in shown
 

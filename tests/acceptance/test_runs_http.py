@@ -21,7 +21,10 @@ from penstock.errors import BadRequest, Conflict, InvalidInput, NotFound
 from penstock.run import Run, RunCounts, RunState
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
-MODELS = {"square": {"source": "square.py:Square"}}
+MODELS = {
+    "square": {"source": "square.py:Square"},
+    "told": {"source": "square.py:Square", "request_headers": ["X-Tenant"], "query": ["language"]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -272,3 +275,50 @@ def test_the_files_of_a_run_are_downloaded_from_its_page(gateway: httpx2.Client,
     assert answer.text == '{"output": 4}\n{"output": null}\n'
     assert answer.headers["content-security-policy"] == "sandbox"
     assert "negative" in gateway.get(f"/ui/runs/{run.id}/errors").text
+
+
+def test_columns_that_the_input_does_not_have_are_refused_with_those_that_are_there(gateway: GatewayClient) -> None:
+    form = {"file": ("rows.csv", b"price,size\n1,2\n")}
+    uploaded = gateway.post("/v1/files", files=form, data={"purpose": "user_data"}).json()["id"]
+    wrong = gateway.post("/v1/runs", json={"model": "square", "input": uploaded, "columns": {"x": "pirce"}, "carry": ["id"]})
+    assert wrong.status_code == 422
+    assert [fault["pointer"] for fault in wrong.json()["errors"]] == ["/columns/x", "/carry/0"]
+    assert "The columns of the input are 'price', 'size'" in wrong.json()["hint"]
+    good = gateway.post("/v1/runs", json={"model": "square", "input": uploaded, "columns": {"x": "price"}, "carry": ["*"]})
+    assert good.status_code == 202, good.text
+
+
+def test_runs_are_found_and_cancelled_by_their_tags(gateway: GatewayClient, client: Client, runner: Runner) -> None:
+    options = [RunOptions(tags=tags) for tags in (["nightly", "team:a"], ["nightly"], ["weekly"])]
+    waits, under_way, other = (client.run("square", [1], options=each) for each in options)
+    assert waits.view.body["tags"] == ["nightly", "team:a"]
+    runner.tell(under_way.id, RunChange(state=RunState.RUNNING))
+    listed = gateway.get("/v1/runs", params={"tag": "nightly"}).json()["data"]
+    assert [run["id"] for run in listed] == [under_way.id, waits.id]
+    ended = gateway.post("/v1/runs:cancel", params={"tag": "nightly"})
+    assert (ended.status_code, ended.json()) == (202, {"cancelled": 1, "requested": 1, "has_more": False})
+    assert (waits.refresh().status, other.refresh().status) == ("cancelled", "queued")
+    assert under_way.refresh().body["cancel_requested"]
+    for params in ({"tag": "a b"}, {}, {"tag": "a", "model": "square"}):
+        assert gateway.post("/v1/runs:cancel", params=params).status_code == 400
+    assert gateway.get("/v1/runs", params={"tag": ","}).status_code == 400
+    with pytest.raises(BadRequest, match="a tag has 1 to 64 characters"):
+        client.run("square", [1], options=RunOptions(tags=["a b"]))
+    with pytest.raises(BadRequest, match="at most 8 tags"):
+        client.run("square", [1], options=RunOptions(tags=[f"t{number}" for number in range(9)]))
+
+
+def test_what_all_rows_are_told_is_stored_if_the_models_settings_name_it(client: Client, runner: Runner) -> None:
+    said = RunOptions(headers={"X-Tenant": "blue"}, query={"language": "de"})
+    made = runner.runs.read(client.run("told", [1], options=said).id)
+    assert made is not None
+    assert (made.spec.headers, made.spec.query) == ({"x-tenant": "blue"}, {"language": "de"})
+    for wrong in (
+        RunOptions(headers={"x-other": "a"}),
+        RunOptions(query={"lang": "de"}),
+        RunOptions(headers={"x-tenant": "a" * 2_000}),
+    ):
+        with pytest.raises(InvalidInput, match="the run cannot be created with these"):
+            client.run("told", [1], options=wrong)
+    with pytest.raises(InvalidInput, match="The model takes none"):
+        client.run("square", [1], options=said)

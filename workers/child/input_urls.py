@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 import httpx2
+import msgspec
 
 from penstock.errors import HandlerLoadError, InputUrlFailed, InvalidInput
 from penstock.handlers.contract import Failure, failure_of
@@ -66,10 +67,17 @@ class UrlFetcher:
 
     def read_all(self, read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
         """`read` of each item. Those with URLs are read side by side, and one that takes too long fails alone."""
+        return self._read_each(read, items, [_SIGN in item.data for item in items])
+
+    def read_rows(self, read: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+        """The same for rows, which are plain values."""
+        return self._read_each(read, rows, [_SIGN in msgspec.msgpack.encode(row) for row in rows])
+
+    def _read_each(self, read: Callable[[Any], Any], items: Sequence[Any], has_url: Sequence[bool]) -> list[Any]:
         found: list[Any] = [Failure(self.late, InputUrlFailed.kind, retryable=True)] * len(items)
         threads: list[Thread] = []
         for place, item in enumerate(items):
-            if _SIGN in item.data:
+            if has_url[place]:
                 threads.append(Thread(target=self._read, args=(read, item, found, place), daemon=True))
                 threads[-1].start()
             else:
@@ -81,7 +89,7 @@ class UrlFetcher:
         # A thread that is late changes its own list only.
         return list(found)
 
-    def _read(self, read: Callable[[Item], Any], item: Item, found: list[Any], place: int) -> None:
+    def _read(self, read: Callable[[Any], Any], item: Any, found: list[Any], place: int) -> None:
         with fetching(InputFiles(self, monotonic() + self.within_s, self.most_bytes).fetch):
             try:
                 found[place] = read(item)

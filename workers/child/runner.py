@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import InputUrlFailed, InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
-from penstock.handlers.media import encode
+from penstock.handlers.media import JSON, encode
 from penstock.handlers.running.call import Reporter
 from penstock.inputs.request import RequestInput
 from penstock.job import Call
@@ -36,6 +36,9 @@ from penstock.workers.ipc.frames import (
     Output,
     output_bytes,
 )
+
+if TYPE_CHECKING:
+    from penstock.workers.child.input_urls import UrlFetcher
 
 Clock = Callable[[], float]
 
@@ -125,11 +128,14 @@ def prepare_rows(
     calls: Calls,
     *,
     facts: JobFacts | None = None,
+    said: RequestInput | None = None,
     clock: Clock = perf_counter,
 ) -> Flow:
-    """The same for rows of a shard (`penstock.shard`), all of one job."""
+    """The same for rows of a shard (`penstock.shard`), all of one job. `said`: what their run says of its request."""
     began = clock()
-    flow = Flow(len(rows), read_rows(loaded.codec, media, list(rows), refusal), range(len(rows)), facts=[facts] * len(rows))
+    flow = Flow(len(rows), _read_rows(loaded, media, rows), range(len(rows)), facts=[facts] * len(rows))
+    if said is not None and (said.headers or said.query):
+        flow.said = dict.fromkeys(flow.live, said)
     if loaded.asks:
         flow.values = flow.requests(flow.live, None)
     return _preprocessed(loaded, flow, calls, began=began, clock=clock)
@@ -237,9 +243,19 @@ def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     if not loaded.input_urls:
         return [_read(loaded, item) for item in items]
     # Few inputs are fetched.
+    return _fetcher(loaded).read_all(partial(_read, loaded), items)
+
+
+def _read_rows(loaded: Loaded, media: str, rows: Sequence[Any]) -> list[Any]:
+    if not loaded.input_urls or media != JSON:
+        return read_rows(loaded.codec, media, list(rows), refusal)
+    return _fetcher(loaded).read_rows(lambda row: read_rows(loaded.codec, media, [row], refusal)[0], rows)
+
+
+def _fetcher(loaded: Loaded) -> UrlFetcher:
     from penstock.workers.child.input_urls import UrlFetcher
 
-    return UrlFetcher(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca).read_all(partial(_read, loaded), items)
+    return UrlFetcher(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from penstock.errors import PenstockError
 from penstock.handlers.contract import failure_of
 from penstock.handlers.loaded import Loaded
+from penstock.inputs.request import RequestInput
 from penstock.shard import Shard, decode_shard
 from penstock.workers.child import runner
 from penstock.workers.child.calls.halving import DeviceFault
@@ -131,7 +132,8 @@ class ShardPipeline:
         rows = work.shard.rows
         self._progress.enter(Lane.PREPARING, work.number, began_at)
         some = [rows[place] for place in places]
-        flow = runner.prepare_rows(self._loaded, work.shard.media, some, self._calls, facts=work.facts)
+        said = RequestInput("", b"", work.shard.headers, work.shard.query)
+        flow = runner.prepare_rows(self._loaded, work.shard.media, some, self._calls, facts=work.facts, said=said)
         self._progress.leave(Lane.PREPARING)
         flow.ready_at = time.monotonic()
         return MicroBatch(work, places, flow)

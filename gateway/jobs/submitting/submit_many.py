@@ -6,7 +6,7 @@ The jobs are stored as those of any submits are, in groups that share a call and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,13 +20,13 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import MAX_ITEMS
 from penstock.errors import BadRequest, InvalidInput, PenstockError, UnsupportedMedia
 from penstock.gateway.asgi import negotiation
-from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.asgi.negotiation import JSON, Head, refuse_unknown
 from penstock.gateway.asgi.problems import members_of, status_of
 from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_body, too_large
 from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submitting.submit_options import submit_options
+from penstock.gateway.jobs.submitting.submit_options import NAMES, submit_options
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
 from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
@@ -42,6 +42,7 @@ LINES = ("application/x-ndjson", "application/jsonl")
 _CHECKED_AT_ONCE = 32
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _KEY_MOST = 240
+_OPTIONS = (*NAMES, "partial")
 _BODY = {
     "required": True,
     "content": {
@@ -141,6 +142,7 @@ class SubmitMany:
         head = negotiation.read_head(request.headers.raw)
         options, key = submit_options(priority, deadline_s, delay_s, not_before, tags), _key(head)
         entry, chosen = await self._registry.find(model, version)
+        query = _of_model(request.query_params, entry.info.query)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
         checked = await self._checked(inputs, entry.name, chosen)
@@ -149,7 +151,10 @@ class SubmitMany:
             _refuse_all(checked)
         plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
         said = wanted_headers(request.headers.raw, entry.info.request_headers)
-        requests = [_request(index, found, plain, key=key, version=version, said=said) for index, found in enumerate(checked)]
+        requests = [
+            _request(index, found, plain, key=key, version=version, said=said, query=query)
+            for index, found in enumerate(checked)
+        ]
         outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
         rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
         refused = sum("error" in row for row in rows)
@@ -265,14 +270,27 @@ def _key(head: Head) -> str:
 
 
 def _request(
-    index: int, found: Payload | PenstockError, plain: SubmitRequest, *, key: str, version: str, said: dict[str, str]
+    index: int,
+    found: Payload | PenstockError,
+    plain: SubmitRequest,
+    *,
+    key: str,
+    version: str,
+    said: dict[str, str],
+    query: Mapping[str, str],
 ) -> SubmitRequest | PenstockError:
     """The request of one input. Its idempotency key is the request's and its place, so that a repeat finds each job again."""
     if isinstance(found, PenstockError):
         return found
     digest = fingerprint("jobs:batch", plain.model.name, version, found) if key else ""
-    found = packed(found, headers=said, query={})
+    found = packed(found, headers=said, query=query)
     return replace(plain, input=found, key=f"{key}/{index}" if key else "", fingerprint=digest)
+
+
+def _of_model(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The parameters that the model's settings name. Raises `BadRequest` for one that neither they nor this route know."""
+    refuse_unknown(given, (*_OPTIONS, *names))
+    return {name: given[name] for name in names if name in given and name not in _OPTIONS}
 
 
 def _refuse_all(checked: Checked) -> None:

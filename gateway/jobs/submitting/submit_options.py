@@ -9,11 +9,9 @@ from datetime import datetime
 
 from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
-from penstock.job import MAX_DELAY_S, Priority
+from penstock.job import MAX_DELAY_S, Priority, checked_tags
 
-_NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
-MAX_TAGS = 8
-_TAG = re.compile(r"[A-Za-z0-9._:=-]{1,64}")
+NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
 _UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
 
 
@@ -42,7 +40,7 @@ def parse_submit_options(query: bytes, *, of_model: Sequence[str] = ()) -> Submi
     Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored.
     """
     parameters = parse_query(query)
-    refuse_unknown(parameters, (*_NAMES, *of_model))
+    refuse_unknown(parameters, (*NAMES, *of_model))
     found = {name: parameters.pop(name) for name in of_model if name in parameters}
     options = submit_options(**parameters)
     return replace(options, query=found) if found else options
@@ -63,15 +61,8 @@ def submit_options(
         deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
         delay_s=0.0 if delay_s is None else _delay(delay_s),
         not_before=None if not_before is None else _moment(not_before),
-        tags=() if tags is None else _tags(tags),
+        tags=() if tags is None else checked_tags(tags.split(",")),
     )
-
-
-def checked_tag(text: str) -> str:
-    """The tag; raises `BadRequest` for a text that cannot be one."""
-    if not _TAG.fullmatch(text):
-        raise BadRequest(f"a tag has 1 to 64 characters of A-Z a-z 0-9 . _ : = -, and {text[:80]!r} is none")
-    return text
 
 
 def checked_delay(seconds: float, *, name: str) -> float:
@@ -79,13 +70,6 @@ def checked_delay(seconds: float, *, name: str) -> float:
     if seconds > MAX_DELAY_S:
         raise BadRequest(f"{name} lies {seconds:.0f} s ahead; a job may start at most {MAX_DELAY_S:.0f} s after its submit")
     return seconds
-
-
-def _tags(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(checked_tag(tag) for tag in text.split(",")))
-    if len(found) > MAX_TAGS:
-        raise BadRequest(f"a job has at most {MAX_TAGS} tags, not {len(found)}")
-    return found
 
 
 def _delay(text: str) -> float:

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.handlers.schema import reader_for
+from penstock.inputs.input_shape import shape_of
 from penstock.run import RunSpec
-from penstock.runs.sources.input_shape import shape_of
 from penstock.runs.sources.opening import open_source
 
 pydantic = pytest.importorskip("pydantic")

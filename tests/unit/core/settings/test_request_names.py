@@ -47,7 +47,7 @@ def test_our_own_parameters_stay_ours(tmp_path: Path, name: str) -> None:
 
 
 def test_the_parameters_that_are_ours_are_those_that_a_gateway_reads() -> None:
-    assert frozenset(submit_options._NAMES) == OWN_PARAMETERS
+    assert frozenset(submit_options.NAMES) == OWN_PARAMETERS
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -213,7 +215,17 @@ def test_a_server_without_tls_is_not_read_where_https_is_meant(model: Loaded, or
     assert (found.code, found.retryable) == ("input_url_failed", True)
 
 
-def test_rows_of_a_run_and_models_without_rules_fetch_nothing(model: Loaded, origin: str) -> None:
+def test_the_rows_of_a_run_have_their_files_fetched_by_the_same_rules(model: Loaded, origin: str) -> None:
+    allowed = replace(model, input_urls=(f"{origin}/",), input_urls_s=20.0)
+    urls = [f"{origin}/cat%20a.png", f"{origin}/busy", "https://elsewhere.example/a.png"]
+    rows = [{"image": url} for url in urls] + [{"image": b64encode(PNG).decode()}, {"image": 5}]
+    flow = prepare_rows(allowed, "application/json", rows, Calls(allowed))
+    assert (list(flow.live), [value.image for value in flow.values]) == ([0, 3], [PNG, PNG])
+    failed = [(flow.failed[place].code, flow.failed[place].retryable) for place in (1, 2, 4)]
+    assert failed == [("input_url_failed", True), ("invalid_input", False), ("invalid_input", False)]
+
+
+def test_models_without_rules_fetch_nothing(model: Loaded, origin: str) -> None:
     body = {"image": f"{origin}/cat%20a.png"}
     with nothing_asked():
         refused = _read(model, Item("application/json", json.dumps(body).encode()))

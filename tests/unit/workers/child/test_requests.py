@@ -15,7 +15,7 @@ from penstock.cli.jobs.debug import run_stages
 from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.inputs.request import packed
+from penstock.inputs.request import RequestInput, packed
 from penstock.job import Call, Payload
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.reports import ReportSender
@@ -200,6 +200,14 @@ def test_rows_of_a_shard_can_be_looked_at_too(tmp_path: Path) -> None:
     flow = prepare_rows(model, "application/json", [1, 2], calls := Calls(model), facts=FACTS)
     infer(model, flow, calls)
     assert complete_rows(model, flow).outputs == [[1, *SAID[:4], {}, {}], [2, *SAID[:4], {}, {}]]
+
+
+@pytest.mark.parametrize("text", [LOOKS, CLASS])
+def test_rows_are_told_what_their_run_says_of_its_request(tmp_path: Path, text: str) -> None:
+    model, said = loaded(tmp_path, text), RequestInput("", b"", {"x-tenant": "blue"}, {"language": "de"})
+    flow = prepare_rows(model, "application/json", [1, 2], calls := Calls(model), facts=FACTS, said=said)
+    infer(model, flow, calls)
+    assert complete_rows(model, flow).outputs == [[1, *SAID], [2, *SAID]]
 
 
 def test_a_warm_up_and_a_debugged_batch_belong_to_no_job_and_then_nothing_is_known(tmp_path: Path) -> None:
