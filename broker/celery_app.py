@@ -15,13 +15,14 @@ from kombu.messaging import Consumer
 from kombu.transport.redis import Channel, QoS
 from kombu.utils.objects import cached_property
 
-from penstock.errors import ConfigError
+from penstock.broker.store.celery_ops import DOOR_QUEUE, PRIORITY_SEPARATOR
+from penstock.broker.store.ops import queue_name
+from penstock.errors import ConfigError, InternalError
 from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"
 # Kombu's own: each priority has a list beside the queue's, and stock Flower adds these four up.
 PRIORITY_STEPS = (0, 3, 6, 9)
-PRIORITY_SEPARATOR = "\x06\x16"
 _EXCHANGE = Exchange("penstock", type="direct")  # type: ignore[no-untyped-call]
 
 
@@ -64,13 +65,17 @@ class PenstockCelery(Celery):
         return self.subclass_with_self("penstock.workers.bootstep.program:WorkerProgram")
 
 
-def queue_name(model: str) -> str:
-    """The Celery queue of a model. The braces are literal: they put all keys of the model into one slot of a Redis Cluster."""
-    return f"penstock.{{{model}}}"
-
-
 def _queue(name: str) -> Queue:
     return Queue(name, _EXCHANGE, routing_key=name)  # type: ignore[no-untyped-call]
+
+
+def task_name(model: str) -> str:
+    """The task of one model, `args=[input]`; the task `TASK` takes `args=[model, input]`."""
+    return f"penstock.{model}"
+
+
+def _run_elsewhere(*_: Any, **__: Any) -> Any:
+    raise InternalError("a penstock task was called here; send it with delay, apply_async or send_task")
 
 
 def broker_url(url: str) -> str:
@@ -87,9 +92,12 @@ def build_app(settings: Settings) -> PenstockCelery:
         )
     # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
     Channel.QoS = ListedDeliveries
-    app = PenstockCelery("penstock", broker=broker_url(settings.store.url), amqp=ListedQueues, set_as_current=False)
+    url = broker_url(settings.store.url)
+    app = PenstockCelery("penstock", broker=url, backend=url, amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings))
+    for name in (TASK, *(task_name(model) for model in settings.models)):
+        app.task(_run_elsewhere, name=name)
     app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")
     return app
 
@@ -100,9 +108,8 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        "task_ignore_result": True,
-        "task_queues": [_queue(queue_name(model)) for model in settings.models],
-        "task_default_queue": "penstock",
+        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(model)) for model in settings.models)],
+        "task_default_queue": DOOR_QUEUE,
         # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
         "control_queue_expires": None,
         "event_queue_expires": None,

@@ -10,8 +10,6 @@
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
 local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
 local FEW = 16 -- a slot never holds more shards than this
-local FOREIGN_MAX = 16
-local FOREIGN_AGAIN_MS = 15000
 
 -- Hand stock Celery messages to one worker at a time, and again after a while if that worker did not store them as jobs. While
 -- jobs wait, such messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.
@@ -26,11 +24,7 @@ local function take_foreign(p, now, nothing_ready)
       if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then draw(p, band, FOREIGN_MAX) end
     end
   end
-  local foreign = redis.call('ZRANGEBYSCORE', p .. 'foreign', '-inf', now - FOREIGN_AGAIN_MS, 'LIMIT', 0, FOREIGN_MAX)
-  local handed = {}
-  for _, message in ipairs(foreign) do append(handed, {now, message}) end
-  send('ZADD', p .. 'foreign', handed)
-  return foreign
+  return hand_out(p .. 'foreign', now, FOREIGN_MAX)
 end
 
 -- Whether the worker runs something that other jobs have to wait for. A slot that runs only shards lets ordinary jobs in between

@@ -6,41 +6,23 @@ local function frame(a, b, c, d, e, f, g, h)
 end
 
 -- Push a change to the job's watchers. A watcher is a channel behind a mark: '=' wants the end only, '+' every change. All changes
--- of one call go in one message per channel, so that a settled batch wakes a gateway once.
+-- of one call go in one message per channel, so that a settled batch wakes a gateway once. The mark '*' stands before a Celery
+-- task, whose end is told elsewhere.
 -- D6: docs/design/store.md
 local function push_change(todo, p, watch, final, ...)
   if not watch or watch == '' then return end
   todo.pushes = todo.pushes or {}
   local change
-  for mark, channel in string.gmatch(watch, '([=+])([^,]+)') do
-    if final or mark == '+' then
+  for mark, channel in string.gmatch(watch, '([=+*])([^,]+)') do
+    if mark == '*' then
+      if not final then celery_running(todo, p, channel, (...)) end
+    elseif final or mark == '+' then
       change = change or frame(...)
       local list = todo.pushes[channel] or {struct.pack('>I4c0', #model_of(p), model_of(p))}
       list[#list + 1] = change
       todo.pushes[channel] = list
     end
   end
-end
-
-local function celery_meta(todo, p, serial, celery, state, media, output, code, message)
-  local key = 'celery-task-meta-' .. celery
-  local status, result = 'SUCCESS', nil
-  if state == 'succeeded' then
-    result = output
-    if media ~= 'application/json' or not output or output == '' then
-      result = cjson.encode({job = serial .. '-' .. model_of(p), content_type = media})
-    end
-  else
-    status = (state == 'cancelled' or state == 'expired') and 'REVOKED' or 'FAILURE'
-    local kind = status == 'REVOKED' and 'TaskRevokedError' or 'PenstockError'
-    local home = status == 'REVOKED' and 'celery.exceptions' or 'penstock.errors'
-    result = cjson.encode({exc_type = kind, exc_message = {code .. ': ' .. message}, exc_module = home})
-  end
-  local meta = '{"status":"' .. status .. '","result":' .. result .. ',"traceback":null,"children":[],"task_id":'
-    .. cjson.encode(celery) .. '}'
-  set_later(todo, key, meta, META_TTL_MS)
-  todo.pushes = todo.pushes or {}
-  todo.pushes[key] = {meta}
 end
 
 local function drop_input(p, serial, small, todo)
@@ -78,7 +60,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   if not last.token then tell(todo, 'finished', serial, state, job) end -- no holder reports it
   push_change(todo, p, job.watch, true, serial, state, media, last.output or '', blob, code, message, last.stamp or '')
   if job.celery and job.celery ~= '' then
-    celery_meta(todo, p, serial, job.celery, state, media, last.output, code, message)
+    celery_ended(todo, p, serial, job.celery, state, now, media, last.output, code, message)
   end
 end
 
@@ -144,8 +126,9 @@ local function note_traceback(job, token, text)
 end
 
 -- Write a state that is not final, and what was noted, in one command.
-local function set_state(p, serial, job, state)
+local function set_state(p, serial, job, state, todo, code, message)
   redis.call('HSET', p .. 'job:' .. serial, 'state', state, 'token', '', unpack(job.noted or NOTHING))
+  if job.celery and job.epoch then celery_waits(todo, job.celery, code, message) end
 end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
@@ -194,7 +177,7 @@ local function crash_job(p, serial, job, now, todo, token, detail)
     kill_job(p, serial, job, now, todo, 'poison', 'the process running it died ' .. crashes .. ' times' .. last, token)
     return 'dead'
   end
-  set_state(p, serial, job, 'queued')
+  set_state(p, serial, job, 'queued', todo)
   enqueue_solo(p, serial, job)
   count(todo, 'redelivered:crashed', 1)
   return 'ok'

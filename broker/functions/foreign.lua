@@ -1,15 +1,76 @@
+-- Stock Celery messages: drawn from the queues of Celery's clients, passed to the model that they ask for, or answered.
+-- D86: docs/design/store.md
+local DRAW_MAX = 64
+
+-- draw_messages: take messages out of these lists, in order, and keep them in `foreign`. Those of the door, `ps:{*}:`, are handed
+-- out to the caller, who passes each on or answers it. Those of a model are handed out by its claims.
+-- ARGS: '1' to hand out; per list: name
+-- REPLY: the messages that were handed out
+-- LARGEST: draws DRAW_MAX messages, hands out as many
+local function draw_messages(keys, args, todo)
+  local p, room, drawn = keys[1], DRAW_MAX, 0
+  for i = 2, #args do
+    if room <= 0 then break end
+    -- pcall: what is no list is no queue either.
+    for _, entry in ipairs(redis.pcall('RPOP', args[i], room) or {}) do
+      room = room - 1
+      if entry ~= TICKET then drawn = drawn + redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end
+    end
+  end
+  if args[1] == '1' then return hand_out(p .. 'foreign', now_ms(), DRAW_MAX) end
+  if drawn > 0 then redis.call('PUBLISH', p .. 'wake', 'w') end
+  return {}
+end
+
+-- pass_messages: give messages of the door to the models that they ask for.
+-- ARGS: per message: model, message
+-- REPLY: ok
+-- LARGEST: DRAW_MAX messages
+local function pass_messages(keys, args, todo)
+  for i = 1, #args, 2 do
+    local p = 'ps:{' .. args[i] .. '}:'
+    redis.call('ZADD', p .. 'foreign', 'NX', 0, args[i + 1])
+    redis.call('ZREM', keys[1] .. 'foreign', args[i + 1])
+    redis.call('PUBLISH', p .. 'wake', 'w')
+  end
+  return 'ok'
+end
+
 -- reject_foreign: answer a stock Celery message that cannot become a job, and forget the message.
--- ARGS: message, celery id ('' = unreadable), reason
+-- ARGS: message, celery id ('' = unreadable), code, reason
 -- REPLY: ok
 -- LARGEST: one message
 local function reject_foreign(keys, args, todo)
   local p = keys[1]
   if not redis.call('ZSCORE', p .. 'foreign', args[1]) then return 'ok' end
-  if args[2] ~= '' then celery_meta(todo, p, '', args[2], 'failed', '', nil, 'invalid_message', args[3]) end
+  if args[2] ~= '' then celery_ended(todo, p, '', args[2], args[3] == 'invalid_message' and 'failed' or args[3], 0, '', nil, args[3], args[4]) end
   later(todo, 'ZREM', p .. 'foreign', args[1])
   count(todo, 'foreign_rejected', 1)
   flush(p, todo)
   return 'ok'
 end
 
+-- due_answers: jobs whose tasks the caller is to answer. Each is handed out again after a while if it was not.
+-- ARGS: limit
+-- REPLY: per job: its id
+-- LARGEST: DRAW_MAX jobs
+local function due_answers(keys, args, todo)
+  return hand_out(ANSWERS, now_ms(), math.min(DRAW_MAX, tonumber(args[1])))
+end
+
+-- answer: write the answer to a Celery task, unless another worker has. A client that waits for it gets it.
+-- ARGS: job id, task id, answer ('' = none: nobody wants the result)
+-- REPLY: ok
+-- LARGEST: one job
+local function answer(keys, args, todo)
+  if redis.call('ZREM', ANSWERS, args[1]) == 0 or args[3] == '' then return 'ok' end
+  redis.call('SET', META .. args[2], args[3], 'PX', META_TTL_MS)
+  redis.call('PUBLISH', META .. args[2], args[3])
+  return 'ok'
+end
+
+register('draw_messages', draw_messages, {'allow-oom'})
+register('pass_messages', pass_messages, {'allow-oom'})
 register('reject_foreign', reject_foreign, {'allow-oom'})
+register('due_answers', due_answers, {'allow-oom'})
+register('answer', answer, {'allow-oom'})

@@ -28,7 +28,7 @@
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
---   foreign           zset    stock Celery message -> handed out at
+--   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
 --   planned           hash    owner -> those of them that wait for their start
 --   learned           hash    version, device, runtime and threads -> how long batches take there
@@ -50,7 +50,6 @@ local TICKET = 't'
 -- A record keeps this many of a job's first and last attempts; of those between it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
-local META_TTL_MS = 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',

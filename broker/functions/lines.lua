@@ -16,6 +16,17 @@ local function draw(p, band, n)
   return drawn
 end
 
+-- Up to `most` of what a sorted set holds for some worker to deal with, each not again before AGAIN_MS: by then a worker that took
+-- it and lives has removed it.
+local FOREIGN_MAX = 16
+local AGAIN_MS = 15000
+local function hand_out(key, now, most)
+  local found, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
+  for _, entry in ipairs(found) do append(handed, {now + AGAIN_MS, entry}) end
+  send('ZADD', key, handed)
+  return found
+end
+
 -- Remove n tickets. However many messages stand before them, only n are looked at here.
 local function pop_tickets(p, band, n)
   local missing = n - draw(p, band, n)

@@ -16,7 +16,7 @@ function release_one(p, serial, token, reason, detail, now, todo)
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
   note_past(p, serial, job, now, 'released')
   note(job, 'attempts', job.attempts - 1)
-  set_state(p, serial, job, 'queued')
+  set_state(p, serial, job, 'queued', todo)
   requeue(p, serial, job)
   count(todo, 'redelivered:given_back', 1)
   return 'ok', true

@@ -37,7 +37,7 @@ local function take_back(p, serial, worker, event, now, todo, tally)
     expire_job(p, serial, job, now, todo)
     swept(tally, 'expired')
   else
-    set_state(p, serial, job, 'queued') -- guard:sweep_token
+    set_state(p, serial, job, 'queued', todo) -- guard:sweep_token
     requeue(p, serial, job)
     count(todo, 'redelivered:worker_lost', 1)
     swept(tally, 'requeued')
@@ -94,7 +94,7 @@ local function promote(p, now, todo, tally)
       count_start(todo, job)
       swept(tally, 'expired')
     else
-      set_state(p, serial, job, 'queued')
+      set_state(p, serial, job, 'queued', todo)
       count_start(todo, job)
       requeue(p, serial, job)
       swept(tally, 'promoted')

@@ -28,11 +28,11 @@ _CONNECTED = "ping client|setname client|setinfo hello quit"
 _OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
-_OUR_KEYS = ("ps:*", "penstock.*", "celery-task-meta-*")
+_OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
 # subscribed to must stand here letter by letter.
-_CELERYS = "psubscribe punsubscribe brpop srem multi exec discard"
+_CELERYS = "psubscribe punsubscribe blmove brpop srem multi exec discard"
 _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*")
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
 # Flower listens to events, asks workers and counts waiting jobs; it reads our keys and writes none. Like every client of remote

@@ -14,6 +14,7 @@ ORDER = (
     "lib",
     "gather",
     "lines",
+    "celery",
     "ending",
     "turns",
     "submit",
@@ -38,7 +39,7 @@ ORDER = (
 
 
 # Lua allows 200 local names in one block, so what a file defines for itself alone stays in a block of its own.
-_SHARED = ("lib", "gather", "lines", "ending", "turns", "reconcile")
+_SHARED = ("lib", "gather", "lines", "celery", "ending", "turns", "reconcile")
 
 
 @cache

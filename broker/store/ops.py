@@ -146,10 +146,6 @@ def reconcile_next(model: str, *, pace_s: float, limit: int) -> Operation[Repair
     return Operation("reconcile_next", prefix(model), [ms(pace_s), limit], replies.repair_reply)
 
 
-def reject_foreign(model: str, message: bytes, *, celery_id: str, reason: str) -> Operation[None]:
-    return Operation("reject_foreign", prefix(model), [message, celery_id, reason], lambda _: None)
-
-
 def read(job: JobId) -> Operation[Job | None]:
     return Operation("read", prefix(job.model), [job.serial, _WITHOUT_OUTPUT], partial(replies.record_reply, job=job))
 
@@ -210,10 +206,8 @@ def traceback(job: JobId) -> Command[str]:
 # The arguments of the longer calls.
 
 
-def _digest(job: NewJob) -> str:
-    if not job.idempotency_key:
-        return ""
-    return hashlib.blake2b(f"{job.owner}\0{job.idempotency_key}".encode(), digest_size=16).hexdigest()
+def digest(owner: str, key: str) -> str:
+    return hashlib.blake2b(f"{owner}\0{key}".encode(), digest_size=16).hexdigest() if key else ""
 
 
 def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
@@ -229,10 +223,10 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.input.content_type,
             job.input.data,
             job.input.blob,
-            _digest(job),
+            digest(job.owner, job.idempotency_key),
             job.fingerprint,
             f"{job.max_attempts},{job.max_crashes}",
-            f"={job.reply_to}" if job.reply_to else "",
+            _watchers(job),
             job.celery_id,
             job.foreign,
             job.max_open_jobs,
@@ -243,6 +237,11 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             ",".join(job.tags),
         )
     return args
+
+
+def _watchers(job: NewJob) -> str:
+    task = f"*{job.celery_id}" if job.celery_id else ""
+    return f"={job.reply_to}" if job.reply_to else task
 
 
 def claim_args(request: ClaimRequest) -> list[Arg]:

@@ -28,7 +28,7 @@ from penstock.broker.records import (
     SweepReport,
     Unfinished,
 )
-from penstock.broker.store import ops, registry
+from penstock.broker.store import celery_ops, ops, registry
 from penstock.broker.store.connection import AWAY, ThreadLink, connect, not_loaded, store_error
 from penstock.broker.store.library import library
 from penstock.broker.store.ops import Command, Operation, prefix
@@ -162,9 +162,9 @@ class RedisStore:
         """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
         return self.run(ops.reconcile_next(model, pace_s=pace_s, limit=limit))
 
-    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str, code: str) -> None:
         """Answer a stock Celery message that cannot become a job."""
-        self.run(ops.reject_foreign(model, message, celery_id=celery_id, reason=reason))
+        self.run(celery_ops.reject_foreign(model, message, celery_id=celery_id, reason=reason, code=code))
 
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))

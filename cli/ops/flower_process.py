@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from contextlib import aclosing, suppress
 from typing import Any, cast
 
-from penstock.broker.celery_app import PRIORITY_SEPARATOR, PRIORITY_STEPS, queue_name
+from penstock.broker.celery_app import PRIORITY_STEPS
+from penstock.broker.store.celery_ops import priority_list
 from penstock.broker.store.connection import connect_async
+from penstock.broker.store.ops import queue_name
 from penstock.broker.store.registry import MODELS_KEY
 from penstock.job import LATE_BAND
 from penstock.settings.tables import Settings
@@ -35,7 +37,7 @@ class StoreQueues:
             pipe = redis.pipeline(transaction=False)
             for queue in queues:
                 for step in PRIORITY_STEPS:
-                    pipe.llen(f"{queue}{PRIORITY_SEPARATOR}{step}" if step else queue)
+                    pipe.llen(priority_list(queue, step))
             lengths = iter(await pipe.execute())
         return [row for queue in queues for row in rows(queue, {step: next(lengths) for step in PRIORITY_STEPS})]
 

@@ -170,7 +170,7 @@ def test_a_malformed_task_is_answered_once_and_costs_no_slot_a_turn(
 def test_remote_control_sees_the_worker(stock: Celery, stack: Stack, worker: str) -> None:
     inspect, gate = heard(stock, worker), Gate(stack.folder / "seen")
     assert inspect.ping() == {worker: {"ok": "pong"}}
-    assert {queue["name"] for queue in inspect.active_queues()[worker]} == {QUEUE, "penstock.{held}"}
+    assert {queue["name"] for queue in inspect.active_queues()[worker]} == {"penstock", QUEUE, "penstock.{held}"}
     with closing(JobClient(stack.url, HELD)) as client:
         before = inspect.stats()[worker]["total"].get(f"penstock.infer.{HELD}", 0)
         [id] = client.submit(gate.held(1))

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from penstock.broker.celery_app import queue_name
+from penstock.broker.store.ops import queue_name
 from tests.eventually import eventually
 from tests.monitoring.boards import BOARDS, QUERIES
 from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack

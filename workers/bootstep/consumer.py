@@ -13,6 +13,7 @@ from celery import bootsteps
 from celery.worker import control
 from celery.worker.control import control_command, inspect_command
 
+from penstock.workers.bootstep import commands  # noqa: F401 - loaded for its commands
 from penstock.workers.bootstep.pool import DevicePool
 from penstock.workers.fleet.fleet import Fleet
 from penstock.workers.telemetry.task_events import TASK_PREFIX

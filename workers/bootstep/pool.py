@@ -73,13 +73,13 @@ class DevicePool(BasePool):
         self.hurry()
         self.on_stop()
 
-    def grow(self, n: int = 1) -> None:
-        if self.fleet is not None:
-            self.fleet.grow(n)
+    def grow(self, n: int = 1) -> int:
+        """How many slots were added."""
+        return self.fleet.grow(n) if self.fleet is not None else 0
 
-    def shrink(self, n: int = 1) -> None:
-        if self.fleet is not None:
-            self.fleet.shrink(n)
+    def shrink(self, n: int = 1) -> int:
+        """How many slots were removed."""
+        return self.fleet.shrink(n) if self.fleet is not None else 0
 
     @property
     def num_processes(self) -> int:

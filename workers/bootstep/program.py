@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 import warnings
 from typing import Any
 
@@ -12,6 +13,9 @@ from celery.apps.worker import Worker
 from celery.utils.nodenames import default_nodename
 
 from penstock import logs
+from penstock.workers.__main__ import CONFIG_EXIT
+from penstock.workers.bootstep.pool import DevicePool
+from penstock.workers.bootstep.worker_options import refusals
 
 
 class WorkerProgram(Worker):
@@ -20,6 +24,7 @@ class WorkerProgram(Worker):
     hostname: str
 
     def on_before_init(self, quiet: bool = False, **kwargs: Any) -> None:
+        self._refuse_options(kwargs)
         if self.hostname == default_nodename(None):
             # Two workers on one host need different names: remote control and Flower address them by name.
             host = self.hostname.partition("@")[2]
@@ -27,6 +32,15 @@ class WorkerProgram(Worker):
         # In a container the worker usually runs as root. Celery's warning is about pickled messages, and we accept only JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
         super().on_before_init(quiet=quiet, **kwargs)
+
+    def _refuse_options(self, options: dict[str, Any]) -> None:
+        conf = self.app.conf
+        found = refusals(
+            options, concurrency=conf.worker_concurrency, prefetch=conf.worker_prefetch_multiplier, pool=DevicePool
+        )
+        if found:
+            sys.stderr.write("\n".join([*found, ""]))
+            raise SystemExit(CONFIG_EXIT)
 
     def setup_instance(self, **kwargs: Any) -> None:
         # Workers find each other in the store. Mingle would cost a second at the start, and gossip a message per event.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
+from celery.worker import state as worker_state
 
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.sync import RedisStore
@@ -21,6 +22,7 @@ from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
 from penstock.workers.fleet.announcer import Announcer
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
+from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
 from penstock.workers.fleet.learned import TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.rollouts import Key
@@ -46,6 +48,8 @@ SLOT_REMOVED = "slot_removed"
 VERSION_STARTED = "version_started"
 VERSION_RETIRED = "version_retired"
 WITHDRAW_FAILED = "withdraw_failed"
+# After a fault at the door of Celery's clients.
+DOOR_RETRY_S = 0.5
 
 
 class Fleet:
@@ -65,6 +69,7 @@ class Fleet:
         self._swept_models = set(settings.models)
         self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(settings.store.url, name=f"penstock-sweep-{os.getpid()}")
+        self._door_store = RedisStore(settings.store.url, name=f"penstock-door-{os.getpid()}")
         self._build_threads()
 
     def _build_threads(self) -> None:
@@ -99,6 +104,8 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
+        self._clients = CeleryClients(self._door_store, blobs, lambda: sorted(self._swept_models), revoked=worker_state.revoked)
+        self._door = PeriodicThread("door", DOOR_RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
         self._watch = SourceWatch(lambda: self.slots)
         self._reloads = (
             PeriodicThread("reload", LOOK_EVERY_S, self._watch.run_once, failure_event=SOURCES_NOT_SEEN)
@@ -127,6 +134,7 @@ class Fleet:
             self._roster.add(spec, pin)
         self._beat.start()
         self._sweeper.start()
+        self._door.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
 
     def _start_reloads(self, reloads: PeriodicThread) -> None:
@@ -141,25 +149,29 @@ class Fleet:
 
     # More and fewer slots, by remote control.
 
-    def grow(self, count: int) -> None:
-        """Add slots, each for the model with the fewest."""
-        for _ in range(count):
+    def grow(self, count: int) -> int:
+        """Add slots, each for the model with the fewest, while there is a place; how many were added."""
+        for added in range(count):
             spec = min(self._versions.specs, key=self._roster.count)
             try:
                 # The others keep their cores: those were shared out at the start, and moving them would slow them down.
                 pin = plan_one_more(spec, self._machine(), self._roster.taken())
             except ConfigError as error:
                 log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
-                return
+                return added
             self._roster.add(spec, pin)
             log.info(SLOT_ADDED, model=spec.name, slots=self._roster.count(spec))
+        return count
 
-    def shrink(self, count: int) -> None:
-        """Remove slots, each from the model with the most; what they run ends first."""
-        for _ in range(min(count, len(self.slots))):
+    def shrink(self, count: int) -> int:
+        """Remove slots, each from the model with the most; what they run ends first. How many: each model keeps one."""
+        for removed in range(count):
             spec = max(self._versions.specs, key=self._roster.count)
+            if self._roster.count(spec) <= 1:
+                return removed
             self._roster.remove_one(spec)
             log.info(SLOT_REMOVED, model=spec.name, slots=self._roster.count(spec))
+        return count
 
     # Celery's view.
 
@@ -178,7 +190,7 @@ class Fleet:
         """Stop taking jobs; returns at once. `wait` says when all is settled."""
         if self.draining:
             return
-        self.draining = True
+        self.draining = self._clients.draining = True
         self._roster.drain(by=time.monotonic() + self._settings.worker.grace_s)
         self._beat.wake()
 
@@ -200,6 +212,7 @@ class Fleet:
             self._reloads.stop()
         self._beat.stop()
         self._sweeper.stop()
+        self._close_door()
         self.events.stop()
         for spans in self._spans:
             spans.close()
@@ -211,6 +224,15 @@ class Fleet:
         self._beat_store.close()
         self._sweep_store.close()
         log.info(FLEET_ENDED, worker=self._name)
+
+    def _close_door(self) -> None:
+        self._door.stop()
+        try:
+            self._clients.answer_due()
+        except StoreUnavailable as error:
+            # Another worker answers, or the next one.
+            log.warning(CLIENTS_NOT_SERVED, error=str(error))
+        self._door_store.close()
 
     # In the beat's thread.
 

@@ -1,4 +1,4 @@
-"""Stock Celery messages (`send_task("penstock.infer", args=[model, input])`, protocol 2, JSON) as penstock jobs. Pure.
+"""Stock Celery messages (`send_task("penstock.square", args=[input])`, protocol 2, JSON) as penstock jobs. Pure.
 
 Anybody who reaches the broker may put anything into a queue, so each part is read as a type of its own: what does not fit is
 told to its sender, and nothing here raises.
@@ -7,6 +7,7 @@ told to its sender, and nothing here raises.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,14 +17,20 @@ from msgspec import Raw, Struct
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
+from penstock.broker.store.celery_ops import EXPIRED, INVALID_MESSAGE, task_key
 from penstock.job import MAX_DELAY_S, JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelInfo, ModelSpec
 
-TASK = "penstock.infer"
+# A task of any model, `args=[model, input]`; a task of one model, `penstock.<model>`, takes `args=[input]`.
+TASK, TASK_OF_MODEL = "penstock.infer", "penstock."
 _FOLLOW_UPS = ("chain", "chord", "callbacks", "errbacks")
 # Celery's own ids have 36 characters. A longer one is not answered, because it becomes the name of a key.
 _MAX_ID_CHARS = 255
 _MAX_REASON_CHARS = 300
+_JSON, _BYTES = "application/json", "application/octet-stream"
+_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,60}/[a-z0-9][a-z0-9!#$&^_.+-]{0,60}")
+_HEAD_BYTES = 64
+_FIRST_BULK = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +40,24 @@ class Rejected:
     message: bytes
     celery_id: str
     reason: str
+    code: str = INVALID_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A message at the door, and the name of the model that it asks for; there may be no such model."""
+
+    message: bytes
+    celery_id: str
+    model: str
 
 
 class _Unreadable(Exception):
     """A message cannot become a job; the text is the reason that its sender gets."""
+
+
+class _Expired(_Unreadable):
+    """The message came after its task had expired."""
 
 
 class _Call(Struct, forbid_unknown_fields=True):
@@ -47,6 +68,7 @@ class _Call(Struct, forbid_unknown_fields=True):
     version: str | None = None
     priority: str | None = None
     deadline_s: float | None = None
+    content_type: str | None = None
 
 
 # A part is decoded where it is needed, so that a bad one does not hide the id.
@@ -69,30 +91,67 @@ def job_from(message: bytes, id: JobId, *, spec: ModelSpec, info: ModelInfo, now
         headers = _objects.decode(envelope.get("headers", b"{}"))
         celery_id = _celery_id(headers)
         _check_task(headers, celery_id)
-        return _job(message, _call(_body(envelope)), headers, celery_id, id=id, spec=spec, info=info, now=now)
+        return _job(
+            message,
+            _call(_body(envelope), _text(headers, "task")),
+            headers,
+            celery_id,
+            _sent_priority(envelope),
+            id=id,
+            spec=spec,
+            info=info,
+            now=now,
+        )
     except _UNREADABLE as error:
-        return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS])
+        return _rejected(message, celery_id, error)
+
+
+def _rejected(message: bytes, celery_id: str, error: Exception) -> Rejected:
+    code = EXPIRED if isinstance(error, _Expired) else INVALID_MESSAGE
+    return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS], code)
+
+
+def asked_by(message: bytes) -> Asked | Rejected:
+    """The model that a message at the door asks for."""
+    celery_id = ""
+    try:
+        envelope = _objects.decode(message)
+        headers = _objects.decode(envelope.get("headers", b"{}"))
+        celery_id = _celery_id(headers)
+        _check_task(headers, celery_id)
+        return Asked(message, celery_id, _call(_body(envelope), _text(headers, "task")).model)
+    except _UNREADABLE as error:
+        return _rejected(message, celery_id, error)
 
 
 def _job(
-    message: bytes, call: _Call, headers: _Parts, celery_id: str, *, id: JobId, spec: ModelSpec, info: ModelInfo, now: float
+    message: bytes,
+    call: _Call,
+    headers: _Parts,
+    celery_id: str,
+    sent: int,
+    *,
+    id: JobId,
+    spec: ModelSpec,
+    info: ModelInfo,
+    now: float,
 ) -> NewJob:
     if call.model != id.model:
         raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.model[:80]!r}")
-    priority, delay_s = _priority(call), _delay_s(headers, now)
+    priority, delay_s = _priority(call, sent), _delay_s(headers, now)
     return NewJob(
         id=id,
         version=_version(call, info),
-        input=Payload("application/json", bytes(call.input)),
+        input=_input(call),
         priority=priority,
         deadline_s=_deadline_s(call, headers, spec.limits, priority, delay_s=delay_s, now=now),
         delay_s=delay_s,
         result_ttl_s=spec.limits.result_ttl_s,
-        idempotency_key=f"celery:{celery_id}",
-        fingerprint=f"celery:{celery_id}",
+        idempotency_key=task_key(celery_id),
+        fingerprint=task_key(celery_id),
         max_attempts=spec.limits.max_attempts,
         max_crashes=spec.limits.max_crashes,
-        celery_id=celery_id,
+        celery_id="" if _flag(headers, "ignore_result") else celery_id,
         foreign=message,
         trace=_trace(headers),
     )
@@ -100,15 +159,23 @@ def _job(
 
 def _check_task(headers: _Parts, celery_id: str) -> None:
     task = _text(headers, "task")
-    if task != TASK:
-        raise _Unreadable(f"this queue takes tasks named {TASK!r}, not {task[:80]!r}")
+    if not task.startswith(TASK_OF_MODEL):
+        raise _Unreadable(f"this queue takes tasks named {TASK!r} or 'penstock.<model>', not {task[:80]!r}")
     if not celery_id:
-        raise _Unreadable(f"a task needs an id of 1 to {_MAX_ID_CHARS} characters")
+        raise _Unreadable(f"a task needs an id of 1 to {_MAX_ID_CHARS} characters, without a comma")
+    if _text(headers, "compression"):
+        raise _Unreadable("a compressed message is not accepted; leave out task_compression")
+    if any(_values.decode(headers.get("timelimit", b"[]")) or ()):
+        raise _Unreadable("a task has no time_limit: a run ends after the model's max_run_s; use expires or deadline_s")
+
+
+def _flag(parts: _Parts, name: str) -> bool:
+    return bytes(parts.get(name, b"")) == b"true"
 
 
 def _celery_id(headers: _Parts) -> str:
     found = _text(headers, "id")
-    return found if len(found) <= _MAX_ID_CHARS else ""
+    return found if len(found) <= _MAX_ID_CHARS and "," not in found else ""
 
 
 def _text(parts: _Parts, name: str) -> str:
@@ -138,20 +205,53 @@ def _body(envelope: _Parts) -> _Body:
     return found
 
 
-def _call(body: _Body) -> _Call:
+def _call(body: _Body, task: str) -> _Call:
     args, kwargs, embed = body
-    if len(args) > 2:
-        raise _Unreadable(f"{TASK} takes args=[model, input]")
+    names, of_model = (("model", "input"), {}) if task == TASK else (("input",), {"model": task.removeprefix(TASK_OF_MODEL)})
+    takes = f"{task[:80]} takes args=[{', '.join(names)}]"
+    if len(args) > len(names):
+        raise _Unreadable(takes)
     if any(_values.decode((embed or {}).get(name, b"null")) for name in _FOLLOW_UPS):
         raise _Unreadable("chains, chords and callbacks are not supported; send the next task when this one has its result")
-    given = {**dict(zip(("model", "input"), args, strict=False)), **(kwargs or {})}
+    given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+    if of_model and "model" in given:
+        raise _Unreadable(f"{takes}: its name says which model")
     try:
-        call = msgspec.json.decode(msgspec.json.encode(given), type=_Call)
+        call = msgspec.json.decode(msgspec.json.encode({**given, **of_model}), type=_Call)
     except msgspec.ValidationError as error:
-        raise _Unreadable(f"{TASK} takes args=[model, input] and kwargs version, priority, deadline_s: {error}") from error
+        raise _Unreadable(f"{takes} and kwargs version, priority, deadline_s, content_type: {error}") from error
     if "input" not in given:
-        raise _Unreadable(f"{TASK} takes args=[model, input]; got no input")
+        raise _Unreadable(f"{takes}; got no input")
     return call
+
+
+class _Typed(Struct, forbid_unknown_fields=True):
+    """What kombu writes for a value that JSON does not have."""
+
+    type: str = msgspec.field(name="__type__")
+    value: str = msgspec.field(name="__value__")
+
+
+def _input(call: _Call) -> Payload:
+    """The input as the body of a request would hold it: bytes as they are, everything else as JSON."""
+    data = _bytes_of(bytes(call.input))
+    if data is None and call.content_type not in (None, _JSON):
+        raise _Unreadable(f"content_type {call.content_type[:80]!r} is that of bytes, and the input is JSON")
+    if call.content_type is not None and not _MEDIA_TYPE.fullmatch(call.content_type):
+        raise _Unreadable(f"content_type is a media type such as image/png, not {call.content_type[:80]!r}")
+    return Payload(_JSON, bytes(call.input)) if data is None else Payload(call.content_type or _BYTES, data)
+
+
+def _bytes_of(text: bytes) -> bytes | None:
+    if b'"__type__"' not in text[:_HEAD_BYTES]:
+        return None
+    try:
+        typed = msgspec.json.decode(text, type=_Typed)
+    except msgspec.ValidationError:
+        return None
+    if typed.type == "bytes":
+        return typed.value.encode()
+    return base64.b64decode(typed.value, validate=True) if typed.type == "base64" else None
 
 
 def _version(call: _Call, info: ModelInfo) -> str:
@@ -161,9 +261,15 @@ def _version(call: _Call, info: ModelInfo) -> str:
     return call.version or info.default_version
 
 
-def _priority(call: _Call) -> Priority:
+def _sent_priority(envelope: _Parts) -> int:
+    """Celery's priority, 0 to 9, of which 0 goes first with Redis."""
+    found = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
+    return found if isinstance(found, int) else 0
+
+
+def _priority(call: _Call, sent: int) -> Priority:
     try:
-        return Priority(call.priority or Priority.INTERACTIVE)
+        return Priority(call.priority or (Priority.BULK if sent >= _FIRST_BULK else Priority.INTERACTIVE))
     except ValueError:
         raise _Unreadable(f"priority is 'interactive' or 'bulk', not {str(call.priority)[:80]!r}") from None
 
@@ -191,7 +297,9 @@ def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority
         raise _Unreadable(f"deadline_s is a number of seconds above 0, not {wanted!r}")
     ends = [most + delay_s, *([] if wanted is None else [wanted])]
     if expires is not None:
-        ends.append(max(0.001, expires - now))
+        if expires <= now:
+            raise _Expired(f"the task expired {now - expires:.3f} s before a worker read it")
+        ends.append(expires - now)
     if min(ends) <= delay_s:
         raise _Unreadable(f"the deadline comes before the start: {min(ends):.3f} s and {delay_s:.3f} s from now")
     return min(ends)

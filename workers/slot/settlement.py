@@ -186,7 +186,8 @@ class Settlements:
         for item in read:
             if isinstance(item, Rejected):
                 log.warning(FOREIGN_REJECTED, model=self._spec.name, reason=item.reason)
-                self._store.reject_foreign(self._spec.name, item.message, celery_id=item.celery_id, reason=item.reason)
+                why = {"celery_id": item.celery_id, "reason": item.reason, "code": item.code}
+                self._store.reject_foreign(self._spec.name, item.message, **why)
         if jobs:
             self._store.submit(jobs, max_depth=_NO_LIMIT)
 

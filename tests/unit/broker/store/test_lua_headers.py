@@ -15,7 +15,7 @@ from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import ops, registry, replies, run_ops, sync
+from penstock.broker.store import celery_ops, ops, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
@@ -48,7 +48,12 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.forget([JOB] * max(1, items)),
         ops.reconcile("m", cursor="0", limit=10),
         ops.reconcile_next("m", pace_s=1.0, limit=10),
-        ops.reject_foreign("m", b"", celery_id="", reason=""),
+        celery_ops.reject_foreign("m", b"", celery_id="", reason=""),
+        celery_ops.draw_door(),
+        celery_ops.draw_model("m"),
+        celery_ops.pass_messages([("m", b"message")] * items),
+        celery_ops.due_answers(8),
+        celery_ops.answer(JOB, "task", b"{}"),
         ops.read(JOB),
         ops.result(JOB),
         ops.watch(JOB, channel="c", every_change=False),
@@ -171,7 +176,7 @@ def test_the_bands_are_those_of_the_priorities() -> None:
         ("lib", "TOMB_MAX_MS", model_queue.TOMBSTONE_MAX_S * 1000),
         ("submit", "RUN_PAST_DEADLINE_MS", model_queue.RUN_PAST_DEADLINE_S * 1000),
         ("claim", "FEW", model_queue.FEW),
-        ("claim", "FOREIGN_AGAIN_MS", model_queue.FOREIGN_AGAIN_S * 1000),
+        ("lines", "AGAIN_MS", model_queue.FOREIGN_AGAIN_S * 1000),
         ("claim", "BULK_TURN", memory_claim.BULK_TURN),
         ("claim", "SOLO_AGAIN_MS", memory_claim.SOLO_AGAIN_S * 1000),
     ],

@@ -92,7 +92,7 @@ class ShakyStore:
         self.details.append(detail)
         return [self.answer for _ in items]
 
-    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str) -> None:
+    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str, code: str) -> None:
         self._take("reject_foreign", message)
 
     def close(self) -> None: ...

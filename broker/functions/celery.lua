@@ -1,0 +1,61 @@
+-- What a stock Celery client sees of a job: the entry of Celery's result backend, `celery-task-meta-<task id>`, and its channel.
+-- The keys here are outside the model's slot of a cluster, which stock Celery cannot use either.
+-- D86: docs/design/store.md
+local META_TTL_MS = 86400000
+local META = 'celery-task-meta-'
+local DOOR = 'penstock' -- the queue of Celery's clients who name no queue
+local ANSWERS = 'ps:{*}:answers' -- zset: job id -> when a worker is to answer its task; for results that a worker has to write
+
+-- The class that an error has at the client, where it has one of its own: those of core/errors.py. A code that is not listed is
+-- that of a model, hence a HandlerError.
+local CLASSES = {timeout = 'HandlerTimeout', handler_contract = 'HandlerContractError', load_failed = 'HandlerLoadError',
+  invalid_input = 'InvalidInput', too_large = 'TooLarge', unsupported_media_type = 'UnsupportedMedia', bad_request = 'BadRequest',
+  invalid_message = 'BadRequest', not_found = 'NotFound', input_url_failed = 'InputUrlFailed', internal = 'InternalError',
+  worker_lost = 'PenstockError'}
+
+local function error_meta(kind, home, message)
+  return cjson.encode({exc_type = kind, exc_message = {message}, exc_module = home})
+end
+
+local function celery_meta(todo, task, status, result)
+  local meta = '{"status":"' .. status .. '","result":' .. result .. ',"traceback":null,"children":[],"task_id":'
+    .. cjson.encode(task) .. '}'
+  set_later(todo, META .. task, meta, META_TTL_MS)
+  todo.pushes = todo.pushes or {}
+  todo.pushes[META .. task] = {meta}
+end
+
+local function celery_failed(todo, task, code, message)
+  celery_meta(todo, task, 'FAILURE', error_meta(CLASSES[code] or 'HandlerError', 'penstock.errors', code .. ': ' .. message))
+end
+
+-- A job that was leased, or reported how far it is.
+local function celery_running(todo, p, task, serial)
+  local worker, epoch, progress = unpack(redis.call('HMGET', p .. 'job:' .. serial, 'worker', 'epoch', 'progress'))
+  local job = serial .. '-' .. model_of(p)
+  local at, fraction, note = string.match(progress or '', '^(%d+),%d+,([^,]*),(.*)$')
+  if not at or at ~= epoch then return celery_meta(todo, task, 'STARTED', cjson.encode({hostname = worker or '', job = job})) end
+  celery_meta(todo, task, 'PROGRESS', cjson.encode({current = tonumber(fraction), total = 1, note = note, job = job}))
+end
+
+-- A job that ran, and waits to run again.
+local function celery_waits(todo, celery, code, message)
+  local why = code and code .. ': ' .. (message or '') or 'it waits to run again'
+  celery_meta(todo, celery, 'RETRY', error_meta('Retry', 'celery.exceptions', why))
+end
+
+-- Have a worker answer the task: one that waits for messages wakes up.
+local function answer_soon(todo, p, serial, now)
+  later(todo, 'ZADD', ANSWERS, now, serial .. '-' .. model_of(p))
+  if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
+end
+
+-- The answer to a task whose job has ended: at once, unless the output is no JSON, or too
+-- large to be at hand: then a worker reads it and answers.
+local function celery_ended(todo, p, serial, celery, state, now, media, output, code, message)
+  local is_json = media == 'application/json' and output and output ~= ''
+  if state == 'succeeded' and not is_json then return answer_soon(todo, p, serial, now) end
+  if state == 'succeeded' then return celery_meta(todo, celery, 'SUCCESS', output) end
+  if state ~= 'cancelled' and state ~= 'expired' then return celery_failed(todo, celery, code, message) end
+  celery_meta(todo, celery, 'REVOKED', error_meta('TaskRevokedError', 'celery.exceptions', code .. ': ' .. message))
+end

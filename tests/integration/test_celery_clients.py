@@ -1,0 +1,306 @@
+"""docs/celery.md, row by row: an unmodified Celery client, in a process without penstock, sends tasks to our models."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.eventually import eventually
+from tests.faults.server import Server
+from tests.integration.worker_process import Gate, JobClient, WorkerProcess
+
+ORDERED = str(Path(__file__).resolve().parents[1] / "handlers" / "ordered.py")
+MODELS = {
+    "ordered": {"source": f"{ORDERED}:Ordered", "warm_up": False, "max_batch_size": 1},
+    "sized": {"source": f"{ORDERED}:Measured", "warm_up": False},
+}
+
+
+class Client:
+    """The client's process; what it raises is raised here."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        script = Path(__file__).with_name("celery_client.py")
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        command = [sys.executable, "-I", str(script), url]
+        self.process = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, code: str) -> dict[str, Any]:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps({"run": code}), file=self.process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def found(self, code: str) -> Any:
+        answer = self.run(code)
+        assert "error" not in answer, answer
+        return answer["found"]
+
+
+@pytest.fixture(scope="module")
+def server(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("clients"), fsync="everysec")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def worker(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with WorkerProcess(server.url, tmp_path_factory.mktemp("worker"), MODELS, sweep_s=0.2) as process:
+        process.await_ready()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def client(server: Server, worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    client = Client(server.url, tmp_path_factory.mktemp("client"))
+    yield client
+    client.process.kill()
+    client.process.communicate()
+
+
+def test_a_model_is_a_task_and_its_result_comes_back(client: Client) -> None:
+    assert client.found('found = signature("penstock.ordered", app=app).delay({"echo": 4}).get(timeout=60)') == 4
+    assert client.found('found = app.send_task("penstock.infer", ["ordered", {"echo": [1]}]).get(timeout=60)') == [1]
+    assert client.found('found = app.send_task("penstock.ordered", kwargs={"input": {"echo": 5}}).get(timeout=60)') == 5
+
+
+@pytest.mark.parametrize("queue", ["penstock", "penstock.{ordered}", "penstock.ordered"])
+def test_all_ten_priorities_are_served(client: Client, server: Server, queue: str) -> None:
+    code = f"""
+sent = [app.send_task("penstock.ordered", [{{"echo": n}}], queue={queue!r}, priority=n) for n in range(10)]
+found = [one.get(timeout=60) for one in sent]
+"""
+    assert client.found(code) == list(range(10))
+    with closing(JobClient(server.url, "ordered")) as jobs:
+        urgent = [jobs.job(id).priority.value for id in jobs.store.newest("ordered", limit=10)]
+    assert sorted(urgent) == ["bulk"] * 4 + ["interactive"] * 6
+
+
+def test_a_client_with_priority_steps_of_its_own_is_served_too(client: Client, server: Server) -> None:
+    steps = [1, 2, 4, 5, 7, 8]
+    with redis.Redis.from_url(server.url) as store:
+        for step in steps:
+            store.lpush(f"penstock.{{ordered}}\x06\x16{step}", message(f"step-{step}", [{"echo": step}]))
+    assert client.found(f'found = [app.AsyncResult(f"step-{{n}}").get(timeout=60) for n in {steps}]') == steps
+
+
+def message(id: str, args: Any, task: str = "penstock.ordered", **headers: Any) -> bytes:
+    """Return what kombu puts into a queue."""
+    body = base64.b64encode(json.dumps([args, {}, {}]).encode()).decode()
+    parts = {"body": body, "headers": {"id": id, "task": task, **headers}, "properties": {"body_encoding": "base64"}}
+    return json.dumps({**parts, "content-type": "application/json"}).encode()
+
+
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_the_result_is_the_real_one_whatever_its_size_and_kind(client: Client, size: int) -> None:
+    assert client.found(f'found = len(app.send_task("penstock.ordered", [{{"size": {size}}}]).get(timeout=60))') == size
+    code = f'found = app.send_task("penstock.ordered", [{{"bytes": {size}}}]).get(timeout=60) == bytes([255]) * {size}'
+    assert client.found(code) is True
+
+
+def test_an_input_of_bytes_arrives_as_bytes(client: Client) -> None:
+    assert client.found('found = app.send_task("penstock.sized", [bytes([255]) * 1000]).get(timeout=60)') == 1000
+    assert client.found('found = app.send_task("penstock.sized", [b"plain"]).get(timeout=60)') == 5
+
+
+def test_a_failed_job_raises_its_own_error_at_the_client(client: Client) -> None:
+    error = client.run('app.send_task("penstock.ordered", [{"code": "not_a_cat"}]).get(timeout=60)')
+    assert error["error"] == "HandlerError"
+    assert error["text"] == "not_a_cat: refused with not_a_cat"
+    error = client.run('app.send_task("penstock.ordered", [{"code": "timeout"}]).get(timeout=60)')
+    assert error["error"] == "HandlerTimeout"
+
+
+def state(client: Client) -> Any:
+    return client.found("found = [sent.state, sent.info if isinstance(sent.info, dict) else str(sent.info)]")
+
+
+def shows(client: Client, wanted: str) -> Any:
+    """Return state and info of the task once it has this state."""
+    seen = state(client)
+    return seen if seen[0] == wanted else None
+
+
+def test_the_state_shows_a_run_its_progress_and_its_end(client: Client, tmp_path: Path) -> None:
+    for gate, shown in ((tmp_path / "started", "STARTED"), (tmp_path / "gate.half", "PROGRESS")):
+        order = {"until": str(gate), "echo": 1}
+        client.found(f'sent = app.send_task("penstock.ordered", [{order!r}])')
+        name, info = eventually(partial(shows, client, shown))
+        assert "job" in info
+        assert name == "STARTED" or (info["current"], info["total"], info["note"]) == (0.5, 1, "half")
+        Gate(gate).open()
+        assert client.found("found = sent.get(timeout=60)") == 1
+        assert state(client)[0] == "SUCCESS"
+
+
+def test_the_state_shows_a_job_that_is_tried_again(client: Client) -> None:
+    client.found('sent = app.send_task("penstock.ordered", [{"busy": "once"}])')
+    assert "busy" in eventually(partial(shows, client, "RETRY"))[1]
+    assert client.found("found = sent.get(timeout=60)") == "done"
+
+
+def test_a_start_and_an_expiry_are_kept(client: Client) -> None:
+    assert client.found('found = app.send_task("penstock.ordered", [{"echo": 1}], countdown=0.2).get(timeout=60)') == 1
+    late = client.run('app.send_task("penstock.ordered", [{"echo": 1}], expires=0.001).get(timeout=60)')
+    assert late["error"] == "TaskRevokedError"
+
+
+def test_a_group_works_and_what_needs_a_worker_of_celery_is_refused(client: Client) -> None:
+    code = 'found = group(signature("penstock.ordered", [{"echo": n}], app=app) for n in range(5))().get(timeout=60)'
+    assert client.found(code) == [0, 1, 2, 3, 4]
+    one = 'signature("penstock.ordered", [{"echo": 1}], app=app)'
+    for code in (
+        f"({one} | {one})().parent.get(timeout=60)",
+        f'{one}.apply_async(link=signature("shop.done", app=app)).get(timeout=60)',
+        f'chord([{one}], signature("shop.sum", app=app))().parent[0].get(timeout=60)',
+    ):
+        assert "chains, chords and callbacks are not supported" in client.run(code)["text"], code
+
+
+def test_a_result_that_nobody_wants_is_not_kept(client: Client, server: Server) -> None:
+    with closing(JobClient(server.url, "ordered")) as jobs:
+        before = set(jobs.store.newest("ordered"))
+        id = client.found('found = app.send_task("penstock.ordered", [{"echo": 1}], ignore_result=True).id')
+        [job] = eventually(lambda: set(jobs.store.newest("ordered")) - before)
+        jobs.await_final([job])
+    with redis.Redis.from_url(server.url) as store:
+        assert not store.exists(f"celery-task-meta-{id}")
+
+
+BAD = {
+    "an unknown model": ('"penstock.nosuch", [1]', "there is no model 'nosuch'; the models: ordered, sized"),
+    "another task": ('"shop.buy", [1], queue="penstock"', "takes tasks named"),
+    "no input": ('"penstock.ordered"', "got no input"),
+    "too many inputs": ('"penstock.ordered", [1, 2]', "takes args=[input]"),
+    "an unknown keyword": ('"penstock.ordered", [1], {"x": 1}', "unknown field `x`"),
+    "an unknown version": ('"penstock.ordered", [1], {"version": "9"}', "no version '9'"),
+    "an unknown priority": ('"penstock.ordered", [1], {"priority": "high"}', "'interactive' or 'bulk'"),
+    "a media type of JSON": ('"penstock.ordered", [1], {"content_type": "image/png"}', "is that of bytes"),
+    "a time limit": ('"penstock.ordered", [1], time_limit=5', "a task has no time_limit"),
+    "compression": ('"penstock.ordered", [1], compression="zlib"', "compressed"),
+    "pickle": ('"penstock.ordered", [1], serializer="pickle"', "only the json serializer"),
+    "a start after its end": ('"penstock.ordered", [1], {"deadline_s": 1}, countdown=60', "before the start"),
+    "another model's queue": ('"penstock.infer", ["sized", 1], queue="penstock.{ordered}"', "this is the queue of"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_task_fails_once_with_the_reason(client: Client, case: str) -> None:
+    code, reason = BAD[case]
+    error = client.run(f"app.send_task({code}).get(timeout=60)")
+    assert error["error"] == "BadRequest"
+    assert reason in error["text"]
+
+
+def test_a_message_that_comes_twice_makes_one_job(client: Client, server: Server) -> None:
+    with redis.Redis.from_url(server.url) as store, closing(JobClient(server.url, "ordered")) as jobs:
+        before = jobs.store.stats("ordered").accepted
+        for retries in (0, 1):
+            store.lpush("penstock", message("twice", [{"echo": 2}], retries=retries))
+            assert client.found('found = app.AsyncResult("twice").get(timeout=60)') == 2
+        client.found('found = app.send_task("penstock.ordered", [{"echo": 1}]).get(timeout=60)')
+        assert jobs.store.stats("ordered").accepted == before + 2
+        assert store.zcard("ps:{*}:foreign") == store.zcard("ps:{ordered}:foreign") == 0
+
+
+def test_a_message_that_a_killed_worker_took_is_not_lost(client: Client, server: Server) -> None:
+    """It lies where a worker puts what it takes, as after a kill between taking a message and looking at it."""
+    with redis.Redis.from_url(server.url) as store:
+        store.lpush("ps:{*}:arrived", message("taken", [{"echo": 3}]))
+        assert client.found('found = app.AsyncResult("taken").get(timeout=60)') == 3
+        store.zadd("ps:{*}:foreign", {message("handed out", [{"echo": 4}]): 1.0})
+        assert client.found('found = app.AsyncResult("handed out").get(timeout=60)') == 4
+
+
+def test_ten_thousand_tasks_of_an_unknown_model_and_poison_do_not_close_the_door(client: Client, server: Server) -> None:
+    unknown = [message(f"no-{n}", [n], "penstock.nosuch") for n in range(10_000)]
+    with redis.Redis.from_url(server.url) as store:
+        store.lpush("penstock", b"\x80\x04pickle", b"[" * 100_000, b"", *unknown)
+        assert client.found('found = app.send_task("penstock.ordered", [{"echo": 6}]).get(timeout=60)') == 6
+        assert client.run('app.AsyncResult("no-9999").get(timeout=60)')["error"] == "BadRequest"
+        assert store.zcard("ps:{*}:foreign") == 0
+
+
+def test_revoke_ends_what_waits_and_leaves_what_runs_unless_it_is_to_end(client: Client, tmp_path: Path) -> None:
+    order = {"until": str(tmp_path / "gate")}
+    client.found(f'running = app.send_task("penstock.ordered", [{order!r}])')
+    eventually(lambda: client.found("found = running.state") == "STARTED")
+    client.found('later = app.send_task("penstock.ordered", [{"echo": 1}], countdown=600)')
+    eventually(lambda: asked(client, "revoke(later.id") and client.found("found = later.state") == "REVOKED")
+    assert "left so without terminate" in asked(client, "revoke([running.id]")["ok"]
+    assert "results will be dropped" in asked(client, "revoke([running.id], terminate=True")["ok"]
+    assert client.run("running.get(timeout=60)")["error"] == "TaskRevokedError"
+
+
+def asked(client: Client, command: str) -> dict[str, str]:
+    """Return the only worker's answer to a remote command."""
+    [answer] = client.found(f"found = app.control.{command}, reply=True, timeout=5, limit=1)")[0].values()
+    return dict(answer)
+
+
+def test_a_task_that_was_revoked_before_anybody_read_it_never_runs(client: Client, server: Server) -> None:
+    assert "revoked if their messages come" in asked(client, 'revoke("unread"')["ok"]
+    with redis.Redis.from_url(server.url) as store:
+        store.lpush("penstock", message("unread", [{"echo": 1}]))
+    assert client.run('app.AsyncResult("unread").get(timeout=60)')["error"] == "TaskRevokedError"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ('cancel_consumer("penstock.{ordered}"', "a worker serves the models of its settings"),
+        ('add_consumer("penstock.{ordered}"', "a worker serves the models of its settings"),
+        ('rate_limit("penstock.ordered", "1/s"', "rate_per_s"),
+        ('time_limit("penstock.ordered", 5', "max_run_s"),
+        ("autoscale(4, 1", "do not follow the load"),
+        ("pool_shrink(1", "every model keeps a slot"),
+        ("pool_grow(0", "above 0"),
+    ],
+)
+def test_a_command_that_cannot_do_what_it_says_is_refused(client: Client, command: str, reason: str) -> None:
+    assert reason in asked(client, command)["error"]
+
+
+def own_celery(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `celery -A penstock.broker.celery_app ...` to its end."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PENSTOCK_REDIS_URL": server.url}
+    command = [sys.executable, "-m", "celery", "-A", "penstock.broker.celery_app", *words]
+    env["PENSTOCK_MODELS"] = json.dumps(MODELS)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_celerys_command_line_calls_a_model(client: Client, server: Server) -> None:
+    called = own_celery(server, "call", "penstock.infer", "--args", json.dumps(["ordered", {"echo": 7}]))
+    assert client.found(f"found = app.AsyncResult({called.stdout.strip()!r}).get(timeout=60)") == 7
+
+
+def test_a_worker_refuses_options_that_cannot_do_what_they_say(server: Server) -> None:
+    refused = own_celery(server, "worker", "-c", "7", "--autoscale", "4,1")
+    assert refused.returncode == 4
+    assert "--autoscale: slots do not follow the load" in refused.stderr
+    assert "-c: a worker has the slots of its models" in refused.stderr
+
+
+def test_the_table_names_tests_that_exist() -> None:
+    root = Path(__file__).resolve().parents[2]
+    rows = [line for line in (root / "docs" / "celery.md").read_text().splitlines() if line.startswith("| ")][1:]
+    for row in rows:
+        names = re.findall(r"`((?:tests/[\w/]+\.py::)?test_\w+)`", row)
+        assert names, row
+        for file, _, test in (name.rpartition("::") for name in names):
+            assert f"def {test}(" in (root / file if file else Path(__file__)).read_text(), test

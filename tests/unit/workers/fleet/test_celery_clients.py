@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.errors import TooLarge
+from penstock.job import Job, JobState, Payload, Priority, new_job_id
+from penstock.workers.fleet.celery_clients import answer_text
+
+JOB = Job(new_job_id("m"), JobState.SUCCEEDED, "1", Priority.INTERACTIVE, created_at=1.0, deadline_at=2.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "result"),
+    [
+        (Payload("application/json", b"[1]"), [1]),
+        (Payload("image/png", b"\xff"), {"__type__": "base64", "__value__": "/w=="}),
+        (Payload("text/plain", b"a text"), {"__type__": "bytes", "__value__": "a text"}),
+    ],
+)
+def test_an_output_is_written_as_celerys_clients_read_it(output: Payload, result: object) -> None:
+    entry = json.loads(answer_text("task", JOB, output))
+    assert entry == {"status": "SUCCESS", "result": result, "traceback": None, "children": [], "task_id": "task"}
+
+
+def test_an_output_beyond_the_limit_is_an_error_with_the_jobs_id() -> None:
+    entry = json.loads(answer_text("task", JOB, TooLarge(f"read it at the gateway: GET /v1/jobs/{JOB.id}/result")))
+    assert entry["status"] == "FAILURE"
+    assert entry["result"]["exc_type"] == "TooLarge"
+    assert str(JOB.id) in entry["result"]["exc_message"][0]
