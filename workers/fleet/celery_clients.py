@@ -20,7 +20,7 @@ from penstock.broker.store.celery_ops import DOOR
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import NotFound, PenstockError, TooLarge
 from penstock.job import Job, JobId, Payload
-from penstock.workers.slot.celery_messages import Asked, Rejected, asked_by
+from penstock.workers.slot.celery_messages import DoorMessage, Rejected, asked_by
 
 log = structlog.get_logger(__name__)
 CLIENTS_NOT_SERVED = "celery_clients_not_served"
@@ -61,7 +61,7 @@ class CeleryClients:
 
     def _pass_on(self, messages: list[bytes]) -> None:
         read = [self._unless_revoked(asked_by(message)) for message in messages]
-        asked = [one for one in read if isinstance(one, Asked)]
+        asked = [one for one in read if isinstance(one, DoorMessage)]
         if not {one.model for one in asked} <= set(self._known):
             self._known = {*self._models(), *(info.name for info in self._store.models())}
         known = [(one.model, one.message) for one in asked if one.model in self._known]
@@ -73,12 +73,12 @@ class CeleryClients:
             elif one.model not in self._known:
                 self._reject(self._unknown(one))
 
-    def _unless_revoked(self, read: Asked | Rejected) -> Asked | Rejected:
+    def _unless_revoked(self, read: DoorMessage | Rejected) -> DoorMessage | Rejected:
         if read.celery_id not in self._revoked:
             return read
         return Rejected(read.message, read.celery_id, "revoked before it became a job", celery_ops.CANCELLED)
 
-    def _unknown(self, asked: Asked) -> Rejected:
+    def _unknown(self, asked: DoorMessage) -> Rejected:
         names = ", ".join(sorted(self._known)[:20])
         return Rejected(asked.message, asked.celery_id, f"there is no model {asked.model[:80]!r}; the models: {names}"[:300])
 

@@ -44,7 +44,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DoorMessage:
     """A message at the door, and the name of the model that it asks for; there may be no such model."""
 
     message: bytes
@@ -111,7 +111,7 @@ def _rejected(message: bytes, celery_id: str, error: Exception) -> Rejected:
     return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS], code)
 
 
-def asked_by(message: bytes) -> Asked | Rejected:
+def asked_by(message: bytes) -> DoorMessage | Rejected:
     """The model that a message at the door asks for."""
     celery_id = ""
     try:
@@ -119,7 +119,7 @@ def asked_by(message: bytes) -> Asked | Rejected:
         headers = _objects.decode(envelope.get("headers", b"{}"))
         celery_id = _celery_id(headers)
         _check_task(headers, celery_id)
-        return Asked(message, celery_id, _call(_body(envelope), _text(headers, "task")).model)
+        return DoorMessage(message, celery_id, _call(_body(envelope), _text(headers, "task")).model)
     except _UNREADABLE as error:
         return _rejected(message, celery_id, error)
 

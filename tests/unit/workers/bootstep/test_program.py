@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.workers.bootstep.worker_options import refusals
+from penstock.workers.bootstep.program import refusals
 
 POOL = object()
 
