@@ -21,9 +21,9 @@ from penstock.handlers.tasks.images import (
     Format,
     Frame,
     Mode,
+    Picture,
     Placement,
     framed,
-    image_bytes,
 )
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
 
@@ -41,13 +41,6 @@ _MIN_PARALLEL_PIXELS = 96 * 96
 # Of the training images of ImageNet networks, for values from 0 to 1 (torchvision.transforms).
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
-IMAGE_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "object", "properties": {"image": {"type": "string"}}, "required": ["image"]},
-        {"type": "object", "properties": {"b64": {"type": "string"}}, "required": ["b64"]},
-        {"type": "string", "description": "base64 or a data URL"},
-    ]
-}
 
 
 class ImageOptions(TaskOptions, kw_only=True, frozen=True):
@@ -115,10 +108,10 @@ class ImageTask(ArrayHandler):
         pixels = self.frame.width * self.frame.height
         parallel = self.options.parallel_calls and pixels >= _MIN_PARALLEL_PIXELS and not context.runtime.batch_buckets
         self.calls_at_once = self.open_parallel() if parallel else 1
-        self.input_schema = IMAGE_SCHEMA
+        self.input_schema = Picture.schema()
         self.sample = blank(self.frame)
 
-    def preprocess(self, inputs: list[Any], /) -> list[Any]:
+    def preprocess(self, inputs: list[Picture], /) -> list[Any]:
         # Threads help, because Pillow decodes and resizes without the interpreter's lock.
         if self._pool is None or len(inputs) == 1:
             prepared = list(map(self._prepared, inputs))
@@ -150,9 +143,9 @@ class ImageTask(ArrayHandler):
         """The output that the options name, else the usual one, else the model's first."""
         return output_of(outputs, self.options.output, self.usual_output)
 
-    def _prepared(self, value: Any) -> Prepared | Failure:
+    def _prepared(self, value: bytes) -> Prepared | Failure:
         try:
-            pixels, place = framed(image_bytes(value), self.frame)
+            pixels, place = framed(value, self.frame)
         except InvalidInput as error:
             return Failure(error.message, error.kind)
         return Prepared({self.port.name: self._normalized(pixels)}, place)

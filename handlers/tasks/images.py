@@ -5,13 +5,12 @@ An image's size is checked in its header, before any pixel is decoded: a PNG of 
 
 from __future__ import annotations
 
-import binascii
 import io
-from base64 import b64decode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from penstock.errors import InvalidInput
+from penstock.inputs.file import File, Image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +20,8 @@ Fit = Literal["crop", "letterbox", "stretch"]
 Mode = Literal["RGB", "L"]
 Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP"]
 
+# The fields of an object that may hold the image.
+_FIELDS = ("image", "b64")
 MAX_PIXELS = 50_000_000
 # Decoders and resizers keep whole rows and columns, so an image with few pixels but a side of a million is refused.
 MAX_SIDE = 16_384
@@ -62,23 +63,29 @@ class Placement(NamedTuple):
     top: float = 0.0
 
 
-def image_bytes(value: Any) -> bytes:
-    """The image file in an input: bytes, base64, a data URL, or an object with one of these. Raises `InvalidInput`."""
-    if isinstance(value, dict):
-        value = value.get("image", value.get("b64"))
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if not isinstance(value, str):
-        raise InvalidInput('send the image file itself, or JSON {"image": "<base64 or data URL>"}')
-    if value.startswith(("http://", "https://")):
-        raise InvalidInput("images are not fetched from URLs; send the file itself or base64")
-    head, comma, text = value.partition(",") if value.startswith("data:") else ("", "", value)
-    if head and not (comma and head.endswith(";base64")):
-        raise InvalidInput("the data URL must be base64, as in data:image/png;base64,...")
-    try:
-        return b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"the image is not valid base64: {error}") from error
+class Picture(Image):
+    """The input of an image task: the file itself, base64, a `data:` URL, a URL where the settings allow it, or an object or a
+    form with one of these as `image`.
+    """
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        file = super().schema()
+        named = [{"type": "object", "properties": {name: file}, "required": [name]} for name in _FIELDS]
+        return {"anyOf": [*named, {**file, "description": "base64, a data URL or, where the settings allow it, a URL"}]}
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        if isinstance(value, dict):
+            value = next((value[name] for name in _FIELDS if name in value), None)
+        if isinstance(value, File) and value.content_type.startswith("text/"):
+            value = value.decode("ascii", "replace")
+        if not isinstance(value, (str, bytes, bytearray, memoryview)):
+            raise InvalidInput('send the image file itself, or JSON {"image": "<base64 or data URL>"}')
+        if isinstance(value, str) and not value.startswith("http"):
+            # Tools break lines of base64.
+            value = "".join(value.split())
+        return super().read(value)
 
 
 def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:

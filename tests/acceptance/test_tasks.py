@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -25,6 +29,7 @@ task = "image-classification"
 max_batch_size = 8
 threads = 2
 options = { labels = "names.txt", top_k = 2, mean = [0.0], std = [1.0] }
+input_urls = ["PICTURES/"]
 
 [models.meaning]
 source = "states.onnx"
@@ -38,14 +43,28 @@ task = "text-classification"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with a picture."""
+    folder = tmp_path_factory.mktemp("pictures")
+    (folder / "green.png").write_bytes(plain((0, 255, 51)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def client(pictures: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("tasks")
     mean_colour(folder)
     states(folder)
     bright_words(folder)
     tokenizer(folder)
     (folder / "names.txt").write_text("red\ngreen\nblue\n")
-    (folder / "penstock.toml").write_text(SETTINGS)
+    (folder / "penstock.toml").write_text(SETTINGS.replace("PICTURES", pictures))
     up = started(folder)
     with httpx2.Client(base_url=up.ready["url"], timeout=60.0) as client:
         yield client
@@ -66,6 +85,27 @@ def test_an_image_is_classified_however_it_is_sent(client: httpx2.Client) -> Non
     assert client.post("/predictions/colour", content=data).json() == answer.json()
     assert client.post("/predictions/colour", files={"data": ("x.png", data)}).json() == answer.json()
     assert client.post("/predictions/colour", json={"image": base64.b64encode(data).decode()}).json() == answer.json()
+
+
+def test_an_image_may_be_a_field_of_a_form_and_stand_at_a_url(client: httpx2.Client, pictures: str) -> None:
+    data, url, path = plain((0, 255, 51)), f"{pictures}/green.png", "/predictions/colour"
+    answer = classify(client, data).json()
+    assert client.post(path, files={"image": ("x.png", data, "image/png")}).json() == answer
+    assert client.post(path, files={"image": (None, base64.b64encode(data))}).json() == answer
+    ways: list[dict[str, Any]] = [{"json": {"image": url}}, {"json": url}, {"files": {"image": (None, url)}}]
+    for given in ways:
+        assert client.post(path, **given).json() == answer
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"files": {"image": ("x.png", data), "colour": (None, "red")}}, "'colour': the model has no such field"),
+        ({"files": {"image": ("x.txt", b"x", "text/plain")}}, "not valid base64"),
+        ({"json": {"image": f"{pictures}/red.png"}}, "answers 404"),
+        ({"json": {"image": "https://elsewhere.example/a.png"}}, "do not allow the URL"),
+        ({"json": {"picture": "x"}}, ""),
+    ]
+    for given, said in wrong:
+        refused = client.post(path, **given)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
+        assert said in refused.json()["detail"], refused.text
 
 
 def test_a_bomb_is_refused_without_being_unpacked_and_its_neighbours_succeed(client: httpx2.Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from penstock.errors import InvalidInput
-from penstock.handlers.tasks.images import Frame, framed, image_bytes
+from penstock.handlers.tasks.images import Frame, Picture, framed
 from tests.unit.handlers.tasks.models import picture, plain
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -44,7 +44,7 @@ def stripes(*colours: tuple[int, int, int], wide: int = 8, high: int = 8) -> Any
     ],
 )
 def test_an_image_may_come_as_bytes_base64_or_data_url(value: Any) -> None:
-    assert image_bytes(value) == b"file"
+    assert Picture.read(value) == b"file"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_image_may_come_as_bytes_base64_or_data_url(value: Any) -> None:
 )
 def test_what_is_no_image_is_refused_with_words_that_help(value: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        image_bytes(value)
+        Picture.read(value)
 
 
 def test_crop_takes_the_middle() -> None:
