@@ -170,6 +170,8 @@ class VersionInfo:
     description: str = ""
     source: str = ""
     streams: bool = False
+    # The media types of the outputs, as the return annotation has them; empty: any.
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

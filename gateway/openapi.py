@@ -12,7 +12,9 @@ from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.inputs.form import form_fields, is_file_schema
 from penstock.job import MAX_DELAY_S
+from penstock.model_spec import VersionInfo
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}
@@ -109,6 +111,7 @@ _CANCELLED = {
         "next_after": {"type": "string", "description": "Give it back as `after` for the jobs that were not looked at"},
     },
 }
+_FILE = {"schema": {"type": "string", "format": "binary"}}
 _JOB_PATH = "/v1/jobs/{job_id}"
 _JOB_CONTENT = {"application/json": {"schema": JOB_REF}}
 # Media types and schemas of the routes that answer with more than JSON of no fixed schema.
@@ -230,12 +233,24 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
             content[side] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     body = {media: content["input"] if media == "application/json" else {} for media in version.info.accepts}
     form = _form_schema(version.info.input_schema)
-    if form != version.info.input_schema and "multipart/form-data" not in body:
+    if _takes_forms(version.info.input_schema) and "multipart/form-data" not in body:
         name = f"{entry.name}.{version.name}.form"
         schemas[name] = rebased(form, f"#/components/schemas/{name}")
         body["multipart/form-data"] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
-    # Without a schema the output may be bytes, which are sent unchanged.
-    return body, {"application/json": content["output"]} if content["output"] else {"application/json": {}, "*/*": {}}
+    return body, _answers(version.info, content["output"])
+
+
+def _answers(info: VersionInfo, output: dict[str, Any]) -> dict[str, Any]:
+    """The media types of the output. Where the handler's annotation does not say, it may be bytes, or a bundle of files."""
+    found = {media: output if media == "application/json" else _FILE for media in info.answers}
+    if not found and output:
+        return {"application/json": output}
+    return found or {"application/json": {}, "*/*": {}, "multipart/form-data": {}, "multipart/mixed": {}}
+
+
+def _takes_forms(schema: dict[str, Any] | None) -> bool:
+    """Whether a form can be the whole input: it has fields, or it is a file. Of an input without a schema nothing is known."""
+    return bool(schema) and (form_fields(schema) is not None or is_file_schema(schema))
 
 
 def _streamed(version: VersionEntry) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
-from penstock.handlers.schema import ItemTypes, handler_types, output_media, output_schema
+from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
@@ -279,6 +279,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         input_schema=handler.input_schema or codec.schema(),
         output_schema=handler.output_schema or output_schema(types.output),
         output_media=output_media(types.output),
+        answers=(JSON,) if handler.output_schema else answer_types(types.output),
         provider=handler.provider,
         cost=None if kind.cost is Handler.cost else handler.cost,
         inference_calls=getattr(handler, "inference_calls", None),

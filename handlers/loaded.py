@@ -36,6 +36,8 @@ class Loaded:
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     output_media: str = ""
+    # The media types of outputs; empty: any.
+    answers: tuple[str, ...] = ()
     provider: str = ""
     cost: Callable[[Any], float] | None = None
     inference_calls: Callable[[list[list[Any]]], Iterable[list[Any]]] | None = None
@@ -68,5 +70,10 @@ class Loaded:
     def info(self) -> VersionInfo:
         """What workers announce of this version."""
         return VersionInfo(
-            self.input_schema, self.output_schema, self.accepts, self.attributes.description, streams=self.streams
+            self.input_schema,
+            self.output_schema,
+            self.accepts,
+            self.attributes.description,
+            streams=self.streams,
+            answers=self.answers,
         )

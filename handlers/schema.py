@@ -14,7 +14,8 @@ import msgspec
 
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler, Request
-from penstock.outputs.media import type_fault
+from penstock.outputs.files import is_file_class
+from penstock.outputs.media import Media, type_fault
 
 _LISTS = (list, Sequence, Iterable, tuple)
 # A stage annotated with one of these returns no list. Any other class is accepted, because it may be an array of rows.
@@ -105,6 +106,18 @@ def output_media(item_type: Any) -> str:
     if media and (fault := type_fault(media)):
         raise HandlerLoadError(f"the return annotation names the media type {media[:80]!r}: {fault}")
     return media
+
+
+def answer_types(item_type: Any) -> tuple[str, ...]:
+    """The media types that outputs of this type have; empty: any."""
+    if media := output_media(item_type):
+        return (media.partition(";")[0].strip(),)
+    if item_type is bytes:
+        return ("application/octet-stream",)
+    if isinstance(item_type, type) and is_file_class(item_type):
+        # A `Media` says its type by itself; images are PNG.
+        return () if item_type is Media else ("image/png",)
+    return () if output_schema(item_type) is None else ("application/json",)
 
 
 class MsgspecReader:

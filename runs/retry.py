@@ -59,8 +59,8 @@ def retry_spec(run: Run) -> RunSpec:
         raise Conflict(f"no row of run {run.id} failed")
     if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
         raise Conflict(
-            f"{run.spec.output} is a table of texts, which do not say whether they were numbers: the outputs of the rows that did "
-            "not fail cannot be read back",
+            f"{run.spec.output} is a table of texts, which do not say whether they were numbers: the outputs of the rows that "
+            "did not fail cannot be read back",
             hint="run all rows again with --overwrite; a run that writes .jsonl or .parquet can be retried",
         )
     metadata = run.spec.metadata | {RETRY_OF: run.id}

@@ -22,6 +22,8 @@ from penstock.outputs.media import BytesLike, Media, filename_fault, filename_pa
 
 BUNDLE_MEDIA = "application/vnd.penstock.bundle"
 MULTIPART = "multipart/form-data"
+# The same parts for mail readers and other programs that know no forms.
+MIXED = "multipart/mixed"
 REFERENCE = "$media"
 _LENGTH = struct.Struct(">I")
 HEAD_LENGTH_BYTES = _LENGTH.size
@@ -93,14 +95,15 @@ def decode_head(head: bytes) -> Bundle:
     return Bundle(found.token, first, tuple(zip(found.files, spans, strict=True)))
 
 
-def part_frames(bundle: Bundle) -> list[bytes]:
-    """What stands before the JSON, before each file, and at the end, where the whole is sent as `multipart/form-data`.
+def part_frames(bundle: Bundle, media: str = MULTIPART) -> list[bytes]:
+    """What stands before the JSON, before each file, and at the end, where the whole is sent as this `media` type.
 
     A part without a `filename` is a text for the readers of forms, so a file without a name is called by its place.
     """
-    heads = ['form-data; name="result"\r\ncontent-type: application/json']
+    own, file_of = ("form-data", "form-data") if media == MULTIPART else ("inline", "attachment")
+    heads = [f'{own}; name="result"\r\ncontent-type: application/json']
     heads += [
-        f'form-data; name="{place}"; {filename_parameters(file.filename or str(place))}\r\ncontent-type: {file.content_type}'
+        f'{file_of}; name="{place}"; {filename_parameters(file.filename or str(place))}\r\ncontent-type: {file.content_type}'
         for place, (file, _) in enumerate(bundle.files)
     ]
     frames = [f"\r\n--{bundle.token}\r\ncontent-disposition: {head}\r\n\r\n".encode() for head in heads]

@@ -10,24 +10,25 @@ from penstock.gateway.asgi.content import Content, file_headers
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART
 from penstock.gateway.asgi.wire import UNTRUSTED
 from penstock.job import JobId
-from penstock.outputs.bundle import HEAD_LENGTH_BYTES, Bundle, BundledFile, decode_head, head_length, part_frames
+from penstock.outputs.bundle import HEAD_LENGTH_BYTES, MIXED, Bundle, BundledFile, decode_head, head_length, part_frames
 from penstock.outputs.media import stored_type
 
 _VARY = {"vary": "accept"}
 
 
 async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content:
-    """The JSON; for whoever accepts `multipart/form-data`, the JSON as its part `result` and the files behind it."""
+    """The JSON; for whoever accepts `multipart/form-data` or `multipart/mixed`, the JSON as its part `result` and the files."""
     bundle = await _bundle(reader)
     json = await _bytes(reader, *bundle.json)
     json = json.replace(bundle.token.encode(), f"/v1/jobs/{job}/result/parts".encode())
-    if MULTIPART not in accept.lower():
+    media = next((media for media in (MULTIPART, MIXED) if media in accept.lower()), "")
+    if not media:
         return Content(BytesReader(json), {**file_headers(JSON), **_VARY}, str(job))
     bodies: list[BlobReader] = [BytesReader(json), *(SliceReader(reader, *span) for _, span in bundle.files)]
-    *frames, end = map(BytesReader, part_frames(bundle))
+    *frames, end = map(BytesReader, part_frames(bundle, media))
     parts = [reader for framed in zip(frames, bodies, strict=True) for reader in framed]
-    headers = {"content-type": f"{MULTIPART}; boundary={bundle.token}", **UNTRUSTED, **_VARY}
-    return Content(JoinedReader([*parts, end]), headers, f"{job}.form")
+    headers = {"content-type": f"{media}; boundary={bundle.token}", **UNTRUSTED, **_VARY}
+    return Content(JoinedReader([*parts, end]), headers, f"{job}.{media.rpartition('/')[2]}")
 
 
 async def bundled_content(reader: BlobReader, job: JobId, place: int) -> Content:

@@ -7,7 +7,9 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from email import message_from_bytes
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -134,7 +136,14 @@ def test_an_output_of_several_files_is_json_with_links_or_one_form(
     result, first, second = multipart_parts(form.content, form.headers["content-type"])
     assert json.loads(result.data) == answer.json()
     assert (first.data, second.data, second.filename) == (b"PNG", film.data, "film.mp4")
-    assert len({answer.headers["etag"], part.headers["etag"], form.headers["etag"]}) == 3
+    mixed = client.get(path, headers={"accept": "multipart/mixed"})
+    head = f"content-type: {mixed.headers['content-type']}\r\n\r\n".encode()
+    parts: Any = message_from_bytes(head + mixed.content).get_payload()
+    assert [part.get_content_type() for part in parts] == ["application/json", "image/png", "video/mp4"]
+    assert [part.get_filename() for part in parts] == [None, "0", "film.mp4"]
+    assert json.loads(parts[0].get_payload()) == answer.json()
+    assert film.data in mixed.content
+    assert len({each.headers["etag"] for each in (answer, part, form, mixed)}) == 4
     assert answer.headers["vary"] == form.headers["vary"] == "accept"
 
 

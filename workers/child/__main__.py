@@ -63,6 +63,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             fits=warm.fits,
             asks=loaded.asks,
             streams=info.streams,
+            answers=info.answers,
         ),
     )
 

@@ -183,6 +183,7 @@ class Ready(Struct, tag="ready", array_like=True):
     fits: int | None = None
     asks: bool = False
     streams: bool = False
+    answers: tuple[str, ...] = ()
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

@@ -268,7 +268,7 @@ class Slot:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
         source = self._child_supervisor.source
-        self.version_info = VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams)
+        self.version_info = VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams, ready.answers)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         declared = self._context.declared_policy
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}

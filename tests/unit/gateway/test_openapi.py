@@ -57,3 +57,33 @@ def test_a_model_without_an_output_schema_may_answer_with_bytes(gateway: Gateway
     assert "*/*" in answers(gateway, "/predictions/m", "post", VersionInfo())["200"]
     typed = VersionInfo(output_schema={"type": "integer"})
     assert answers(gateway, "/predictions/m", "post", typed)["200"] == ["application/json"]
+
+
+@pytest.mark.parametrize("media", ["image/png", "audio/wav", "application/octet-stream"])
+def test_a_model_whose_annotation_names_a_media_type_answers_with_that_alone(gateway: Gateway, media: str) -> None:
+    described = answers(gateway, "/predictions/m", "post", VersionInfo(answers=(media,)))["200"]
+    assert described == [media]
+    streams = answers(gateway, "/predictions/m", "post", VersionInfo(answers=(media,), streams=True))["200"]
+    assert streams == sorted([media, "text/event-stream", "application/x-ndjson"])
+
+
+def test_an_output_of_any_type_may_be_a_bundle_of_files(gateway: Gateway) -> None:
+    described = answers(gateway, "/predictions/m", "post", VersionInfo())["200"]
+    assert described == ["*/*", "application/json", "multipart/form-data", "multipart/mixed"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes"),
+    [
+        ({"type": "object", "properties": {"x": {"type": "integer"}}}, True),
+        ({"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}, True),
+        ({"type": "integer"}, False),
+        (None, False),
+    ],
+)
+def test_an_input_with_fields_may_be_a_form(gateway: Gateway, schema: dict[str, Any] | None, takes: bool) -> None:
+    info = VersionInfo(input_schema=schema)
+    version = VersionEntry("1", info, None, SlotCapacity())
+    entry = ModelEntry(ModelInfo("m", versions={"1": info}), version, {"1": version})
+    body = document(gateway.parts.api, {"m": entry})["paths"]["/predictions/m"]["post"]["requestBody"]["content"]
+    assert ("multipart/form-data" in body) is takes

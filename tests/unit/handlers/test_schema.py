@@ -7,11 +7,21 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 from pydantic import BaseModel
 
+from penstock import Media
 from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure, Handler
-from penstock.handlers.schema import function_types, handler_types, output_media, output_schema, pointer_of, reader_for
+from penstock.handlers.schema import (
+    answer_types,
+    function_types,
+    handler_types,
+    output_media,
+    output_schema,
+    pointer_of,
+    reader_for,
+)
 
 
 @dataclass
@@ -184,3 +194,20 @@ def test_the_return_annotation_may_name_a_media_type() -> None:
 def test_a_media_type_that_no_output_can_have_fails_the_load() -> None:
     with pytest.raises(HandlerLoadError, match="names the media type 'image/png; filename=a'"):
         output_media(Annotated[bytes, "image/png; filename=a"])
+
+
+@pytest.mark.parametrize(
+    ("made", "media"),
+    [
+        (Annotated[bytes, "audio/wav"], ("audio/wav",)),
+        (Annotated[str, "text/csv; charset=utf-8"], ("text/csv",)),
+        (bytes, ("application/octet-stream",)),
+        (Image.Image, ("image/png",)),
+        (Media, ()),
+        (Any, ()),
+        (dict[str, Media], ()),
+        (dict[str, int], ("application/json",)),
+    ],
+)
+def test_the_return_annotation_says_which_media_types_outputs_have(made: Any, media: tuple[str, ...]) -> None:
+    assert answer_types(made) == media
