@@ -1,6 +1,6 @@
 """The store that `penstock up` starts: a Valkey server in the state folder, which ends with the process that started it.
 
-The server listens on a Unix socket only, so no port is left open. The Python wrapper of the packaged server is not used: the
+The server listens on a Unix socket only, and on loopback where Celery's clients are let in (`port`). The Python wrapper of the packaged server is not used: the
 wrapper stops its server at a normal exit only, so a killed parent would leave a server behind.
 """
 
@@ -25,7 +25,17 @@ from types import TracebackType
 from typing import IO, Literal
 from urllib.parse import quote
 
-from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, Passwords, acl_lines, passwords_in, write_private
+from penstock.broker.server.users import (
+    ADMIN,
+    CELERY,
+    FLOWER,
+    GATEWAY,
+    WORKER,
+    Passwords,
+    acl_lines,
+    passwords_in,
+    write_private,
+)
 from penstock.broker.store.library import library
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.process_lifetime import parent_binding
@@ -64,17 +74,24 @@ class EmbeddedServer:
 
     With `users`, every connection needs a password. `url` then belongs to the administrator; the users of `gateway_url` and
     `worker_url` can do little more than call our functions, which are loaded for them, and the user of `flower_url` can only
-    read.
+    read. With a `port` it listens on 127.0.0.1 too, for clients of Celery, and needs `users`.
     """
 
     def __init__(
-        self, state_dir: Path, *, fsync: Fsync = "always", maxmemory_bytes: int | None = None, users: bool = False
+        self,
+        state_dir: Path,
+        *,
+        fsync: Fsync = "always",
+        maxmemory_bytes: int | None = None,
+        users: bool = False,
+        port: int = 0,
     ) -> None:
         self._state_dir = state_dir.absolute()
         self._folder = self._state_dir / "valkey"
         self._fsync = fsync
         self._maxmemory_bytes = maxmemory_bytes
         self._users = users
+        self._port = port
         self._passwords: Passwords | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,6 +127,12 @@ class EmbeddedServer:
     def _url_of(self, user: str) -> str:
         login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
         return f"unix://{login}{quote(str(self.socket_path))}"
+
+    @property
+    def celery_client_url(self) -> str:
+        """For clients of Celery on this machine; the server listens there only with a `port`."""
+        assert self._passwords is not None
+        return f"redis://{CELERY}:{self._passwords.of(CELERY)}@127.0.0.1:{self._port}/0"
 
     @property
     def celery_url(self) -> str:
@@ -202,7 +225,8 @@ class EmbeddedServer:
     def _command(self, binary: Path) -> list[str]:
         options = {
             "dir": str(self._folder),
-            "port": "0",
+            "port": str(self._port),
+            "bind": "127.0.0.1",
             "unixsocket": str(self.socket_path),
             "unixsocketperm": "700",
             "daemonize": "no",

@@ -1,4 +1,6 @@
-"""The Redis users of a gateway, a worker and Flower, each with only the rights it needs; an administrator loads the functions.
+"""The Redis users of a gateway, a worker, Flower and Celery's clients, each with only the rights that it needs.
+
+An administrator loads the functions.
 
 A user's rights hold inside the functions too, so each user has the commands that the functions call, on our keys alone. Left
 out on purpose: EVAL, SCRIPT, FUNCTION, CONFIG, KEYS, SCAN, FLUSHALL, REPLICAOF, ACL, DEBUG, and every other key.
@@ -15,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 ADMIN, GATEWAY, WORKER, FLOWER = "penstock-admin", "penstock-gateway", "penstock-worker", "penstock-flower"
+CELERY = "penstock-celery"
 _PASSWORD_BYTES = 24
 
 # The commands that the Lua functions call; a test compares them with the source.
@@ -40,6 +43,19 @@ _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celer
 _FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys {_CONNECTED}"
 _READ_BY_FLOWER = ("penstock.*", "ps:models")
 _FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")
+# A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use
+# remote control. Each part in parentheses stands alone, so that no command works on the keys of another.
+_CELERY_CLIENT = " ".join(
+    [
+        f"resetchannels -@all {' '.join(f'+{command}' for command in _CONNECTED.split())} +multi +exec +discard",
+        "(-@all +lpush +llen +exists %RW~penstock %RW~penstock??[0-9])",
+        "(-@all +sadd +smembers +srem +exists ~_kombu.binding.* ~_kombu.binding_permanent.*)",
+        "(-@all +lpush +brpop +llen +exists +del ~*.reply.celery.pidbox*)",
+        "(-@all +get +mget +del ~celery-task-meta-*)",
+        "(-@all +subscribe +unsubscribe &celery-task-meta-*)",
+        "(-@all +publish &/0.celery.pidbox)",
+    ]
+)
 
 
 def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> str:
@@ -56,6 +72,7 @@ RULES = {
         f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),
     FLOWER: _rules(_FLOWERS, (*(f"%R~{key}" for key in _READ_BY_FLOWER), *_FLOWER_KEYS), _CELERY_CHANNELS),
+    CELERY: _CELERY_CLIENT,
 }
 
 
@@ -65,12 +82,13 @@ class Passwords:
     gateway: str
     worker: str
     flower: str
+    celery: str
 
     def __repr__(self) -> str:
         return "Passwords(***)"
 
     def of(self, user: str) -> str:
-        return {ADMIN: self.admin, GATEWAY: self.gateway, WORKER: self.worker, FLOWER: self.flower}[user]
+        return {ADMIN: self.admin, GATEWAY: self.gateway, WORKER: self.worker, FLOWER: self.flower, CELERY: self.celery}[user]
 
 
 def passwords_in(path: Path) -> Passwords:
@@ -98,7 +116,7 @@ def write_private(path: Path, text: str) -> None:
 
 def setuser_lines(passwords: Mapping[str, str]) -> list[str]:
     """Commands for a Redis of one's own, where the administrator sets the users up."""
-    return [f"ACL SETUSER {name} reset on >{passwords[name]} {RULES[name]}" for name in (GATEWAY, WORKER, FLOWER)]
+    return [f"ACL SETUSER {name} reset on >{passwords[name]} {RULES[name]}" for name in (GATEWAY, WORKER, FLOWER, CELERY)]
 
 
 def _hash(password: str) -> str:

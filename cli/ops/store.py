@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from redis.exceptions import RedisError
 
-from penstock.broker.server.users import FLOWER, GATEWAY, WORKER, setuser_lines
+from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuser_lines
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
@@ -29,8 +29,8 @@ AdminOption = Annotated[
 
 @app.command()
 def users(as_json: JsonOption = False) -> None:
-    """Print the commands that create users for gateways, workers and Flower, with new passwords."""
-    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER)}
+    """Print the commands that create users for gateways, workers, Flower and Celery clients, with new passwords."""
+    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER, CELERY)}
     for line in setuser_lines(passwords):
         if as_json:
             print_json(line)

@@ -18,6 +18,9 @@ from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
 
+# Beside the port that a Redis of this machine would have.
+_CELERY_PORT = 6380
+
 MODELS_VARIABLE = "PENSTOCK_MODELS"
 URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
@@ -146,6 +149,23 @@ def free_port(host: str, port: int) -> int:
             return free
     except OSError as fault:
         raise _no_port(host, port, fault) from fault
+
+
+def celery_port(settings: Settings) -> int:
+    """The port of loopback for Celery's clients: the same each time, unless it is taken.
+
+    Raises `ConfigError` for a store that is not ours.
+    """
+    if settings.store.url:
+        raise ConfigError(
+            "--celery opens the store that `penstock up` brings, and store.url names another",
+            hint="give your Celery app the URL of that store; docs/celery.md says how",
+        )
+    try:
+        return free_port("127.0.0.1", _CELERY_PORT)
+    except StartError:
+        # The URL is printed, so a client sees which port it is.
+        return free_port("127.0.0.1", 0)
 
 
 def local_url(host: str, port: int) -> str:

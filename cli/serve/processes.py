@@ -76,14 +76,17 @@ def managed_process(name: str, env: Mapping[str, str], store_url: str) -> Manage
     return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _needed_by(name, whole))
 
 
-def store_server(settings: Settings) -> Any:
-    """The embedded server, not started yet; a context manager that yields None when a Redis is configured."""
+def store_server(settings: Settings, *, port: int = 0) -> Any:
+    """The embedded server, not started yet; a context manager that yields None when a Redis is configured.
+
+    With `port`, it listens on loopback for clients of Celery.
+    """
     if settings.store.url:
         return nullcontext()
     # Imported here: a system without an embedded server can still start everything on a Redis of its own.
     from penstock.broker.server.embedded import EmbeddedServer
 
-    return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True)
+    return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True, port=port)
 
 
 def _become(name: str, env: Mapping[str, str]) -> None:

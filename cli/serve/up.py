@@ -59,6 +59,9 @@ def up(
     keep_trying: Annotated[
         bool, typer.Option("--keep-trying", help="Go on although no model can be loaded. Default: end with code 7.")
     ] = False,
+    celery: Annotated[
+        bool, typer.Option("--celery", help="Let Celery clients of this machine in, and print their broker URL.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready; nothing else on stdout.")] = False,
 ) -> None:
     """Start everything: a store (unless PENSTOCK_REDIS_URL names one), a gateway, a worker, and a runner of runs over files.
@@ -76,21 +79,22 @@ def up(
     chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
     plan.need_linux()
+    celery_port = plan.celery_port(chosen.settings) if celery else 0
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
     plan.fetch_models(chosen)
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
-        raise typer.Exit(_serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json))
+        raise typer.Exit(_serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port))
 
 
-def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: bool, as_json: bool) -> int:
+def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int) -> int:
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
     plan.need_sound_store(settings)
-    with store_server(settings) as server:
+    with store_server(settings, port=celery_port) as server:
         write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))
         # Readiness does not depend on the runner, so it starts last and delays no other process.
@@ -101,7 +105,7 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
             watch = StartWatch(settings.store.url or server.url, list(settings.models), keep_trying=keep_trying)
             ready = _await_ready(supervisor, url, watch)
             if ready:
-                _announce(settings, url, as_json=as_json)
+                _announce(settings, url, celery=server.celery_client_url if celery_port else "", as_json=as_json)
                 supervisor.add(runner)
                 supervisor.run()
             clean = supervisor.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
@@ -168,7 +172,7 @@ def _processes(chosen: ServePlan, port: int, addresses: Mapping[str, str]) -> di
     return {name: managed_process(name, env, addresses[name]) for name in addresses}
 
 
-def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
+def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> None:
     seconds = round(time.monotonic() - STARTED_AT, 2)
     names = list(settings.models)
     if as_json:
@@ -181,6 +185,7 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
                 "metrics": _metrics_urls(settings, url),
                 "seconds": seconds,
                 "pid": os.getpid(),
+                **({"celery": celery} if celery else {}),
             }
         )
     scrapes = _metrics_urls(settings, url)
@@ -190,6 +195,7 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
         "models": ", ".join(names),
         "store": _store_word(settings),
         "metrics": ", ".join([*scrapes["gateway"], *scrapes["worker"]]) or "off, see gateway.metrics_port",
+        **({"celery": f"{celery}   (broker and backend; it holds a password)"} if celery else {}),
         "try": first_call(url, names[0], state_dir=settings.store.state_dir),
     }
     typer.echo(typer.style(f"penstock {penstock.__version__} is ready in {seconds:g} s", bold=is_colored(sys.stdout)))

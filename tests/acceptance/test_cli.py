@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from penstock.client.sync import Client
 from tests.acceptance.warm_command import run_command
 from tests.command import called_here
 from tests.eventually import eventually
+from tests.integration.stock_client import StockClient
 from tests.monitoring.flower import depths, flower, tasks
 
 ROOT = Path(__file__).parents[2]
@@ -278,11 +280,37 @@ def test_a_starter_folder_passes_its_test_is_served_and_after_a_kill_started_aga
     first.process.kill()
     first.process.communicate()
     eventually(lambda: not any(process.is_running() for process in family), timeout_s=30)
-    second = started(folder)
+    second = started(folder, "--celery")
     try:
         assert "succeeded" in second.penstock("jobs", "show", body["job"]["id"]).stdout
+        check_celery_clients(second)
     finally:
         assert stopped(second) == 0
+
+
+def check_celery_clients(up: Up) -> None:
+    """With `--celery`, one more port is open, on loopback, and a stock client sends tasks to the URL that was printed."""
+    url = up.ready["celery"]
+    assert listening(up) == {("127.0.0.1", port_of(up.ready["url"])), ("127.0.0.1", port_of(url.removesuffix("/0")))}
+    with closing(StockClient(url, up.folder)) as client:
+        assert client.found('found = app.send_task("penstock.mine", [{"x": 2}]).get(timeout=60)') == {"y": 4.0}
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def test_celery_clients_are_let_in_only_to_a_store_of_ours(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "up", str(SQUARE), "--celery"],
+        env={**clean_environment(), "PENSTOCK_REDIS_URL": "redis://127.0.0.1:1/0"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "--celery opens the store that `penstock up` brings" in done.stderr
 
 
 def test_a_port_that_is_taken_is_named(up: Up, tmp_path: Path) -> None:

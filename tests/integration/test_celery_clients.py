@@ -19,6 +19,7 @@ import redis
 
 from tests.eventually import eventually
 from tests.faults.server import Server
+from tests.integration.stock_client import StockClient
 from tests.integration.worker_process import Gate, JobClient, WorkerProcess
 
 ORDERED = str(Path(__file__).resolve().parents[1] / "handlers" / "ordered.py")
@@ -26,28 +27,6 @@ MODELS = {
     "ordered": {"source": f"{ORDERED}:Ordered", "warm_up": False, "max_batch_size": 1},
     "sized": {"source": f"{ORDERED}:Measured", "warm_up": False},
 }
-
-
-class Client:
-    """The client's process; what it raises is raised here."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        script = Path(__file__).with_name("celery_client.py")
-        env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-        command = [sys.executable, "-I", str(script), url]
-        self.process = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def run(self, code: str) -> dict[str, Any]:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps({"run": code}), file=self.process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def found(self, code: str) -> Any:
-        answer = self.run(code)
-        assert "error" not in answer, answer
-        return answer["found"]
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +45,19 @@ def worker(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def client(server: Server, worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    client = Client(server.url, tmp_path_factory.mktemp("client"))
-    yield client
-    client.process.kill()
-    client.process.communicate()
+def client(server: Server, worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StockClient]:
+    with closing(StockClient(server.url, tmp_path_factory.mktemp("client"))) as client:
+        yield client
 
 
-def test_a_model_is_a_task_and_its_result_comes_back(client: Client) -> None:
+def test_a_model_is_a_task_and_its_result_comes_back(client: StockClient) -> None:
     assert client.found('found = signature("penstock.ordered", app=app).delay({"echo": 4}).get(timeout=60)') == 4
     assert client.found('found = app.send_task("penstock.infer", ["ordered", {"echo": [1]}]).get(timeout=60)') == [1]
     assert client.found('found = app.send_task("penstock.ordered", kwargs={"input": {"echo": 5}}).get(timeout=60)') == 5
 
 
 @pytest.mark.parametrize("queue", ["penstock", "penstock.{ordered}", "penstock.ordered"])
-def test_all_ten_priorities_are_served(client: Client, server: Server, queue: str) -> None:
+def test_all_ten_priorities_are_served(client: StockClient, server: Server, queue: str) -> None:
     code = f"""
 sent = [app.send_task("penstock.ordered", [{{"echo": n}}], queue={queue!r}, priority=n) for n in range(10)]
 found = [one.get(timeout=60) for one in sent]
@@ -91,7 +68,7 @@ found = [one.get(timeout=60) for one in sent]
     assert sorted(urgent) == ["bulk"] * 4 + ["interactive"] * 6
 
 
-def test_a_client_with_priority_steps_of_its_own_is_served_too(client: Client, server: Server) -> None:
+def test_a_client_with_priority_steps_of_its_own_is_served_too(client: StockClient, server: Server) -> None:
     steps = [1, 2, 4, 5, 7, 8]
     with redis.Redis.from_url(server.url) as store:
         for step in steps:
@@ -107,18 +84,18 @@ def message(id: str, args: Any, task: str = "penstock.ordered", **headers: Any) 
 
 
 @pytest.mark.parametrize("size", [100, 300_000])
-def test_the_result_is_the_real_one_whatever_its_size_and_kind(client: Client, size: int) -> None:
+def test_the_result_is_the_real_one_whatever_its_size_and_kind(client: StockClient, size: int) -> None:
     assert client.found(f'found = len(app.send_task("penstock.ordered", [{{"size": {size}}}]).get(timeout=60))') == size
     code = f'found = app.send_task("penstock.ordered", [{{"bytes": {size}}}]).get(timeout=60) == bytes([255]) * {size}'
     assert client.found(code) is True
 
 
-def test_an_input_of_bytes_arrives_as_bytes(client: Client) -> None:
+def test_an_input_of_bytes_arrives_as_bytes(client: StockClient) -> None:
     assert client.found('found = app.send_task("penstock.sized", [bytes([255]) * 1000]).get(timeout=60)') == 1000
     assert client.found('found = app.send_task("penstock.sized", [b"plain"]).get(timeout=60)') == 5
 
 
-def test_a_failed_job_raises_its_own_error_at_the_client(client: Client) -> None:
+def test_a_failed_job_raises_its_own_error_at_the_client(client: StockClient) -> None:
     error = client.run('app.send_task("penstock.ordered", [{"code": "not_a_cat"}]).get(timeout=60)')
     assert error["error"] == "HandlerError"
     assert error["text"] == "not_a_cat: refused with not_a_cat"
@@ -126,17 +103,17 @@ def test_a_failed_job_raises_its_own_error_at_the_client(client: Client) -> None
     assert error["error"] == "HandlerTimeout"
 
 
-def state(client: Client) -> Any:
+def state(client: StockClient) -> Any:
     return client.found("found = [sent.state, sent.info if isinstance(sent.info, dict) else str(sent.info)]")
 
 
-def shows(client: Client, wanted: str) -> Any:
+def shows(client: StockClient, wanted: str) -> Any:
     """Return state and info of the task once it has this state."""
     seen = state(client)
     return seen if seen[0] == wanted else None
 
 
-def test_the_state_shows_a_run_its_progress_and_its_end(client: Client, tmp_path: Path) -> None:
+def test_the_state_shows_a_run_its_progress_and_its_end(client: StockClient, tmp_path: Path) -> None:
     for gate, shown in ((tmp_path / "started", "STARTED"), (tmp_path / "gate.half", "PROGRESS")):
         order = {"until": str(gate), "echo": 1}
         client.found(f'sent = app.send_task("penstock.ordered", [{order!r}])')
@@ -148,19 +125,19 @@ def test_the_state_shows_a_run_its_progress_and_its_end(client: Client, tmp_path
         assert state(client)[0] == "SUCCESS"
 
 
-def test_the_state_shows_a_job_that_is_tried_again(client: Client) -> None:
+def test_the_state_shows_a_job_that_is_tried_again(client: StockClient) -> None:
     client.found('sent = app.send_task("penstock.ordered", [{"busy": "once"}])')
     assert "busy" in eventually(partial(shows, client, "RETRY"))[1]
     assert client.found("found = sent.get(timeout=60)") == "done"
 
 
-def test_a_start_and_an_expiry_are_kept(client: Client) -> None:
+def test_a_start_and_an_expiry_are_kept(client: StockClient) -> None:
     assert client.found('found = app.send_task("penstock.ordered", [{"echo": 1}], countdown=0.2).get(timeout=60)') == 1
     late = client.run('app.send_task("penstock.ordered", [{"echo": 1}], expires=app.now().replace(year=2020)).get(timeout=60)')
     assert late["error"] == "TaskRevokedError"
 
 
-def test_a_group_works_and_what_needs_a_worker_of_celery_is_refused(client: Client) -> None:
+def test_a_group_works_and_what_needs_a_worker_of_celery_is_refused(client: StockClient) -> None:
     code = 'found = group(signature("penstock.ordered", [{"echo": n}], app=app) for n in range(5))().get(timeout=60)'
     assert client.found(code) == [0, 1, 2, 3, 4]
     one = 'signature("penstock.ordered", [{"echo": 1}], app=app)'
@@ -172,7 +149,7 @@ def test_a_group_works_and_what_needs_a_worker_of_celery_is_refused(client: Clie
         assert "chains, chords and callbacks are not supported" in client.run(code)["text"], code
 
 
-def test_a_result_that_nobody_wants_is_not_kept(client: Client, server: Server) -> None:
+def test_a_result_that_nobody_wants_is_not_kept(client: StockClient, server: Server) -> None:
     with closing(JobClient(server.url, "ordered")) as jobs:
         before = set(jobs.store.newest("ordered"))
         id = client.found('found = app.send_task("penstock.ordered", [{"echo": 1}], ignore_result=True).id')
@@ -200,14 +177,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_task_fails_once_with_the_reason(client: Client, case: str) -> None:
+def test_a_bad_task_fails_once_with_the_reason(client: StockClient, case: str) -> None:
     code, reason = BAD[case]
     error = client.run(f"app.send_task({code}).get(timeout=60)")
     assert error["error"] == "BadRequest"
     assert reason in error["text"]
 
 
-def test_a_message_that_comes_twice_makes_one_job(client: Client, server: Server) -> None:
+def test_a_message_that_comes_twice_makes_one_job(client: StockClient, server: Server) -> None:
     with redis.Redis.from_url(server.url) as store, closing(JobClient(server.url, "ordered")) as jobs:
         before = jobs.store.stats("ordered").accepted
         for retries in (0, 1):
@@ -218,7 +195,7 @@ def test_a_message_that_comes_twice_makes_one_job(client: Client, server: Server
         assert store.zcard("ps:{*}:foreign") == store.zcard("ps:{ordered}:foreign") == 0
 
 
-def test_a_message_that_a_killed_worker_took_is_not_lost(client: Client, server: Server) -> None:
+def test_a_message_that_a_killed_worker_took_is_not_lost(client: StockClient, server: Server) -> None:
     """It lies where a worker puts what it takes, as after a kill between taking a message and looking at it."""
     with redis.Redis.from_url(server.url) as store:
         store.lpush("ps:{*}:arrived", message("taken", [{"echo": 3}]))
@@ -227,7 +204,7 @@ def test_a_message_that_a_killed_worker_took_is_not_lost(client: Client, server:
         assert client.found('found = app.AsyncResult("handed out").get(timeout=60)') == 4
 
 
-def test_ten_thousand_tasks_of_an_unknown_model_and_poison_do_not_close_the_door(client: Client, server: Server) -> None:
+def test_ten_thousand_tasks_of_an_unknown_model_and_poison_do_not_close_the_door(client: StockClient, server: Server) -> None:
     unknown = [message(f"no-{n}", [n], "penstock.nosuch") for n in range(10_000)]
     with redis.Redis.from_url(server.url) as store:
         store.lpush("penstock", b"\x80\x04pickle", b"[" * 100_000, b"", *unknown)
@@ -236,7 +213,7 @@ def test_ten_thousand_tasks_of_an_unknown_model_and_poison_do_not_close_the_door
         eventually(lambda: store.zcard("ps:{*}:foreign") == 0)
 
 
-def test_revoke_ends_what_waits_and_leaves_what_runs_unless_it_is_to_end(client: Client, tmp_path: Path) -> None:
+def test_revoke_ends_what_waits_and_leaves_what_runs_unless_it_is_to_end(client: StockClient, tmp_path: Path) -> None:
     order = {"until": str(tmp_path / "gate")}
     client.found(f'running = app.send_task("penstock.ordered", [{order!r}])')
     eventually(lambda: client.found("found = running.state") == "STARTED")
@@ -247,13 +224,13 @@ def test_revoke_ends_what_waits_and_leaves_what_runs_unless_it_is_to_end(client:
     assert client.run("running.get(timeout=60)")["error"] == "TaskRevokedError"
 
 
-def asked(client: Client, command: str) -> dict[str, str]:
+def asked(client: StockClient, command: str) -> dict[str, str]:
     """Return the only worker's answer to a remote command."""
     [answer] = client.found(f"found = app.control.{command}, reply=True, timeout=5, limit=1)")[0].values()
     return dict(answer)
 
 
-def test_a_task_that_was_revoked_before_anybody_read_it_never_runs(client: Client, server: Server) -> None:
+def test_a_task_that_was_revoked_before_anybody_read_it_never_runs(client: StockClient, server: Server) -> None:
     assert "revoked if their messages come" in asked(client, 'revoke("unread"')["ok"]
     with redis.Redis.from_url(server.url) as store:
         store.lpush("penstock", message("unread", [{"echo": 1}]))
@@ -272,7 +249,7 @@ def test_a_task_that_was_revoked_before_anybody_read_it_never_runs(client: Clien
         ("pool_grow(0", "above 0"),
     ],
 )
-def test_a_command_that_cannot_do_what_it_says_is_refused(client: Client, command: str, reason: str) -> None:
+def test_a_command_that_cannot_do_what_it_says_is_refused(client: StockClient, command: str, reason: str) -> None:
     assert reason in asked(client, command)["error"]
 
 
@@ -284,7 +261,7 @@ def own_celery(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_celerys_command_line_calls_a_model(client: Client, server: Server) -> None:
+def test_celerys_command_line_calls_a_model(client: StockClient, server: Server) -> None:
     called = own_celery(server, "call", "penstock.infer", "--args", json.dumps(["ordered", {"echo": 7}]))
     assert client.found(f"found = app.AsyncResult({called.stdout.strip()!r}).get(timeout=60)") == 7
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -17,13 +18,14 @@ import pytest
 import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.broker.server.users import CALLED_BY_FUNCTIONS, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.broker.server.users import CALLED_BY_FUNCTIONS, CELERY, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
 from penstock.broker.store.library import library
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
 from tests.eventually import eventually
+from tests.integration.stock_client import StockClient
 from tests.integration.worker_process import WorkerProcess
 
 SQUARE = {"square": {"source": str(Path(__file__).parents[2] / "examples" / "square.py")}}
@@ -119,7 +121,7 @@ def test_the_passwords_are_their_owners_alone_and_the_servers_file_has_only_hash
     for name in ("passwords.json", "users.acl"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     passwords = json.loads((folder / "passwords.json").read_text()).values()
-    assert len(set(passwords)) == 4
+    assert len(set(passwords)) == 5
     assert all(len(password) >= 32 for password in passwords)
     elsewhere = (folder / "users.acl").read_text() + server.log_path.read_text()
     assert not any(password in elsewhere for password in passwords)
@@ -159,7 +161,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
         assert [entry for entry in admin.acl_log() if entry["username"] in (GATEWAY, WORKER)] == []
 
 
-CELERY = """
+CELERYS_MAIN = """
 import json, sys
 from celery.bin.celery import celery
 for words in json.load(sys.stdin):
@@ -170,7 +172,7 @@ for words in json.load(sys.stdin):
 def celery(url: str, *commands: list[str]) -> str:
     """The output of Celery's own command line, run with this store URL; one process runs all commands."""
     env = {**os.environ, "PENSTOCK_REDIS_URL": url, "PENSTOCK_MODELS": json.dumps(SQUARE)}
-    argv, words = [sys.executable, "-c", CELERY], json.dumps(commands)
+    argv, words = [sys.executable, "-c", CELERYS_MAIN], json.dumps(commands)
     return subprocess.run(argv, env=env, input=words, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
@@ -200,12 +202,66 @@ def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_p
 
 def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, fsync="everysec") as server, redis.Redis.from_url(server.url) as admin:
-        for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32, FLOWER: "f" * 32}):
+        for line in setuser_lines({GATEWAY: "g" * 32, WORKER: "w" * 32, FLOWER: "f" * 32, CELERY: "c" * 32}):
             assert admin.execute_command(*line.split()) == b"OK"
         rights = admin.acl_getuser(WORKER)
         assert rights is not None
         assert "+fcall" in rights["commands"]
-        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER, FLOWER}
+        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER, FLOWER, CELERY}
         url = f"unix://{WORKER}:{'w' * 32}@{server.socket_path}"
         with redis.Redis.from_url(url) as worker, pytest.raises(redis.exceptions.NoPermissionError):
             worker.flushall()
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with EmbeddedServer(tmp_path_factory.mktemp("open"), fsync="everysec", users=True, port=port) as server:
+        yield server
+
+
+def test_a_celery_client_does_its_work_as_its_user(open_server: EmbeddedServer, tmp_path: Path) -> None:
+    with (
+        redis.Redis.from_url(open_server.url) as admin,
+        WorkerProcess(open_server.worker_url, tmp_path, SQUARE) as worker,
+        closing(StockClient(open_server.celery_client_url, tmp_path)) as client,
+    ):
+        worker.await_ready()
+        admin.acl_log_reset()
+        answer = client.run('found = app.send_task("penstock.square", [{"x": 4}], priority=3).get(timeout=20)')
+        assert answer == {"found": {"y": 16}}, admin.acl_log()
+        client.found('sent = app.send_task("penstock.square", [{"x": 1}], countdown=600)')
+        eventually(lambda: client.found("app.control.revoke(sent.id); found = sent.state") == "REVOKED")
+        client.found("sent.forget()")
+        assert admin.acl_log() == []
+
+
+CELERYS_OWN = [("LPUSH", "penstock.{square}", "t"), ("RPOP", "penstock"), ("DEL", "penstock"), ("FCALL", "x", 0), ("INFO",)]
+CELERYS_OWN += [
+    ("GET", "ps:models"),
+    ("SET", "celery-task-meta-1", "x"),
+    ("SUBSCRIBE", "ps:worker:x"),
+    ("LRANGE", "penstock", 0, -1),
+]
+
+
+@pytest.mark.parametrize(
+    "command", [*REFUSED, *FOREIGN_KEYS, *CELERYS_OWN], ids=lambda command: " ".join(map(str, command[:2]))[:30]
+)
+def test_the_password_of_a_celery_client_does_not_run_that(open_server: EmbeddedServer, command: tuple[str | int, ...]) -> None:
+    with (
+        redis.Redis.from_url(open_server.celery_client_url) as thief,
+        pytest.raises(redis.ResponseError, match=r"(?i)no permissions|not allowed"),
+    ):
+        thief.execute_command(*command)
+
+
+def test_the_port_of_celerys_clients_is_on_loopback_and_needs_a_password(open_server: EmbeddedServer) -> None:
+    bare = open_server.celery_client_url.rpartition("@")[2]
+    with redis.Redis.from_url(f"redis://{bare}") as client, pytest.raises(redis.AuthenticationError):
+        client.ping()
+    with redis.Redis.from_url(open_server.url) as admin:
+        assert admin.config_get("bind") == {"bind": "127.0.0.1"}
+        assert CELERY in admin.acl_users()

@@ -49,5 +49,6 @@ def test_a_key_that_a_gateway_would_refuse_is_not_made(arguments: list[str]) -> 
 
 def test_the_users_of_a_redis_of_ones_own_get_fresh_passwords() -> None:
     first, second = (CliRunner().invoke(store_app, ["users"]).stdout for _ in range(2))
-    assert [line.split()[2] for line in first.splitlines()] == ["penstock-gateway", "penstock-worker", "penstock-flower"]
+    names = [line.split()[2] for line in first.splitlines()]
+    assert names == ["penstock-gateway", "penstock-worker", "penstock-flower", "penstock-celery"]
     assert first != second
