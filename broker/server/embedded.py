@@ -1,7 +1,7 @@
 """The store that `penstock up` starts: a Valkey server in the state folder, which ends with the process that started it.
 
-The server listens on a Unix socket only, and on loopback where Celery's clients are let in (`port`). The Python wrapper of the packaged server is not used: the
-wrapper stops its server at a normal exit only, so a killed parent would leave a server behind.
+The server listens on a Unix socket only, and on loopback where Celery's clients are let in (`port`). The Python wrapper of the
+packaged server is not used: the wrapper stops its server at a normal exit only, so a killed parent would leave a server behind.
 """
 
 from __future__ import annotations
