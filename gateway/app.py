@@ -30,7 +30,7 @@ from penstock.gateway.asgi.negotiation import (
     read_head,
 )
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
-from penstock.gateway.asgi.wire import ClientGone, HeadOnly, Receive, Scope, Send
+from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller, Shares, cost_of
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -45,7 +45,6 @@ from penstock.gateway.wiring import GatewayParts
 log = structlog.get_logger(__name__)
 
 RETRY_START_S = 0.5
-CLIENT_GONE = 499
 
 
 class Gateway:

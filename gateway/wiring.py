@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.broker.blobs.files import BlobStore
@@ -18,7 +19,7 @@ from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
-from penstock.gateway.asgi.wire import BodyMemory, headers_for, json_response
+from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
 from penstock.gateway.auth.keys import KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
@@ -222,6 +223,8 @@ class GatewayParts:
         )
         for kind in (PenstockError, HTTPException, RequestValidationError, Exception):
             api.add_exception_handler(kind, self._answer_error)
+        for kind in (ClientGone, ClientDisconnect):
+            api.add_exception_handler(kind, _end_unheard)
         return api
 
     async def _answer_document(self) -> Response:
@@ -239,3 +242,8 @@ class GatewayParts:
         response = Response(problem.body, status_code=problem.status)
         response.raw_headers = headers_for(problem, read_head(request.headers.raw))
         return response
+
+
+async def _end_unheard(_: Request, __: Exception) -> Response:
+    """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
+    return Response(status_code=CLIENT_GONE)

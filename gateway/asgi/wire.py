@@ -32,6 +32,10 @@ HEAD_ONLY = "penstock.head_only"
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
 
+# The status of a request whose client hung up, in logs and metrics.
+CLIENT_GONE = 499
+
+
 class ClientGone(Exception):
     """The client hung up before the end of its request; nobody is left to answer."""
 

@@ -32,7 +32,6 @@ from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.job import JobId, Payload, new_job_id
 
-CLIENT_GONE = 499
 _BODY = {
     "required": True,
     "content": {
@@ -96,9 +95,6 @@ class Embeddings:
         try:
             with self._held(caller):
                 ends = await self._ends(requests, jobs, connection_of(request.scope))
-        except ClientGone:
-            await self._submitter.cancel_all(jobs, caller)
-            return Response(status_code=CLIENT_GONE)
         except BaseException:
             # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
             await self._submitter.cancel_all(jobs, caller)

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import structlog
 from fastapi import APIRouter, Query, Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
@@ -30,7 +29,6 @@ PIECE_BYTES = 256 * 1024
 MAX_UPLOADS = 32
 # A form may have this much beside its file: boundaries, headers and small fields.
 FORM_BYTES = 128 * 1024
-CLIENT_GONE = 499
 SWEEP_S = 600.0
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _SHORTEST_S, _LONGEST_S = 3600.0, 2_592_000.0
@@ -89,8 +87,6 @@ class OpenAIFiles:
         try:
             async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
                 return json_response(file_view(await self._store(request, form, caller, allowance)))
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)
         finally:
             self._uploads.give_back(caller)
 
