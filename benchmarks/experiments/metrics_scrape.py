@@ -21,7 +21,7 @@ from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, WorkerInfo
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.metrics import WorkerMetrics
 

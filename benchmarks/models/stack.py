@@ -31,7 +31,7 @@ from penstock.loadtest.observed.costs import Usage, read_cpu, read_usage
 from penstock.loadtest.stack import Processes, await_ready, free_port, log_tail, running
 from penstock.model_spec import SlotInfo
 from penstock.workers.devices.pins import Pin
-from penstock.workers.slot.child_environment import child_environment
+from penstock.workers.slot.child.environment import child_environment
 
 # Batches under way: one runs, one is claimed ahead, the others are in transit.
 _BATCHES_AHEAD = 4

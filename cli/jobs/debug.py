@@ -107,7 +107,7 @@ def _first_of(device: str) -> str:
 
 def _load(spec: ModelSpec, device: str) -> Loaded:
     from penstock.handlers.load import load
-    from penstock.workers.slot.child_environment import read_variables
+    from penstock.workers.slot.child.environment import read_variables
 
     inherited = dict(os.environ)
     for table, variables in (("env", spec.env), ("secrets", spec.secrets)):

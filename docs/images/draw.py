@@ -30,6 +30,7 @@ class Step:
     file: str = ""
 
 
+_CHILD = ("child", "child/calls", "child/shards")
 # From the top down: a layer may import those below it, and folders of one layer never import each other.
 LAYERS = (
     (Folder("cli", "the penstock command", ("serve", "jobs", "models", "runs", "ops", "measure")),),
@@ -39,12 +40,12 @@ LAYERS = (
         Folder(
             "gateway",
             "HTTP in, HTTP out",
-            ("dashboard", "openai", "runs", "jobs", "jobs/events", "telemetry", "models", "auth", "asgi"),
+            ("dashboard", "openai", "runs", "jobs", "jobs/events", "jobs/submitting", "telemetry", "models", "auth", "asgi"),
         ),
         Folder(
             "workers",
             "claim, batch, run",
-            ("bootstep", "fleet", "telemetry", "slot", "child", "child/calls", "ipc", "devices", "fetch"),
+            ("bootstep", "fleet", "telemetry", "slot", "slot/child", *_CHILD, "ipc", "devices", "fetch"),
         ),
         Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
     ),

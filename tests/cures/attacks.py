@@ -44,10 +44,10 @@ ATTACKS = (
     ),
     Cure(
         "A12",
-        "workers/slot/child_environment.py",
+        "workers/slot/child/environment.py",
         "and not _SECRET.search(name)",
         "",
-        ("tests/unit/workers/slot/test_child_process.py::test_a_secret_does_not_pass_by_way_of_an_allowed_prefix",),
+        ("tests/unit/workers/slot/child/test_process.py::test_a_secret_does_not_pass_by_way_of_an_allowed_prefix",),
     ),
     Cure(
         "A13",
@@ -219,7 +219,7 @@ ATTACKS = (
     ),
     Cure(
         "A41",
-        "workers/slot/child_process.py",
+        "workers/slot/child/process.py",
         "return [line._replace(text=mask.text(line.text)) for line in said] if mask else said",
         "return said",
         ("tests/integration/test_worker_environment.py::test_the_child_has_its_variables_and_nobody_else_sees_a_secret",),

@@ -6,7 +6,7 @@ from tests.cures.cure import Cure
 
 _LUA = "broker/functions"
 _SLOT = "workers/slot"
-_SUPERVISOR = f"{_SLOT}/child_supervisor.py"
+_SUPERVISOR = f"{_SLOT}/child/supervisor.py"
 _SWEEPER = "workers/fleet/sweeper.py"
 _SWEEPER_TESTS = "tests/unit/workers/fleet/test_sweeper.py"
 
@@ -15,8 +15,8 @@ FAULTS = (
     Cure(
         "F2",
         f"{_LUA}/sweep.lua",
-        "    set_state(p, serial, job, 'queued') -- guard:sweep_token\n    requeue(p, serial, job)",
-        "    set_state(p, serial, job, 'queued') -- guard:sweep_token",
+        "    set_state(p, serial, job, 'queued', todo) -- guard:sweep_token\n    requeue(p, serial, job)",
+        "    set_state(p, serial, job, 'queued', todo) -- guard:sweep_token",
         fault="F2-one",
     ),
     Cure("F2", f"{_LUA}/presence.lua", "      gone[#gone + 1] = worker\n", "", fault="F2-one"),
@@ -70,7 +70,7 @@ FAULTS = (
         ("tests/integration/test_worker_faults.py::test_a_broken_device_costs_no_job_anything_and_is_shown_as_unhealthy",),
     ),
     Cure(
-        "F12", f"{_SLOT}/child_process.py", "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"
+        "F12", f"{_SLOT}/child/process.py", "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"
     ),
     Cure(
         "F13",

@@ -16,7 +16,7 @@ import pytest
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Ready
-from penstock.workers.slot.child_process import ChildProcess
+from penstock.workers.slot.child.process import ChildProcess
 from tests.eventually import eventually
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -13,7 +13,7 @@ from penstock.model_spec import Limits, ModelSpec
 from penstock.shard import SHARD_MEDIA, Shard, decode_outcome, encode_shard
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, Failed, FromChild, Item, Outcome, Output, Ready, RunShard, ShardDone
-from penstock.workers.slot.child_process import ChildProcess
+from penstock.workers.slot.child.process import ChildProcess
 from tests.eventually import eventually
 
 MIB = 1 << 20

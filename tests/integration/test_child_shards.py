@@ -21,8 +21,8 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Failed, Item, Output
 from penstock.workers.ipc.progress_page import Lane
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, Event
-from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, Event
+from penstock.workers.slot.child.supervisor import ChildSupervisor
 from tests.integration.worker_process import FAULTY, PACED, Gate
 
 WITHIN_S = 30.0

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from penstock.workers.ipc.frames import Output
-from penstock.workers.slot.child_events import BatchRan, ItemsSaid
+from penstock.workers.slot.child.events import BatchRan, ItemsSaid
 from tests.integration.test_child_shards import LIMIT_S, Bench
 from tests.integration.worker_process import HANDLERS
 

@@ -11,7 +11,7 @@ from penstock.errors import HandlerLoadError, PenstockError
 from penstock.model_spec import LearnedCalls, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, Item, LoadFailed, Ready
-from penstock.workers.slot.child_process import ChildProcess
+from penstock.workers.slot.child.process import ChildProcess
 
 _TURN_S = 0.2
 _STOP_WITHIN_S = 2.0

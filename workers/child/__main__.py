@@ -23,7 +23,7 @@ from penstock.workers.child import confinement, warmup
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.printed import mark_lines
-from penstock.workers.child.shard_sizes import ShardSizes
+from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
 

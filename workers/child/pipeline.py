@@ -26,8 +26,8 @@ from penstock.workers.child.output_sizes import unsent
 from penstock.workers.child.printed import serving
 from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
-from penstock.workers.child.shard_pipeline import MicroBatch, ShardPipeline, ShardReport
-from penstock.workers.child.shard_sizes import ShardSizes
+from penstock.workers.child.shards.pipeline import MicroBatch, ShardPipeline, ShardReport
+from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
     BatchFacts,

@@ -23,7 +23,7 @@ from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.halving import raise_if_fatal
 from penstock.workers.child.calls.run import Calls, call_stage
 from penstock.workers.child.output_sizes import MOST_BYTES, bounded
-from penstock.workers.child.shard_rows import read_rows, write_rows
+from penstock.workers.child.shards.rows import read_rows, write_rows
 from penstock.workers.ipc.frames import (
     EXPIRED_CODE,
     INPUT_MISSING,

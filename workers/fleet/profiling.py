@@ -20,7 +20,7 @@ from penstock.broker.records import BatchStamp, Settled
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.slot.batch import BULK, Batch, Release, Retry
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.context import Observer
 
 log = structlog.get_logger(__name__)

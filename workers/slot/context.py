@@ -26,7 +26,7 @@ from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.lease import WakeUpListener
 
 

@@ -32,7 +32,7 @@ from penstock.workers.slot.batch import (
     unneeded_blobs,
 )
 from penstock.workers.slot.celery_messages import Rejected, job_from
-from penstock.workers.slot.child_events import BatchLost, Cause
+from penstock.workers.slot.child.events import BatchLost, Cause
 from penstock.workers.slot.context import Observers, SlotStore
 from penstock.workers.slot.reports import Said
 

@@ -19,7 +19,7 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
-from penstock.workers.slot.child_events import (
+from penstock.workers.slot.child.events import (
     BatchLost,
     BatchRan,
     ChildExited,
@@ -29,10 +29,10 @@ from penstock.workers.slot.child_events import (
     HandlerMeasured,
     ItemsSaid,
 )
-from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.workers.slot.child.in_flight import InFlight
+from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
-from penstock.workers.slot.in_flight import InFlight
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.reports import Reports

@@ -18,7 +18,7 @@ from penstock.job import Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.context import Observer
 from penstock.workers.telemetry.handler_series import HandlerSeries
 from penstock.workers.telemetry.histograms import Histogram, Histograms

@@ -17,7 +17,7 @@ from penstock.job import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.context import Observer
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fetch.cache import CacheLimits
 from penstock.workers.fetch.fetches import MODEL_FETCHED, MODEL_FETCHING, Located, ModelFetches
-from penstock.workers.slot.child_events import ChildUnloadable
-from penstock.workers.slot.child_supervisor import ChildSupervisor
+from penstock.workers.slot.child.events import ChildUnloadable
+from penstock.workers.slot.child.supervisor import ChildSupervisor
 from tests.eventually import eventually
 from tests.model_hub import Hub, model_hub
 

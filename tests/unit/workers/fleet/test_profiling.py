@@ -16,7 +16,7 @@ from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
 from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
 from penstock.workers.slot.batch import Batch, Release, Retry
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 
 SPEC = ModelSpec("m", "m.py", version="2")
 WISH = ProfileWish("w1", "2", until=100.0)

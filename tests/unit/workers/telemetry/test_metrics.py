@@ -20,7 +20,7 @@ from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import Cause
+from penstock.workers.slot.child.events import Cause
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.telemetry.histograms import Histogram

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.workers.child.shard_sizes import ONLINE_RECENT_S, ShardSizes
+from penstock.workers.child.shards.sizes import ONLINE_RECENT_S, ShardSizes
 
 Seconds = Callable[[int], float]
 

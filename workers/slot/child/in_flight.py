@@ -20,7 +20,7 @@ from penstock.workers.ipc.frames import (
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.ipc.said import SaidLine
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
-from penstock.workers.slot.child_events import BatchLost, BatchRan, Cause, ItemsSaid
+from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, ItemsSaid
 
 # Deadlines of a batch are looked at from then on: nearly all have run before.
 _LONG_S = 1.0

@@ -13,7 +13,7 @@ from penstock.job import Payload, Priority, new_job_id
 from penstock.workers.ipc.frames import ChildWire, GiveUp, ItemReport, ItemReports, SupervisorWire
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.in_flight import InFlight
+from penstock.workers.slot.child.in_flight import InFlight
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from penstock.handlers.metrics.samples import MetricKind, MetricSample
 from penstock.model_spec import Variable
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, LoadFailed, MetricSamples, Output, ShardDone
-from penstock.workers.slot.child_environment import Mask, child_environment, read_variables
+from penstock.workers.slot.child.environment import Mask, child_environment, read_variables
 
 SECRET = "hunter2-hunter2"
 

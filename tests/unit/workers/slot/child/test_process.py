@@ -4,8 +4,8 @@ import pytest
 
 from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.slot.child_environment import child_environment
-from penstock.workers.slot.child_process import _load_order, exit_in_words
+from penstock.workers.slot.child.environment import child_environment
+from penstock.workers.slot.child.process import _load_order, exit_in_words
 
 
 def test_a_child_sees_nothing_but_the_allow_list_and_its_pins() -> None:

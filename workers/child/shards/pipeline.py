@@ -24,8 +24,8 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_files import input_of
 from penstock.workers.child.runner import Flow
-from penstock.workers.child.shard_sizes import ShardSizes
-from penstock.workers.child.shard_work import ShardWork, shard_work
+from penstock.workers.child.shards.sizes import ShardSizes
+from penstock.workers.child.shards.work import ShardWork, shard_work
 from penstock.workers.ipc.frames import BatchDone, Item, RunShard, ShardDone
 from penstock.workers.ipc.progress_page import Lane, ShardProgress
 

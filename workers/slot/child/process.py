@@ -20,9 +20,9 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import LoadModel, StopChild, SupervisorWire
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.ipc.said import SaidLine, read_line
-from penstock.workers.slot import family
-from penstock.workers.slot.child_environment import Mask, child_environment, read_variables
-from penstock.workers.slot.in_flight import InFlight
+from penstock.workers.slot.child import family
+from penstock.workers.slot.child.environment import Mask, child_environment, read_variables
+from penstock.workers.slot.child.in_flight import InFlight
 
 _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8

@@ -24,7 +24,7 @@ from penstock.workers.ipc.frames import (
     WantFacts,
 )
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.child_events import (
+from penstock.workers.slot.child.events import (
     BatchLost,
     BatchRan,
     Cause,
@@ -34,8 +34,8 @@ from penstock.workers.slot.child_events import (
     Event,
     HandlerMeasured,
 )
-from penstock.workers.slot.child_process import ChildProcess, DeviceHealth, Recycling, Restarts
-from penstock.workers.slot.in_flight import InFlight
+from penstock.workers.slot.child.in_flight import InFlight
+from penstock.workers.slot.child.process import ChildProcess, DeviceHealth, Recycling, Restarts
 
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"

@@ -10,7 +10,7 @@ from penstock.errors import InvalidInput
 from penstock.handlers.contract import Failure
 from penstock.handlers.media import codec_for, encode
 from penstock.workers.child.runner import refusal
-from penstock.workers.child.shard_rows import read_rows, write_rows
+from penstock.workers.child.shards.rows import read_rows, write_rows
 
 JSON = "application/json"
 

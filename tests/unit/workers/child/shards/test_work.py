@@ -5,7 +5,7 @@ from typing import Any
 from penstock.handlers.contract import Failure
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome
 from penstock.workers.child.runner import Flow, RowsOutcome
-from penstock.workers.child.shard_work import ShardWork, shard_work
+from penstock.workers.child.shards.work import ShardWork, shard_work
 from penstock.workers.ipc.frames import Output
 
 
