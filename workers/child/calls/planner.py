@@ -53,9 +53,13 @@ class Plan:
 
 
 class Planner:
-    """Cuts batches and learns from them. `sizes`: the numbers of items that a call may have if the model takes only some."""
+    """Cuts batches and learns from them. `sizes`: the numbers of items that a call may have if the model takes only some.
 
-    def __init__(self, bounds: Bounds, *, declared: bool = False, sizes: Sequence[int] = ()) -> None:
+    `one_by_one`: the model takes the items of a call one after the other, so that no call is cheaper than its items are.
+    """
+
+    def __init__(self, bounds: Bounds, *, declared: bool = False, sizes: Sequence[int] = (), one_by_one: bool = False) -> None:
+        self._one_by_one = one_by_one
         self.times = CallTimes(declared=declared)
         self._bounds = bounds
         # Below the handler's own bound while memory is short.
@@ -161,6 +165,9 @@ class Planner:
         """
         if not self._batches:
             return 0
+        if self._one_by_one:
+            few = self._few_of(1, self._item_s)
+            return few if few < self._bounds.items else 0
         if self.times.measure is Measure.ITEMS or self._unlike < _PADDED:
             few = self._few()
             return 0 if few >= self._bounds.items or self._batches % _WISH_LESS_EVERY == 0 else few
@@ -174,8 +181,11 @@ class Planner:
         The child cuts large batches, too. Small ones only spare the first items the wait for the last ones.
         """
         best = self.best_items()
-        call_s = self.times.curves[Measure.ITEMS].expect(best)
-        return best * ceil(_BATCH_S / _BATCH_SHARE / call_s) if call_s else self._bounds.items
+        return self._few_of(best, self.times.curves[Measure.ITEMS].expect(best))
+
+    def _few_of(self, items: int, call_s: float) -> int:
+        """As many calls of so many items, of `call_s` seconds each, as make up for what a batch costs."""
+        return items * ceil(_BATCH_S / _BATCH_SHARE / call_s) if call_s else self._bounds.items
 
     def news(self) -> LearnedCalls | None:
         """What is known of calls; None if that was told not long ago, or nothing is known."""

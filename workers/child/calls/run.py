@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from penstock.errors import HandlerContractError
 from penstock.handlers.calls import parallel_by_cost
 from penstock.handlers.contract import Failure, OfNoJob
+from penstock.handlers.decorator import ItemFunction
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.costs import CostReader, complete, natural_costs
@@ -61,7 +62,12 @@ class Calls:
         rows, cost = loaded.call_bounds
         self._bounds = Bounds(min(rows, loaded.context.max_batch_size), cost)
         self._pace = Pace()
-        self.planner = Planner(self._bounds, declared=loaded.cost is not None, sizes=loaded.context.runtime.batch_buckets)
+        self.planner = Planner(
+            self._bounds,
+            declared=loaded.cost is not None,
+            sizes=loaded.context.runtime.batch_buckets,
+            one_by_one=isinstance(loaded.handler, ItemFunction),
+        )
 
     def costs_before(self, inputs: Sequence[Any], live: Sequence[int]) -> dict[int, float | None]:
         """What the items cost by their inputs, by place; empty if that is not known, or will never matter."""

@@ -144,6 +144,27 @@ def test_what_is_tried_costs_less_than_two_percent() -> None:
         assert loop.seconds(costs) < 1.02 * best
 
 
+def test_a_model_that_takes_one_item_at_a_time_gets_as_many_as_run_for_fifty_milliseconds() -> None:
+    """All items of a batch are answered together: eight of a second each kept the first answer back for eight seconds."""
+
+    def wish(item_s: float, *, one_by_one: bool = True) -> int:
+        planner = Planner(Bounds(8), one_by_one=one_by_one)
+        for count in (1, 2, 4, 8, 8, 8, 8):
+            planner.on_ran(count, (), count * item_s)
+            planner.on_batch(Plan([list(range(count))]), count * item_s)
+        return planner.wish()
+
+    assert (wish(1.0), wish(0.02), wish(0.001)) == (1, 3, 0)
+    # Of another model nobody knows that a call of eight costs what eight calls of one do: the largest call is preferred.
+    assert wish(1.0, one_by_one=False) == 0
+
+
+def test_one_batch_is_enough_to_know_what_one_item_at_a_time_takes() -> None:
+    planner = Planner(Bounds(8), one_by_one=True)
+    planner.on_batch(Plan([[0]]), 1.0)
+    assert planner.wish() == 1
+
+
 def test_more_than_one_calls_worth_is_wished_for_where_like_items_are_rare_and_never_more_than_a_second_of_it() -> None:
     loop = Loop(padding, declared=True)
     loop.seconds(mixed(3_200))
