@@ -12,6 +12,7 @@ from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.views import rebased
 from penstock.inputs.form import form_fields, is_file_schema
 from penstock.job import MAX_DELAY_S
 from penstock.model_spec import VersionInfo
@@ -266,17 +267,6 @@ def _form_schema(schema: Any) -> Any:
             return {name: own for name, own in schema.items() if name != "contentEncoding"} | {"format": "binary"}
         return {key: _form_schema(value) for key, value in schema.items()}
     return [_form_schema(item) for item in schema] if isinstance(schema, list) else schema
-
-
-def rebased(schema: Any, base: str) -> Any:
-    """The schema with its `#/...` references changed to point below `base`, where the document has it."""
-    if isinstance(schema, dict):
-        moved = {key: rebased(value, base) for key, value in schema.items()}
-        ref = schema.get("$ref")
-        if isinstance(ref, str) and ref.startswith("#"):
-            moved["$ref"] = base + ref[1:]
-        return moved
-    return [rebased(item, base) for item in schema] if isinstance(schema, list) else schema
 
 
 def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:

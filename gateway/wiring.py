@@ -45,6 +45,10 @@ from penstock.gateway.openai.file_quota import FileQuota
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.replicate.catalog import ReplicateCatalog
+from penstock.gateway.replicate.inputs import UploadedInputs
+from penstock.gateway.replicate.predictions import Predictions
+from penstock.gateway.replicate.stream import PredictionStream
 from penstock.gateway.runs.routes import RunRoutes
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.telemetry.health import Health
@@ -94,7 +98,7 @@ class GatewayParts:
         )
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
-        file_store = FileStore(options.files_dir)
+        self._file_store = file_store = FileStore(options.files_dir)
         quota = FileQuota(
             FileCensus(file_store),
             DiskReserve(options.files_dir, options.reserve_bytes),
@@ -147,6 +151,7 @@ class GatewayParts:
         return [
             *self._job_routers(),
             *self._foreign_routers(),
+            *self._replicate_routers(),
             *self._model_routers(),
             Health(self._store, registry=self.registry, lifetime=self._lifetime).router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),
@@ -196,6 +201,22 @@ class GatewayParts:
             for kind in (RunRoutes, OpenAIBatches)
         ]
         return [embeddings.router(), self.files.router(), *(run.router() for run in runs)]
+
+    def _replicate_routers(self) -> list[APIRouter]:
+        options, store = self._options, self._store
+        predictions = Predictions(
+            self._submitter,
+            options,
+            store=store,
+            registry=self.registry,
+            results=self._results,
+            uploads=self._uploads,
+            inputs=UploadedInputs(self._file_store, options.max_raw_bytes),
+            stream=PredictionStream(store, self._follower, lifetime=self._lifetime, waiting=self._waiting),
+            lifetime=self._lifetime,
+            waiting=self._waiting,
+        )
+        return [predictions.router(), ReplicateCatalog(self.registry, self._file_store, options, self.files).router()]
 
     def _model_routers(self) -> list[APIRouter]:
         store, registry = self._store, self.registry

@@ -40,7 +40,19 @@ LAYERS = (
         Folder(
             "gateway",
             "HTTP in, HTTP out",
-            ("dashboard", "openai", "runs", "jobs", "jobs/events", "jobs/submitting", "telemetry", "models", "auth", "asgi"),
+            (
+                "dashboard",
+                "openai",
+                "replicate",
+                "runs",
+                "jobs",
+                "jobs/events",
+                "jobs/submitting",
+                "telemetry",
+                "models",
+                "auth",
+                "asgi",
+            ),
         ),
         Folder(
             "workers",

@@ -18,7 +18,7 @@ _VARY = {"vary": "accept"}
 
 async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content:
     """The JSON; for whoever accepts `multipart/form-data` or `multipart/mixed`, the JSON as its part `result` and the files."""
-    bundle = await _bundle(reader)
+    bundle = await read_bundle(reader)
     json = await _bytes(reader, *bundle.json)
     json = json.replace(bundle.token.encode(), f"/v1/jobs/{job}/result/parts".encode())
     media = next((media for media in (MULTIPART, MIXED) if media in accept.lower()), "")
@@ -39,14 +39,15 @@ async def bundled_content(reader: BlobReader, job: JobId, place: int) -> Content
 
 async def bundled_file(reader: BlobReader, job: JobId, place: int) -> tuple[BundledFile, BlobReader]:
     """What the head says of one file, and its bytes. Raises `NotFound`."""
-    bundle = await _bundle(reader)
+    bundle = await read_bundle(reader)
     if not 0 <= place < len(bundle.files):
         raise NotFound(f"the output of job {job} has {len(bundle.files)} files, counted from 0; there is no file {place}")
     file, where = bundle.files[place]
     return file, SliceReader(reader, *where)
 
 
-async def _bundle(reader: BlobReader) -> Bundle:
+async def read_bundle(reader: BlobReader) -> Bundle:
+    """Where the parts of the bundle lie."""
     length = head_length(await _bytes(reader, 0, HEAD_LENGTH_BYTES))
     return decode_head(await _bytes(reader, HEAD_LENGTH_BYTES, HEAD_LENGTH_BYTES + length))
 

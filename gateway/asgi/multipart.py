@@ -135,14 +135,15 @@ def multipart_parts(body: bytes, content_type: str) -> list[FormPart]:
 
 
 class UploadForm:
-    """A form with one part `file`, read piece by piece: the file's bytes are handed on, small fields are kept.
+    """A form with one file, the part of that name, read piece by piece: the file's bytes are handed on, small fields are kept.
 
     Raises `UnsupportedMedia` for anything but a form with parts.
     """
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, part: str = FILE) -> None:
         if base_type(content_type) != MULTIPART:
-            raise UnsupportedMedia(f"this path takes {MULTIPART}, with the parts `file` and `purpose`")
+            raise UnsupportedMedia(f"this path takes {MULTIPART}, with the part `{part}`")
+        self._name = part
         self._reader = FormReader(content_type)
         self._seen = 0
         self._file: Part | None = None
@@ -169,14 +170,14 @@ class UploadForm:
         """Raises `BadRequest` for a body that was cut off or had no file."""
         self._reader.finish()
         if self._file is None:
-            raise BadParameter("the form has no part `file`", param=FILE)
+            raise BadParameter(f"the form has no part `{self._name}`", param=self._name)
 
     def _read_part(self, part: Part) -> bytes:
-        if part.name != FILE:
+        if part.name != self._name:
             if part.size > MAX_FIELD_BYTES:
                 raise BadRequest(f"the field {part.name[:80]!r} has more than {MAX_FIELD_BYTES} bytes")
             return b""
         if self._file is not None and part is not self._file:
-            raise BadParameter("the form has two parts `file`", param=FILE)
+            raise BadParameter(f"the form has two parts `{self._name}`", param=self._name)
         self._file = part
         return part.take()

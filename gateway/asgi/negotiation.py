@@ -29,6 +29,8 @@ OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
+_DURATION = re.compile(r"(\d{1,9}+)([smhd])")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
 
 Head = dict[bytes, bytes]
@@ -171,6 +173,14 @@ def parse_seconds(text: str, *, name: str) -> float:
     if not math.isfinite(value) or value <= 0.0:
         raise BadRequest(f"{name} must be a positive number of seconds, not {text[:80]!r}")
     return value
+
+
+def parse_duration(text: str) -> float | None:
+    """The seconds of `90s`, `10m`, `24h`, `7d`, or of several such parts in a row; None for anything else."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(int(number) * _UNIT_S[unit] for number, unit in parts)
 
 
 def parse_wait(text: str | None) -> float:

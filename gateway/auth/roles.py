@@ -41,6 +41,20 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/jobs:cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/replay"): _STOP,
+    ("POST", "/replicate/v1/predictions"): _SUBMIT,
+    ("POST", "/replicate/v1/models/{owner}/{name}/predictions"): _SUBMIT,
+    ("POST", "/replicate/v1/deployments/{owner}/{name}/predictions"): _SUBMIT,
+    ("GET", "/replicate/v1/predictions"): _SEE,
+    ("GET", "/replicate/v1/predictions/{job_id}"): _SEE,
+    ("GET", "/replicate/v1/predictions/{job_id}/stream"): _SEE,
+    ("POST", "/replicate/v1/predictions/{job_id}/cancel"): _STOP,
+    ("GET", "/replicate/v1/models/{owner}/{name}"): ANY,
+    ("GET", "/replicate/v1/models/{owner}/{name}/versions"): ANY,
+    ("GET", "/replicate/v1/models/{owner}/{name}/versions/{version}"): ANY,
+    ("POST", "/replicate/v1/files"): _SUBMIT,
+    ("GET", "/replicate/v1/files"): _SEE,
+    ("GET", "/replicate/v1/files/{file_id}"): _SEE,
+    ("DELETE", "/replicate/v1/files/{file_id}"): _STOP,
     ("POST", "/v1/embeddings"): _SUBMIT,
     ("POST", "/v1/files"): _SUBMIT,
     ("GET", "/v1/files"): _SEE,
@@ -145,7 +159,7 @@ async def authorize(request: Request) -> Caller:
     caller: Caller = request.scope["caller"]
     route = request.scope["route"]
     require_role(caller, request.method, route.path)
-    if route.path.startswith("/v1/") and not route.path.endswith(OWN_PARAMETERS):
+    if route.path.startswith(("/v1/", "/replicate/")) and not route.path.endswith(OWN_PARAMETERS):
         # A misspelt parameter must not be ignored. Probes accept anything, since some monitors add parameters of their own.
         refuse_unknown(request.query_params, [field.alias for field in route.dependant.query_params])
     return caller

@@ -69,7 +69,7 @@ class ResultReader:
         A bundle is its JSON with links, or the whole as a form for whoever accepts that. Raises `refusal` if the job did not
         succeed, `RangeNotSatisfiable` for a part behind the end.
         """
-        media, reader = await self._opened(end, refusal)
+        media, reader = await self.opened(end, refusal)
         if media == BUNDLE_MEDIA:
             return response_to(await bundle_content(reader, end.id, accept), conditions)
         # A result never changes (I2), so the job's id names its bytes.
@@ -77,12 +77,13 @@ class ResultReader:
 
     async def file(self, end: Push, place: int, conditions: Conditions) -> ContentResponse:
         """One file of a bundle. Raises `NotFound` if the output has none at this place, and as `answer` does."""
-        media, reader = await self._opened(end, NoResult)
+        media, reader = await self.opened(end, NoResult)
         if media != BUNDLE_MEDIA:
             raise NotFound(f"the output of job {end.id} is no bundle of files", hint=f"GET /v1/jobs/{end.id}/result")
         return response_to(await bundled_content(reader, end.id, place), conditions)
 
-    async def _opened(self, end: Push, refusal: type[EndedWithoutOutput]) -> tuple[str, BlobReader]:
+    async def opened(self, end: Push, refusal: type[EndedWithoutOutput] = EndedWithoutOutput) -> tuple[str, BlobReader]:
+        """The media type of the output as it is stored, and its bytes. Raises as `answer` does."""
         payload = await self._payload(end, refusal)
         reader = await self._read(end.id, payload, self._blobs.open) if payload.blob else BytesReader(payload.data)
         return payload.content_type, reader

@@ -109,3 +109,14 @@ def _slot_view(slot: SlotInfo) -> dict[str, Any]:
         },
     }
     return {name: value for name, value in view.items() if value is not None}
+
+
+def rebased(schema: Any, base: str) -> Any:
+    """The schema with its `#/...` references changed to point below `base`, where the document has it."""
+    if isinstance(schema, dict):
+        moved = {key: rebased(value, base) for key, value in schema.items()}
+        ref = schema.get("$ref")
+        if isinstance(ref, str) and ref.startswith("#"):
+            moved["$ref"] = base + ref[1:]
+        return moved
+    return [rebased(item, base) for item in schema] if isinstance(schema, list) else schema

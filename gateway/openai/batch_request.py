@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import orjson
 from msgspec import Struct
 
 from penstock.errors import BadParameter
+from penstock.gateway.asgi.negotiation import parse_duration
 from penstock.gateway.runs.request import LONGEST_WINDOW_S, RESERVED
 
 # Names in the metadata of a run. Callers cannot set or see them.
 WINDOW = RESERVED + "window"
 MAX_LINES = RESERVED + "max_lines"
-_PARTS = re.compile(r"(\d{1,9}+)([smhd])")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # A longer first line is not searched for its model; the run's own check of the file refuses it.
 _FIRST_LINE_BYTES = 4 * 1024 * 1024
 _SHORTEST_TTL_S, _LONGEST_TTL_S = 3_600, 2_592_000
@@ -38,9 +36,8 @@ class BatchRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 def window_s(text: str) -> float:
     """The seconds of `90s`, `10m`, `24h`, `7d`, or of several such parts in a row."""
-    parts = _PARTS.findall(text)
-    total = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or not 0.0 < total <= LONGEST_WINDOW_S:
+    total = parse_duration(text)
+    if total is None or not 0.0 < total <= LONGEST_WINDOW_S:
         raise BadParameter(
             f"completion_window {text[:40]!r} is not a duration from 1s to 30d; write it like 24h or 10m",
             param="completion_window",

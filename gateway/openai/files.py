@@ -82,13 +82,20 @@ class OpenAIFiles:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
-        form = UploadForm(request.headers.get("content-type", ""))
+        return json_response(file_view(await self.upload(request, caller, UploadForm(_type_of(request)))))
+
+    async def upload(self, request: Request, caller: Caller, form: UploadForm, *, purpose: str = "") -> FileRecord:
+        """Store the file of the body; without a `purpose` the form names one."""
         self._uploads.take(caller)
         try:
             async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
-                return json_response(file_view(await self._store(request, form, caller, allowance)))
+                return await self._store(request, form, caller, allowance, purpose=purpose)
         finally:
             self._uploads.give_back(caller)
+
+    async def remove(self, file_id: str) -> None:
+        await asyncio.to_thread(self._files.delete, file_id)
+        self._quota.note_deleted(file_id)
 
     async def page(
         self,
@@ -111,8 +118,7 @@ class OpenAIFiles:
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
-        await asyncio.to_thread(self._files.delete, record.id)
-        self._quota.note_deleted(record.id)
+        await self.remove(record.id)
         return json_response({"id": record.id, "object": "file", "deleted": True})
 
     def _declared(self, request: Request) -> int | None:
@@ -126,13 +132,15 @@ class OpenAIFiles:
             )
         return declared
 
-    async def _store(self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance) -> FileRecord:
+    async def _store(
+        self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance, *, purpose: str
+    ) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
         limit, now = self._options.max_file_bytes, await asyncio.to_thread(self._files.now)
         upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
         try:
             await _read(request, form, upload, allowance)
-            purpose, ttl_s = _purpose(form), self._ttl_s(form)
+            purpose, ttl_s = purpose or _purpose(form), self._ttl_s(form)
             record = await asyncio.to_thread(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s)
             self._quota.note_stored(record)
             return record
@@ -169,6 +177,10 @@ class OpenAIFiles:
             except (StoreUnavailable, OSError) as fault:
                 log.warning("files_not_swept", reason=str(fault))
             await asyncio.sleep(SWEEP_S)
+
+
+def _type_of(request: Request) -> str:
+    return request.headers.get("content-type", "")
 
 
 async def _read(request: Request, form: UploadForm, upload: Upload, allowance: UploadAllowance) -> None:

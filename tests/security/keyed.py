@@ -112,6 +112,7 @@ def filled(path: str, **values: str) -> str:
     known = {
         "model": "square",
         "version": "1",
+        "owner": "me",
         "job_id": UNKNOWN_ID,
         "code": "overloaded",
         **OTHER_IDS,

@@ -1,0 +1,68 @@
+"""The input of a prediction: a link to an uploaded file of this gateway is replaced by the file."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.broker.blobs.uploads import FileStore
+from penstock.errors import TooLarge
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.files import visible_file
+from penstock.gateway.replicate.views import PREFIX
+from penstock.inputs.file import OCTETS, File, data_url
+
+_FILE = re.compile(re.escape(PREFIX) + r"/files/(file-[0-9a-z]{26})")
+
+
+class UploadedInputs:
+    """The model's process has no key of a caller and asks no gateway, so the gateway reads the files."""
+
+    def __init__(self, files: FileStore, most_bytes: int) -> None:
+        self._files = files
+        self._most_bytes = most_bytes
+
+    async def resolved(self, value: dict[str, Any], base: str, caller: Caller) -> dict[str, Any]:
+        """The input with data URLs in the place of links to files of the caller.
+
+        Raises `NotFound` for a file that is not the caller's, `TooLarge` if all files have more than `most_bytes`.
+        """
+        ids = dict.fromkeys(found for text in _texts(value) if (found := _file_id(text, base)))
+        if not ids:
+            return value
+        records = [await visible_file(self._files, file_id, caller) for file_id in ids]
+        size = sum(sum(_file_id(text, base) == record.id for text in _texts(value)) * record.size_bytes for record in records)
+        if size > self._most_bytes:
+            raise TooLarge(f"the files of the input have {size} bytes; the most is {self._most_bytes}")
+        urls = {}
+        for record in records:
+            data = await asyncio.to_thread(self._files.content(record).read_bytes)
+            urls[record.id] = data_url(File(data, mimetypes.guess_type(record.filename)[0] or OCTETS, record.filename))
+        replaced: dict[str, Any] = _replaced(value, base, urls)
+        return replaced
+
+
+def _file_id(text: str, base: str) -> str:
+    """The id of the file that a link of this gateway names; empty for any other text."""
+    if not text.startswith(base):
+        return ""
+    found = _FILE.fullmatch(text, len(base))
+    return found[1] if found else ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for own in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(own)
+
+
+def _replaced(value: Any, base: str, urls: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return urls.get(_file_id(value, base), value)
+    if isinstance(value, list):
+        return [_replaced(own, base, urls) for own in value]
+    return {name: _replaced(own, base, urls) for name, own in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,263 @@
+"""Predictions through the unmodified `replicate` package, with Cog's predictors in a real worker."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.job import JobState
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+with warnings.catch_warnings():
+    # The package builds on pydantic's first version.
+    warnings.simplefilter("ignore")
+    from replicate.client import Client
+    from replicate.exceptions import ModelError, ReplicateError
+
+PREDICTORS = {
+    "hello": """
+        from cog import BasePredictor, Input
+        class Predictor(BasePredictor):
+            def setup(self):
+                self.prefix = "hello"
+            def predict(self, text: str = Input(description="Whom to greet"), times: int = Input(default=1, ge=1, le=3)) -> str:
+                if text == "trouble":
+                    raise ValueError("no greeting for trouble")
+                return " ".join([f"{self.prefix} {text}"] * times)
+    """,
+    "files": """
+        from cog import BasePredictor, BaseModel, Path
+        class Output(BaseModel):
+            size: int
+            small: Path
+            large: Path
+        class Predictor(BasePredictor):
+            def predict(self, image: Path, grow: int = 0) -> Output:
+                data, here = image.read_bytes(), Path(__file__).parent
+                for name, content in (("small.txt", data), ("large.bin", data + bytes(grow))):
+                    (here / name).write_bytes(content)
+                return Output(size=len(data), small=here / "small.txt", large=here / "large.bin")
+    """,
+    "teller": """
+        import time
+        from pathlib import Path as LocalPath
+        from cog import BasePredictor, ConcatenateIterator
+        class Predictor(BasePredictor):
+            def predict(self, n: int, gate: str = "", fail: bool = False) -> ConcatenateIterator[str]:
+                for place in range(n):
+                    yield f"line {place}\\n"
+                while gate and not LocalPath(gate).exists():
+                    time.sleep(0.01)
+                if fail:
+                    raise ValueError("no more")
+                yield "end"
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    folder = tmp_path_factory.mktemp("replicate")
+    models = {}
+    for name, text in PREDICTORS.items():
+        (folder / name).mkdir()
+        (folder / name / "predict.py").write_text(dedent(text))
+        models[name] = {"source": str(folder / name / "predict.py")}
+    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
+    with (
+        WorkerProcess(redis_url, folder / "w", models, blobs) as worker,
+        gateway_process(redis_url, folder / "g", models=models, env=blobs) as client,
+    ):
+        worker.await_ready()
+        eventually(lambda: all(client.get(f"/v1/models/{name}").json()["ready"] for name in models), timeout_s=60.0)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(gateway: GatewayClient) -> Iterator[Client]:
+    made = Client(api_token="none", base_url=f"{gateway.base_url}/replicate")
+    made.poll_interval = 0.02
+    yield made
+    made._client.close()
+
+
+def test_run_waits_for_the_output(client: Client) -> None:
+    assert client.run("me/hello", input={"text": "world"}) == "hello world"
+    assert client.run("me/hello:hello:1", input={"text": "world", "times": 2}) == "hello world hello world"
+    assert client.run("me/hello", input={"text": "later"}, wait=False) == "hello later"
+
+
+def test_a_prediction_is_a_job_that_both_protocols_show(client: Client, gateway: GatewayClient) -> None:
+    made = client.predictions.create(version="hello:1", input={"text": "you"})
+    assert (made.status, made.input, made.model, made.version) == ("starting", {"text": "you"}, "hello", "hello:1")
+    made.wait()
+    assert (made.status, made.output, made.error, made.logs) == ("succeeded", "hello you", None, "")
+    assert made.metrics is not None
+    assert made.metrics["predict_time"] >= 0.0
+    assert made.created_at is not None
+    assert made.completed_at is not None
+    assert gateway.get(f"/v1/jobs/{made.id}/result").json() == "hello you"
+    assert made.id in [one.id for one in client.predictions.list()]
+
+
+def test_the_list_goes_on_by_its_cursor(client: Client, gateway: GatewayClient) -> None:
+    for _ in range(101):
+        gateway.post("/replicate/v1/predictions", json={"version": "hello:1", "input": {"text": "page"}})
+    first = client.predictions.list()
+    assert (len(first), first.previous) == (100, None)
+    assert first.next is not None
+    second = client.predictions.list(first.next)
+    assert not {one.id for one in first} & {one.id for one in second}
+
+
+def test_the_failure_of_a_model_is_its_error(client: Client) -> None:
+    with pytest.raises(ModelError) as raised:
+        client.run("me/hello", input={"text": "trouble"})
+    assert raised.value.prediction.error == "ValueError: no greeting for trouble"
+
+
+def test_a_model_and_its_versions_are_shown_with_cogs_schemas(client: Client) -> None:
+    model = client.models.get("me/hello")
+    assert (model.owner, model.name) == ("me", "hello")
+    version = model.versions.get("hello:1")
+    assert [one.id for one in model.versions.list()] == ["hello:1"]
+    schemas = version.openapi_schema["components"]["schemas"]
+    assert schemas["Input"]["properties"]["text"]["description"] == "Whom to greet"
+    assert schemas["Output"] == {"title": "Output", "type": "string"}
+    assert client.run(version, input={"text": "version"}) == "hello version"  # type: ignore[arg-type]
+
+
+def test_open_files_are_uploaded_and_data_urls_taken(client: Client, gateway: GatewayClient) -> None:
+    sent = io.BytesIO(b"picture")
+    sent.name = "picture.png"
+    output: Any = client.run("me/files", input={"image": sent})
+    assert output["size"] == 7
+    assert output["small"].read() == b"picture"
+    made: Any = client.run("me/files", input={"image": io.BytesIO(b"more")}, file_encoding_strategy="base64")
+    assert made["small"].read() == b"more"
+    [file] = client.files.list()
+    assert (file.name, file.size, file.content_type) == ("picture.png", 7, "image/png")
+    assert client.files.get(file.id).urls == file.urls
+    assert client.files.delete(file.id)
+    with pytest.raises(ReplicateError) as raised:
+        client.run("me/files", input={"image": file.urls["get"]})
+    assert raised.value.status == 404
+
+
+def test_a_large_file_of_the_output_is_a_link(client: Client, gateway: GatewayClient) -> None:
+    output: Any = client.run("me/files", input={"image": "data:text/plain;base64,YQ==", "grow": 300_000})
+    assert output["small"].read() == b"a"
+    assert gateway.get(output["large"]).content == b"a" + bytes(300_000)
+
+
+def test_a_predictor_that_yields_streams_and_its_output_is_a_list(client: Client, gateway: GatewayClient) -> None:
+    events = list(client.stream("me/teller", input={"n": 2}))
+    assert [event.event.value for event in events] == ["output", "output", "output", "done"]
+    assert [event.data for event in events] == ["line 0\n", "line 1\n", "end", "{}"]
+    assert client.run("me/teller", input={"n": 1}) == ["line 0\n", "end"]
+    assert list(client.run("me/teller:teller:1", input={"n": 1})) == ["line 0\n", "end"]
+    with pytest.raises(RuntimeError, match="no more"):
+        list(client.stream("me/teller", input={"n": 1, "fail": True}))
+
+
+def test_what_was_yielded_so_far_is_the_output_of_a_running_prediction(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    made = client.predictions.create(version="teller:1", input={"n": 2, "gate": str(gate)})
+
+    def grown() -> bool:
+        made.reload()
+        return made.status == "processing" and made.output == ["line 0\n", "line 1\n"]
+
+    eventually(grown)
+    assert made.input == {"n": 2, "gate": str(gate)}
+    gate.touch()
+    made.wait()
+    assert made.output == ["line 0\n", "line 1\n", "end"]
+
+
+def test_a_wait_that_runs_out_says_starting_although_the_model_runs(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    made = client.predictions.create(version="teller:1", input={"n": 1, "gate": str(gate)}, wait=1)
+    before = made.status
+    gate.touch()
+    made.wait()
+    assert (before, made.status) == ("starting", "succeeded")
+
+
+def test_a_cancelled_prediction_is_canceled_and_a_late_one_too(client: Client, gateway: GatewayClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    running = client.predictions.create(version="teller:1", input={"n": 1, "gate": str(gate)})
+    eventually(lambda: client.predictions.get(running.id).status == "processing")
+    waiting = client.predictions.create(version="teller:1", input={"n": 1})
+    waiting.cancel()
+    late = {"version": "teller:1", "input": {"n": 1}}
+    made = gateway.post("/replicate/v1/predictions", json=late, headers={"Cancel-After": "1s"}).json()
+    eventually(lambda: client.predictions.get(made["id"]).status == "canceled", timeout_s=10.0)
+    assert "deadline" in str(client.predictions.get(made["id"]).error)
+    gate.touch()
+    running.wait()
+    running.cancel()
+    assert running.status == "succeeded"
+    # A worker may have had it in its hands, and ends it when it gets to it.
+    eventually(lambda: client.predictions.get(waiting.id).status == "canceled")
+    assert gateway.get(f"/v1/jobs/{waiting.id}").json()["status"] == JobState.CANCELLED.public
+
+
+HELLO = {"version": "hello:1", "input": {"text": "a"}}
+BAD: list[tuple[dict[str, Any], int]] = [
+    ({"json": {"version": "nobody:1", "input": {}}}, 422),
+    ({"json": {"version": "hello:9", "input": {}}}, 422),
+    ({"json": {"version": "1", "input": {}}}, 422),
+    ({"json": {"input": {"text": "a"}}}, 422),
+    ({"json": {"version": "hello:1"}}, 422),
+    ({"json": {"version": "hello:1", "input": ["a"]}}, 422),
+    ({"json": {"version": "hello:1", "input": {"text": 3}}}, 422),
+    ({"json": {"version": "hello:1", "input": {"text": "a", "times": 9}}}, 422),
+    ({"json": {"version": "hello:1", "input": {"nose": 1}}}, 422),
+    ({"json": {**HELLO, "webhook": "https://example.com/"}}, 422),
+    ({"json": {**HELLO, "surprise": 1}}, 422),
+    ({"json": HELLO, "headers": {"Cancel-After": "soon"}}, 400),
+    ({"content": b"{", "headers": {"content-type": "application/json"}}, 400),
+    ({"content": b"text", "headers": {"content-type": "text/plain"}}, 415),
+    ({"json": HELLO, "params": {"priorty": "bulk"}}, 400),
+]
+
+
+@pytest.mark.parametrize(("sent", "status"), BAD)
+def test_a_bad_request_is_refused_as_a_problem_that_the_client_reads(
+    gateway: GatewayClient, sent: dict[str, Any], status: int
+) -> None:
+    answer = gateway.post("/replicate/v1/predictions", **sent)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["detail"]
+
+
+def test_the_client_raises_what_the_problem_says(client: Client) -> None:
+    with pytest.raises(ReplicateError) as raised:
+        client.run("me/hello", input={"text": "a", "times": 9})
+    assert (raised.value.status, "/times" in str(raised.value.detail)) == (422, True)
+    with pytest.raises(ReplicateError) as raised:
+        client.predictions.get("01k9xw3c5t8ze2m4v6b7n0q1rs-hello")
+    assert raised.value.status == 404
+
+
+def test_an_upload_without_its_part_is_refused(gateway: GatewayClient) -> None:
+    answer = gateway.post("/replicate/v1/files", files={"file": ("a", b"x")})
+    assert (answer.status_code, "`content`" in answer.text) == (400, True)
+
+
+def test_links_follow_the_name_by_which_the_gateway_was_called(gateway: GatewayClient) -> None:
+    host = f"localhost:{httpx2.URL(str(gateway.base_url)).port}"
+    made = gateway.post("/replicate/v1/predictions", json=HELLO, headers={"host": host}).json()
+    assert made["urls"]["get"].startswith(f"http://{host}/replicate/v1/predictions/")
