@@ -12,10 +12,9 @@ from penstock.broker.blobs.uploads import FileStore
 from penstock.errors import TooLarge
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.files import visible_file
-from penstock.gateway.replicate.views import PREFIX
 from penstock.inputs.file import OCTETS, File, data_url
 
-_FILE = re.compile(re.escape(PREFIX) + r"/files/(file-[0-9a-z]{26})")
+_FILE = re.compile(r"/replicate/v1/files/(file-[0-9a-z]{26})")
 
 
 class UploadedInputs:

@@ -265,6 +265,13 @@ ATTACKS = (
         ("tests/unit/client/test_protocol.py::test_a_name_that_leads_elsewhere_is_not_taken_over",),
     ),
     Cure(
+        "A48",
+        "gateway/replicate/inputs.py",
+        "records = [await visible_file(self._files, file_id, caller) for file_id in ids]",
+        "records = [self._files.find(file_id, now=self._files.now()) for file_id in ids]",
+        (f"{_SECURITY}/test_replicate_files.py::test_a_prediction_cannot_read_the_file_of_another_owner",),
+    ),
+    Cure(
         "F33",
         "gateway/asgi/wire.py",
         "while taken <= limit:",
