@@ -17,7 +17,14 @@ def main(url: str) -> None:
     # The two lines that a user's app needs.
     app.conf.task_routes = {"penstock.*": {"queue": "penstock"}}
     app.conf.result_extended = True
-    known: dict[str, Any] = {"app": app, "chain": chain, "chord": chord, "group": group, "signature": signature}
+    known: dict[str, Any] = {
+        "app": app,
+        "Celery": Celery,
+        "chain": chain,
+        "chord": chord,
+        "group": group,
+        "signature": signature,
+    }
     for line in sys.stdin:
         try:
             exec(json.loads(line)["run"], known)
