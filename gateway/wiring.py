@@ -211,7 +211,7 @@ class GatewayParts:
             registry=self.registry,
             results=self._results,
             uploads=self._uploads,
-            inputs=UploadedInputs(self._file_store, options.max_raw_bytes),
+            inputs=UploadedInputs(self._file_store, options.max_raw_bytes, self._uploads),
             stream=PredictionStream(store, self._follower, lifetime=self._lifetime, waiting=self._waiting),
             lifetime=self._lifetime,
             waiting=self._waiting,

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.broker.blobs.uploads import FileStore
+from penstock.broker.blobs.uploads import FileRecord, FileStore
 from penstock.errors import TooLarge
+from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.files import visible_file
 from penstock.inputs.file import OCTETS, File, data_url
@@ -20,14 +21,16 @@ _FILE = re.compile(r"/replicate/v1/files/(file-[0-9a-z]{26})")
 class UploadedInputs:
     """The model's process has no key of a caller and asks no gateway, so the gateway reads the files."""
 
-    def __init__(self, files: FileStore, most_bytes: int) -> None:
+    def __init__(self, files: FileStore, most_bytes: int, memory: BodyMemory) -> None:
         self._files = files
+        self._memory = memory
         self._most_bytes = most_bytes
 
     async def resolved(self, value: dict[str, Any], base: str, caller: Caller) -> dict[str, Any]:
         """The input with data URLs in the place of links to files of the caller.
 
-        Raises `NotFound` for a file that is not the caller's, `TooLarge` if all files have more than `most_bytes`.
+        Raises `NotFound` for a file that is not the caller's, `TooLarge` if all files have more than `most_bytes`,
+        `GatewayBusy` if there is no memory for them now.
         """
         ids = dict.fromkeys(found for text in _texts(value) if (found := _file_id(text, base)))
         if not ids:
@@ -36,12 +39,17 @@ class UploadedInputs:
         size = sum(sum(_file_id(text, base) == record.id for text in _texts(value)) * record.size_bytes for record in records)
         if size > self._most_bytes:
             raise TooLarge(f"the files of the input have {size} bytes; the most is {self._most_bytes}")
-        urls = {}
-        for record in records:
-            data = await asyncio.to_thread(self._files.content(record).read_bytes)
-            urls[record.id] = data_url(File(data, mimetypes.guess_type(record.filename)[0] or OCTETS, record.filename))
-        replaced: dict[str, Any] = _replaced(value, base, urls)
-        return replaced
+        self._memory.take(size, caller.owner)
+        try:
+            urls = {record.id: await asyncio.to_thread(self._url_of, record) for record in records}
+            replaced: dict[str, Any] = _replaced(value, base, urls)
+            return replaced
+        finally:
+            self._memory.give_back(size, caller.owner)
+
+    def _url_of(self, record: FileRecord) -> str:
+        data = self._files.content(record).read_bytes()
+        return data_url(File(data, mimetypes.guess_type(record.filename)[0] or OCTETS, record.filename))
 
 
 def _file_id(text: str, base: str) -> str:

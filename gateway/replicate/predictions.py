@@ -40,7 +40,9 @@ from penstock.inputs.request import packed, unpacked, wanted_headers
 from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 _PAGE = 100
-_MOST_CHUNKS = 100_000
+# A client that polls gets the beginning of a longer stream, and all of it at the end. One part is one reply of the store.
+_MOST_CHUNKS = 4_096
+_PART = 256
 _TEXT = {"type": "string"}
 _BODY = {
     "required": True,
@@ -240,9 +242,18 @@ class Predictions:
         return prediction_view(job, base, streams=streams, given=await self._input(job), output=output)
 
     async def _so_far(self, job: JobId) -> list[Any]:
-        """What a running job has yielded. Clients read the list again and again, and take what is new in it."""
-        part = await self._store.chunks(job, limit=_MOST_CHUNKS)
-        return [orjson.Fragment(chunk) for chunk in part.chunks]
+        """What a running job has yielded, up to `_MOST_CHUNKS`. Clients read the list again and again, and take what is new in it."""
+        found: list[bytes] = []
+        mark = ""
+        while len(found) < _MOST_CHUNKS:
+            part = await self._store.chunks(job, mark=mark, seen=len(found), limit=_PART)
+            if part.mark != mark:
+                # Another attempt yields now: what was read is no part of its stream.
+                found, mark = [], part.mark
+            found += part.chunks
+            if len(part.chunks) < _PART:
+                break
+        return [orjson.Fragment(chunk) for chunk in found]
 
     async def _input(self, job: Job) -> Any:
         """The input while it is stored, unless it is large: it would be sent with every answer."""

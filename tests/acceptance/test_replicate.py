@@ -261,3 +261,20 @@ def test_links_follow_the_name_by_which_the_gateway_was_called(gateway: GatewayC
     host = f"localhost:{httpx2.URL(str(gateway.base_url)).port}"
     made = gateway.post("/replicate/v1/predictions", json=HELLO, headers={"host": host}).json()
     assert made["urls"]["get"].startswith(f"http://{host}/replicate/v1/predictions/")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/predictions"),
+        ("GET", "/health-check"),
+        ("GET", "/replicate/v1/trainings"),
+        ("GET", "/replicate/v1/collections"),
+        ("GET", "/replicate/v1/hardware"),
+        ("GET", "/replicate/v1/account"),
+        ("POST", "/replicate/v1/models"),
+        ("GET", "/replicate/v1/webhooks/default/secret"),
+    ],
+)
+def test_what_the_page_calls_refused_is_a_404(gateway: GatewayClient, method: str, path: str) -> None:
+    assert gateway.request(method, path).status_code == 404
