@@ -242,7 +242,7 @@ class Predictions:
         return prediction_view(job, base, streams=streams, given=await self._input(job), output=output)
 
     async def _so_far(self, job: JobId) -> list[Any]:
-        """What a running job has yielded, up to `_MOST_CHUNKS`. Clients read the list again and again, and take what is new in it."""
+        """What a running job has yielded, up to `_MOST_CHUNKS`. Clients read the list again, and take what is new in it."""
         found: list[bytes] = []
         mark = ""
         while len(found) < _MOST_CHUNKS:
