@@ -288,7 +288,11 @@ class Payload:
 FORM_MEDIA = "application/vnd.penstock.form"
 # That of an input with headers and query parameters of its request: see `penstock.inputs.request`.
 REQUEST_MEDIA = "application/vnd.penstock.request"
-PACKED_MEDIA = frozenset({FORM_MEDIA, REQUEST_MEDIA})
+# That of named arrays, as input and as output: see `penstock.tensors.tensor`.
+TENSORS_MEDIA = "application/vnd.penstock.tensors"
+PACKED_MEDIA = frozenset({FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA})
+# An array in a file of numpy's. A model that lists this type takes arrays.
+NPY_MEDIA = "application/x-npy"
 
 # The charsets that texts may have, with Python's name of each. Each takes time in proportion to the text.
 # Some of Python's other codecs do not: 2 MB of punycode take more than a minute.

@@ -15,6 +15,7 @@ from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import Scope
+from penstock.gateway.oip.infer_answer import as_oip, speaks_oip
 from penstock.gateway.openai.views import as_openai, speaks_openai
 
 log = structlog.get_logger(__name__)
@@ -30,9 +31,11 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     trace_id = trace.trace_id if trace else ""
     shown = error if isinstance(error, PenstockError) else problems.internal_error()
     problem = problems.render(shown, request_id=request_id, instance=instance, trace=trace)
-    # D41: clients of OpenAI's protocol get the same refusal in that protocol's form.
+    # D41: clients of a foreign protocol get the same refusal in that protocol's form.
     if speaks_openai(instance):
         problem = as_openai(problem, shown)
+    elif speaks_oip(instance):
+        problem = as_oip(problem)
     if isinstance(error, StoreUnavailable):
         log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
     if problem.status == 500 and not isinstance(error, EndedWithoutOutput):

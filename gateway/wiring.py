@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -20,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
-from penstock.gateway.auth.keys import KeyAuth, Shares
+from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
@@ -39,6 +40,9 @@ from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.oip.inference import Inference
+from penstock.gateway.oip.repository import Repository
+from penstock.gateway.oip.routes import OpenInference
 from penstock.gateway.openai.batches import OpenAIBatches
 from penstock.gateway.openai.embeddings import Embeddings
 from penstock.gateway.openai.file_quota import FileQuota
@@ -97,6 +101,7 @@ class GatewayParts:
             self._submitter, store=store, results=self._results, lifetime=lifetime, waiting=self._waiting
         )
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
+        self.inference = Inference(self.predict, options, registry=self.registry, results=self._results, metrics=self.metrics)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
         self._file_store = file_store = FileStore(options.files_dir)
         quota = FileQuota(
@@ -194,13 +199,32 @@ class GatewayParts:
             results=self._results,
             lifetime=self._lifetime,
             uploads=self._uploads,
-            held=lambda caller: self.predictions.held(caller, instead_of=self.requests),
+            held=self._held,
         )
         runs = [
             kind(self._runs, registry=self.registry, options=self._options, uploads=self._uploads)
             for kind in (RunRoutes, OpenAIBatches)
         ]
-        return [embeddings.router(), self.files.router(), *(run.router() for run in runs)]
+        return [embeddings.router(), self.files.router(), *(run.router() for run in runs), *self._oip_routers()]
+
+    def _held(self, caller: Caller) -> AbstractContextManager[None]:
+        """A place among the predictions, in the stead of the request's own."""
+        return self.predictions.held(caller, instead_of=self.requests)
+
+    def _oip_routers(self) -> list[APIRouter]:
+        options = self._options
+        inference = OpenInference(
+            self.inference,
+            options,
+            submitter=self._submitter,
+            registry=self.registry,
+            uploads=self._uploads,
+            held=self._held,
+        )
+        repository = Repository(
+            Rollouts(self._store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
+        )
+        return [repository.router(), inference.router()]
 
     def _replicate_routers(self) -> list[APIRouter]:
         options, store = self._options, self._store

@@ -11,6 +11,7 @@ from penstock.handlers.array_input import read_array
 from penstock.handlers.contract import Context, Failure, Handler
 from penstock.handlers.runtimes.contract import DeviceRow, Port, open_runtime
 from penstock.handlers.runtimes.symbols import check_symbols
+from penstock.tensors.tensor import DATATYPE_KEY, datatype_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +25,9 @@ class ArrayHandler(Handler):
     """Runs `model_file` (in the handler's folder) or what `model_source()` returns, on the runtime for that kind of file.
 
     An item is `{input name: nested list}`, or the bare list where the model has one input; shapes are without the batch axis.
-    Items of one shape are stacked and run together; a model whose batch is fixed at 1 runs item by item. An output is
-    `{output name: array}`. Subclasses usually replace `preprocess`, which returns such items after `upload`, and `postprocess`.
+    In the place of a list may be an array. Items of one shape are stacked and run together; a model whose batch is fixed at 1
+    runs item by item. An output is `{output name: array}`. Subclasses usually replace `preprocess`, which returns such items
+    after `upload`, and `postprocess`.
     """
 
     model_file: str = "model.onnx"
@@ -40,6 +42,8 @@ class ArrayHandler(Handler):
         self.first_call_s = getattr(self.runtime, "first_call_s", 0.0)
         if type(self).preprocess is ArrayHandler.preprocess:
             self.input_schema = _input_schema(list(self.runtime.inputs))
+        if type(self).postprocess is ArrayHandler.postprocess:
+            self.output_schema = _output_schema(getattr(self.runtime, "output_ports", ()), self.runtime.outputs)
 
     def model_source(self, context: Context, /) -> Path | bytes:
         """The model's path, or an ONNX model in memory where a subclass builds it."""
@@ -76,7 +80,7 @@ class ArrayHandler(Handler):
         return self._padding_ratio
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
-        return [{name: array.tolist() for name, array in output.items()} for output in outputs]
+        return outputs
 
     def _item(self, value: Any) -> Arrays | Failure:
         ports = self.runtime.inputs
@@ -160,11 +164,21 @@ def _input_schema(ports: list[Port]) -> dict[str, Any]:
     return whole if len(ports) != 1 else {"anyOf": [whole, fields[ports[0].name]]}
 
 
-def _array_schema(port: Port) -> dict[str, Any]:
+def _output_schema(ports: Sequence[Port], names: Sequence[str]) -> dict[str, Any] | None:
+    """An object with one nested list per output. None if not even the names are known before a run."""
+    fields = {port.name: _array_schema(port, bounded=False) for port in ports} or {name: {} for name in names}
+    return {"type": "object", "properties": fields, "required": list(fields)} if fields else None
+
+
+def _array_schema(port: Port, *, bounded: bool = True) -> dict[str, Any]:
     import numpy as np
 
+    # The datatype is for callers who send arrays; JSON Schema has no word for it.
+    datatype = datatype_of(port.dtype)
     schema: dict[str, Any] = {"type": _JSON_TYPES.get(np.dtype(port.dtype).kind, "number")}
-    for low, high in reversed(port.limits()):
+    schema |= {DATATYPE_KEY: datatype} if datatype else {}
+    limits = port.limits() if bounded else [(size or 0, size) for size in port.shape]
+    for low, high in reversed(limits):
         schema = {"type": "array", "items": schema}
         schema |= {"minItems": low} if low else {}
         schema |= {} if high is None else {"maxItems": high}

@@ -107,7 +107,7 @@ def _cast(port: Port, given: NDArray[Any]) -> NDArray[Any]:
 
     # On overflow numpy warns and writes infinity, which is looked for below.
     with np.errstate(over="ignore"):
-        made = given.astype(port.dtype)
+        made = given.astype(port.dtype, copy=False)
     if made.dtype.kind == "f" and np.isinf(made).any():
         over = given[np.isinf(made) & np.isfinite(given)]
         if over.size:

@@ -24,6 +24,7 @@ from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
 from penstock.handlers.tasks.options import task_class
+from penstock.job import NPY_MEDIA
 from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
 # What TOML reads as a key without quotes.
@@ -126,8 +127,8 @@ def _model_file(path: Path, task: str) -> ImportedModel:
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
     base = task_class(task) if task else ArrayHandler
     description = f"The model file {path.name}." if not task else base.__doc__
-    # Arrays can be read from JSON only. Without this line the gateway would let other media types through.
-    accepts = base.accepts if task else (JSON,)
+    # Without this line the gateway would let other media types through.
+    accepts = base.accepts if task else (JSON, NPY_MEDIA)
     handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": description})
     return _imported(handler, path.resolve().parent)
 
@@ -266,12 +267,14 @@ def _initialize(handler: Handler, context: Context) -> None:
 def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
     kind, types = type(handler), found.types
     streams = inspect.isgeneratorfunction(handler.inference)
+    accepts = found.attributes.accepts or accepted(types.input)
     return Loaded(
         context=context,
         handler=handler,
         attributes=found.attributes,
-        codec=replace(codec, form_schema=handler.input_schema),
-        accepts=found.attributes.accepts or accepted(types.input),
+        # A model that lists files of numpy's takes arrays.
+        codec=replace(codec, form_schema=handler.input_schema, arrays=NPY_MEDIA in accepts),
+        accepts=accepts,
         inference=_inference(handler, context, streams=streams, label=found.label),
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,

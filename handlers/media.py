@@ -14,7 +14,15 @@ import orjson
 
 from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
-from penstock.job import CHARSETS, FORM_MEDIA, PACKED_MEDIA, REQUEST_MEDIA, is_media_accepted, split_media_type
+from penstock.job import (
+    CHARSETS,
+    FORM_MEDIA,
+    PACKED_MEDIA,
+    REQUEST_MEDIA,
+    TENSORS_MEDIA,
+    is_media_accepted,
+    split_media_type,
+)
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.files import OutputFiles, file_as, file_of, is_file_class
 from penstock.outputs.media import Media, stored_type
@@ -38,13 +46,14 @@ _ARRAYS = ("numpy", "torch", "jax", "jaxlib")
 class Codec:
     """Reads the inputs of one model. `raw`: its items are bytes, and a body of any media type is passed on as it is.
 
-    `form_schema`: by which forms are read, if it is not the reader's own.
+    `form_schema`: by which forms are read, if it is not the reader's own. `arrays`: it takes tensors as numpy's arrays.
     """
 
     item_type: Any
     reader: Reader
     raw: bool
     form_schema: dict[str, Any] | None = None
+    arrays: bool = False
 
     def decode(self, content_type: str, data: bytes) -> Any:
         """One input. Raises `InvalidInput` if it does not fit the item type, `UnsupportedMedia` for other media types."""
@@ -77,6 +86,22 @@ class Codec:
         said = decode_request(data)
         return self.decode(said.content_type, said.data)
 
+    def _decode_tensors(self, data: bytes) -> Any:
+        # Only models that get tensors import the code that reads them.
+        from penstock.inputs.tensors import plain_input, whole_bytes
+        from penstock.tensors.tensor import decode_tensors
+
+        tensors = decode_tensors(data)
+        if self.arrays:
+            from penstock.handlers.tensors import arrays_of
+
+            return arrays_of(tensors)
+        if self.raw:
+            return bytes(whole_bytes(tensors))
+        if is_file(self.item_type):
+            return self.item_type.read(whole_bytes(tensors))
+        return self.reader.from_form(plain_input(tensors, self.form_schema or self.schema()))
+
     def _decode_form(self, data: bytes) -> Any:
         # Only models that get forms import the code that reads them.
         from penstock.inputs.form import FormPart, decode_form, form_fields, is_file_schema, read_form
@@ -98,6 +123,8 @@ class Codec:
             return self._decode_form(data)
         if content_type == REQUEST_MEDIA:
             return self._decode_request(data)
+        if content_type == TENSORS_MEDIA:
+            return self._decode_tensors(data)
         media, charset = split_media_type(content_type)
         if media == JSON or media.endswith("+json"):
             return self.reader.from_json(data)
@@ -160,6 +187,17 @@ def encode(value: Any, *, media: str = "", limit: int = MAX_OUTPUT_BYTES) -> tup
         return JSON, _checked_json(value, _encoder, _plain, limit)
     except _FilesWithin:
         return _with_files(value, limit)
+
+
+def encode_tensors(value: Any, *, media: str = "", limit: int = MAX_OUTPUT_BYTES) -> tuple[str, bytes]:
+    """As `encode`, for a caller who sent tensors: arrays keep their bytes, and what no tensor holds is an element of BYTES."""
+    from penstock.handlers.tensors import tensors_of_output
+
+    if media:
+        value = file_as(value, media)
+    data = tensors_of_output(value, lambda part: encode(part, limit=limit))
+    _check_size(len(data), limit)
+    return TENSORS_MEDIA, data
 
 
 def _checked_json(value: Any, encoder: msgspec.json.Encoder, plain: Callable[[Any], Any], limit: int) -> bytes:

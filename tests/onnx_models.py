@@ -55,3 +55,18 @@ def _model(
     tensors = [numpy_helper.from_array(array.astype(dtype), name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "graph", ports[:1], ports[1:], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sum_and_difference(*, width: int = 16) -> onnx.ModelProto:
+    """Build the model of Triton's examples, of INT32 [n, 16]: OUTPUT0 is INPUT0 + INPUT1, OUTPUT1 their difference."""
+    nodes = [
+        helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+        helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+    ]
+    ports = {
+        name: helper.make_tensor_value_info(name, TensorProto.INT32, ["n", width])
+        for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
+    }
+    given, made = [ports["INPUT0"], ports["INPUT1"]], [ports["OUTPUT0"], ports["OUTPUT1"]]
+    graph = helper.make_graph(nodes, "graph", given, made)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

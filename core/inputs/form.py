@@ -82,7 +82,7 @@ class FormFields:
 def form_fields(schema: Mapping[str, Any] | None) -> FormFields | None:
     """The fields of an input that is an object. None for every other input: a form then holds the whole input in one part."""
     root = schema or _ANYTHING
-    objects = [form for form in _choices(root, root) if form.get("type") == "object" or "properties" in form]
+    objects = [form for form in choices_of(root, root) if form.get("type") == "object" or "properties" in form]
     if not objects:
         return None
     named = {name: own for form in reversed(objects) for name, own in form.get("properties", {}).items()}
@@ -92,7 +92,7 @@ def form_fields(schema: Mapping[str, Any] | None) -> FormFields | None:
 def is_file_schema(schema: Mapping[str, Any] | None) -> bool:
     """Whether the whole input is a file."""
     root = schema or _ANYTHING
-    return any(_is_file(choice) and "contentMediaType" in choice for choice in _choices(root, root))
+    return any(_is_file(choice) and "contentMediaType" in choice for choice in choices_of(root, root))
 
 
 def names_files(schema: Any) -> bool:
@@ -169,7 +169,7 @@ class _FieldReader:
         schema = self.fields.schema_of(name)
         if schema is None:
             raise InvalidInput(f"the model has no such field; it has {', '.join(self.fields.named) or 'none'}")
-        choices = list(_choices(self.fields.root, schema))
+        choices = list(choices_of(self.fields.root, schema))
         array = next((choice for choice in choices if choice.get("type") == "array"), None)
         if array is not None and (len(parts) > 1 or not (_takes_text(choices) or _takes_file(choices))):
             return self._array(parts, array.get("items", _ANYTHING))
@@ -179,7 +179,7 @@ class _FieldReader:
 
     def _array(self, parts: list[FormPart], items: Any) -> list[Any]:
         """Each part is an element; a single text may also be the whole array in JSON."""
-        choices = list(_choices(self.fields.root, items))
+        choices = list(choices_of(self.fields.root, items))
         found = [self._value(part, choices) for part in parts]
         return found[0] if len(found) == 1 and isinstance(found[0], list) else found
 
@@ -203,18 +203,18 @@ class _FieldReader:
             raise InvalidInput(f"{shown!r} cannot be read as JSON ({error}), and the model takes no text there") from error
 
 
-def _choices(root: Mapping[str, Any], schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+def choices_of(root: Mapping[str, Any], schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """The alternatives that a schema has, with their references followed."""
     if not isinstance(schema, Mapping) or depth > _MOST_REFS:
         return
     if "$ref" in schema:
-        yield from _choices(root, _resolved(root, schema["$ref"]), depth + 1)
+        yield from choices_of(root, _resolved(root, schema["$ref"]), depth + 1)
         return
     inner = [choice for key in _CHOICES for choice in schema.get(key, ())]
     if not inner:
         yield schema
     for choice in inner:
-        yield from _choices(root, choice, depth + 1)
+        yield from choices_of(root, choice, depth + 1)
 
 
 def _resolved(root: Mapping[str, Any], ref: str) -> Any:

@@ -43,6 +43,7 @@ LAYERS = (
             (
                 "dashboard",
                 "openai",
+                "oip",
                 "replicate",
                 "runs",
                 "jobs",
@@ -70,7 +71,7 @@ LAYERS = (
             ("tasks", "cog", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
         ),
     ),
-    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs")),),
+    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors")),),
 )
 OUTSIDE = Folder(
     "benchmarks",

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from penstock import trace_context
 from penstock.errors import BadRequest, CallerError, UnsupportedMedia
-from penstock.job import CHARSETS, FORM_MEDIA, is_media_accepted, split_media_type
+from penstock.job import CHARSETS, FORM_MEDIA, TENSORS_MEDIA, is_media_accepted, split_media_type
 from penstock.trace_context import TraceContext
 
 MAX_HEADERS = 100
@@ -27,6 +27,8 @@ JSON = "application/json"
 MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
+# What penstock packs itself, and takes from no caller.
+_OURS = frozenset({FORM_MEDIA, TENSORS_MEDIA})
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
 _DURATION = re.compile(r"(\d{1,9}+)([smhd])")
@@ -253,7 +255,7 @@ def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
         return JSON
     full = content_type.decode("latin-1").strip()
     base = base_type(full)
-    if base == MULTIPART or (is_accepted(base, accepts) and base != FORM_MEDIA):
+    if base == MULTIPART or (is_accepted(base, accepts) and base not in _OURS):
         _check_charset(full, base, accepts)
         return full if base != JSON else JSON
     raise UnsupportedMedia(

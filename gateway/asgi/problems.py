@@ -57,6 +57,12 @@ class MethodNotAllowed(CallerError):
         self.allow = allow
 
 
+class NotSupported(CallerError):
+    """What a foreign protocol has and penstock has not."""
+
+    kind = "not_supported"
+
+
 class WrongHost(CallerError):
     kind = "wrong_host"
 
@@ -120,6 +126,7 @@ STATUS: dict[type[PenstockError], int] = {
     UnsupportedMedia: 415,
     RangeNotSatisfiable: 416,
     CrossSite: 403,
+    NotSupported: 501,
     WrongHost: 421,
     InvalidInput: 422,
     KeyReused: 422,
@@ -161,6 +168,7 @@ TITLES = {
     "too_large": "The body is too large",
     "unsupported_media_type": "The media type is not accepted",
     "range_not_satisfiable": "The range begins behind the end of the content",
+    "not_supported": "penstock does not have this part of the protocol",
     "cross_site": "A page of another site sent this",
     "wrong_host": "This gateway does not answer to that host name",
     "invalid_input": "The input does not fit the model's schema",

@@ -19,6 +19,14 @@ _SEE = (Role.READ, Role.MANAGE)
 _STOP = (Role.SUBMIT, Role.MANAGE)
 _MANAGE = (Role.MANAGE,)
 
+# What the Open Inference Protocol's clients may call and penstock refuses by name.
+UNSERVED = (
+    *(("GET", f"/v2/models{path}/stats") for path in ("", "/{model}", "/{model}/versions/{version}")),
+    *((method, path) for path in ("/v2/trace/setting", "/v2/logging") for method in ("GET", "POST")),
+    *(("GET", f"/v2/{kind}sharedmemory/status") for kind in ("system", "cuda")),
+    *(("POST", f"/v2/{kind}sharedmemory/region/{{name}}/register") for kind in ("system", "cuda")),
+)
+
 # One of the roles suffices. A route that is not listed requires the manage role, so that a forgotten route opens nothing.
 ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/predictions/{model}"): _SUBMIT,
@@ -75,6 +83,19 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/models"): ANY,
     ("GET", "/v1/models/{model}"): ANY,
     ("GET", "/openapi.json"): ANY,
+    ("GET", "/v2"): ANY,
+    ("GET", "/v2/models/{model}"): ANY,
+    ("GET", "/v2/models/{model}/config"): ANY,
+    ("GET", "/v2/models/{model}/ready"): ANY,
+    ("GET", "/v2/models/{model}/versions/{version}"): ANY,
+    ("GET", "/v2/models/{model}/versions/{version}/config"): ANY,
+    ("GET", "/v2/models/{model}/versions/{version}/ready"): ANY,
+    ("POST", "/v2/models/{model}/infer"): _SUBMIT,
+    ("POST", "/v2/models/{model}/versions/{version}/infer"): _SUBMIT,
+    ("POST", "/v2/repository/index"): _MANAGE,
+    ("POST", "/v2/repository/models/{model}/load"): _MANAGE,
+    ("POST", "/v2/repository/models/{model}/unload"): _MANAGE,
+    **dict.fromkeys(UNSERVED, _MANAGE),
     ("POST", "/v1/models/{model}/versions"): _MANAGE,
     ("DELETE", "/v1/models/{model}/versions/{version}"): _MANAGE,
     ("PUT", "/v1/models/{model}/default"): _MANAGE,

@@ -73,10 +73,10 @@ class PredictEndpoint:
         longest_s = request.model.info.limits.deadline_s if is_streamed else self._options.sync_timeout_s
         deadline_s = answer_deadline(request, longest_s)
         if not request.version.capacity.ready_slots:
-            await self._require_worker(request)
+            await self.require_worker(request)
         if is_streamed:
             return await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
-        end = await self._end(request, connection_of(scope), deadline_s)
+        end = await self.end_of(request, connection_of(scope), deadline_s)
         output = _pushed_output(end)
         response = await self._file(end, accept) if output is None else None
         total_s = time.perf_counter() - started
@@ -117,7 +117,7 @@ class PredictEndpoint:
                 raise
         return 200
 
-    async def _require_worker(self, request: SubmitRequest) -> None:
+    async def require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()
         entry, version = await self._registry.find(request.model.name, request.version.name)
         if version.capacity.ready_slots:
@@ -131,7 +131,7 @@ class PredictEndpoint:
         self._metrics.count_refusal(entry.name, error)
         raise error
 
-    async def _end(self, request: SubmitRequest, connection: ClientConnection, deadline_s: float) -> Push:
+    async def end_of(self, request: SubmitRequest, connection: ClientConnection, deadline_s: float) -> Push:
         """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up."""
         job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:

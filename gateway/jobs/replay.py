@@ -27,7 +27,7 @@ from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.inputs.request import unpacked
-from penstock.job import FORM_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -91,7 +91,7 @@ class Replays:
         entry, chosen = await self._version(old, version)
         if chosen.name != old.version:
             given = unpacked(kept.payload)
-            if given.content_type != FORM_MEDIA:
+            if given.content_type not in (FORM_MEDIA, TENSORS_MEDIA):
                 negotiation.media_type(wire.header_value(given.content_type), accepts=chosen.accepts)
             await self._submitter.check(given, chosen)
         digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""

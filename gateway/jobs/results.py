@@ -16,7 +16,7 @@ from penstock.gateway.asgi.content import Content, ContentResponse, file_headers
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
 from penstock.gateway.asgi.ranges import Conditions
 from penstock.gateway.auth.keys import Caller
-from penstock.job import Job, JobId, JobState, Payload
+from penstock.job import TENSORS_MEDIA, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
 
 T = TypeVar("T")
@@ -70,6 +70,12 @@ class ResultReader:
         succeed, `RangeNotSatisfiable` for a part behind the end.
         """
         media, reader = await self.opened(end, refusal)
+        if media == TENSORS_MEDIA:
+            # Callers of our own routes seldom read what another protocol's client asked for.
+            from penstock.gateway.jobs.tensors import tensors_content
+
+            data = b"".join(await asyncio.to_thread(lambda: list(reader.pieces(0, reader.size))))
+            return response_to(await tensors_content(data, end.id, accept), conditions)
         if media == BUNDLE_MEDIA:
             return response_to(await bundle_content(reader, end.id, accept), conditions)
         # A result never changes (I2), so the job's id names its bytes.

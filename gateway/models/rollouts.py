@@ -53,9 +53,13 @@ class Rollouts:
 
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2", "source": "path in worker.model_dir", ...}` and any key of a version's settings."""
+        await self.load_version(model, await _body(request))
+        return await self._answer(model, status=202)
+
+    async def load_version(self, model: str, body: dict[str, Any]) -> None:
+        """Have workers load the version that the body names, from its source. Raises `InvalidInput`, `Conflict`."""
         if not MODEL_NAME.fullmatch(model):
             raise unknown_model(model, self._registry.models)
-        body = await _body(request)
         version = _name(body.pop("version", None), "version")
         checked_source(body.get("source"))
         _check_table(body)
@@ -68,7 +72,6 @@ class Rollouts:
         await self._change(model, change)
         if info is None:
             await self._announce(model, version)
-        return await self._answer(model, status=202)
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2"}`: the version for callers that name none. All gateways apply the change within a second."""
@@ -82,12 +85,16 @@ class Rollouts:
 
     async def unload(self, model: str, version: str, caller: CallerParam) -> Response:
         """The version gets no new jobs from now on; those that wait for it still run, then its workers unload it."""
+        await self.unload_version(model, version)
+        return await self._answer(model, status=202)
+
+    async def unload_version(self, model: str, version: str) -> None:
+        """Raises `Conflict` for the default version, `NotFound` for an unknown one."""
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         check_unload(entry.info, version)
         now = await self._store.now()
         await self._change(model, lambda rollout: rollout.unload(version, now))
-        return await self._answer(model, status=202)
 
     async def reset(self, model: str, caller: CallerParam) -> Response:
         """Undo all changes: the model is served as the settings of gateways and workers say.

@@ -272,6 +272,27 @@ ATTACKS = (
         (f"{_SECURITY}/test_replicate_files.py::test_a_prediction_cannot_read_the_file_of_another_owner",),
     ),
     Cure(
+        "A49",
+        "core/tensors/tensor.py",
+        "    if len(tensor.data) != size:\n",
+        "    if False:\n",
+        ("tests/unit/core/tensors/test_tensor.py::test_a_shape_that_lies_about_its_bytes_is_refused",),
+    ),
+    Cure(
+        "A50",
+        "gateway/oip/compression.py",
+        "if sum(map(len, pieces)) > limit:",
+        "if False:",
+        ("tests/acceptance/test_open_inference.py::test_a_gzip_bomb_is_cut_off",),
+    ),
+    Cure(
+        "A51",
+        "core/tensors/npy.py",
+        "    if not datatype or datatype == TEXTS:\n",
+        "    if False:\n",
+        ("tests/acceptance/test_open_inference.py::test_other_files_are_refused",),
+    ),
+    Cure(
         "F33",
         "gateway/asgi/wire.py",
         "while taken <= limit:",

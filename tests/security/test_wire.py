@@ -247,7 +247,9 @@ def test_all_uploads_together_have_a_limit_too() -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-gzip", "identity, gzip"])
 def test_no_body_is_inflated(gateway: httpx2.Client, path: str, coding: str) -> None:
     answer = gateway.post(filled(path), content=b"\x1f\x8b" + b"x" * 99, headers={**ALICE.header, "content-encoding": coding})
-    assert answer.status_code == 415
+    # The Open Inference Protocol has compressed bodies, which are bounded: tests/acceptance/test_open_inference.py has a bomb.
+    is_read = path.startswith("/v2/") and coding in ("gzip", "deflate")
+    assert answer.status_code == (400 if is_read else 415)
 
 
 @pytest.mark.parametrize("path", SUBMITS)
@@ -258,7 +260,7 @@ def test_a_flood_of_form_fields_or_part_headers_is_refused_at_once(gateway: Gate
     spent = psutil.Process(gateway.process.pid).cpu_times
     before = spent()
     # A form is one input, so the path for many inputs takes none.
-    of_parts = 415 if path.endswith(":batch") else 400
+    of_parts = 415 if path.endswith(":batch") or path.startswith("/v2/") else 400
     for body, media, status in (
         (flood, "application/x-www-form-urlencoded", 415),
         (parts, "multipart/form-data; boundary=b", of_parts),

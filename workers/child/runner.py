@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import InputUrlFailed, InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
-from penstock.handlers.media import JSON, encode
+from penstock.handlers.media import JSON, encode, encode_tensors
 from penstock.handlers.running.call import Reporter
 from penstock.inputs.request import RequestInput
-from penstock.job import Call
+from penstock.job import REQUEST_MEDIA, TENSORS_MEDIA, Call
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.halving import raise_if_fatal
 from penstock.workers.child.calls.run import Calls, call_stage
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from penstock.workers.child.input_urls import UrlFetcher
 
 Clock = Callable[[], float]
+# The media types of inputs that may be tensors.
+_PACKED = (TENSORS_MEDIA, REQUEST_MEDIA)
 
 
 @dataclass(slots=True)
@@ -48,8 +50,9 @@ class Flow:
     """A batch or micro-batch between two stages. The thread that has it changes it in place; each thread hands it to the next.
 
     `values` are those of the items still in play, whose places are `live`, and whose `costs` are given where they matter; the
-    other items have `failed`. Items at the places `to_explain` leave the flow before `inference`, and their explanations are in
-    `explained`. The pipeline sets the moments (monotonic): `ready_at`: preprocessed; `began_at` and `ended_at`: on the device.
+    other items have `failed`. Items at the places `to_explain` leave the flow before `inference`, and their explanations are
+    in `explained`; those at `in_tensors` came as tensors, and so do their outputs. The pipeline sets the moments (monotonic):
+    `ready_at`: preprocessed; `began_at` and `ended_at`: on the device.
     """
 
     size: int
@@ -57,6 +60,7 @@ class Flow:
     live: Sequence[int]
     failed: dict[int, Failure] = field(default_factory=dict)
     to_explain: frozenset[int] = frozenset()
+    in_tensors: frozenset[int] = frozenset()
     explained: dict[int, Any] = field(default_factory=dict)
     decode_s: float = 0.0
     preprocess_s: float = 0.0
@@ -113,7 +117,10 @@ def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock
         from penstock.workers.child.requests import said_of
 
         items, said = said_of(items)
-    flow = Flow(len(items), _read_all(loaded, items), range(len(items)), to_explain=to_explain, said=said)
+    in_tensors = frozenset(place for place, item in enumerate(items) if item.content_type in _PACKED and _has_tensors(item))
+    flow = Flow(
+        len(items), _read_all(loaded, items), range(len(items)), to_explain=to_explain, said=said, in_tensors=in_tensors
+    )
     if loaded.asks or (items and items[0].facts is not None):
         flow.facts = [item.facts for item in items]
     if loaded.asks:
@@ -183,7 +190,7 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
     _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
-    outcomes = _placed(flow, [_written(value, loaded.output_media) for value in flow.values])
+    outcomes = _placed(flow, _all_written(loaded, flow))
     if sum(map(output_bytes, outcomes)) > MOST_BYTES:
         outcomes = bounded(outcomes)
     return BatchDone(
@@ -239,6 +246,18 @@ def _not_explainable(values: list[Any]) -> list[Failure]:
     return [failure] * len(values)
 
 
+def _has_tensors(item: Item) -> bool:
+    if item.content_type == TENSORS_MEDIA:
+        return True
+    # Few items have headers or parameters of their request beside them.
+    from penstock.inputs.request import decode_request
+
+    try:
+        return decode_request(item.data).content_type == TENSORS_MEDIA
+    except InvalidInput:
+        return False
+
+
 def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     if not loaded.input_urls:
         return [_read(loaded, item) for item in items]
@@ -274,9 +293,17 @@ def refusal(error: Exception) -> Failure:
     return Failure(f"the input was refused: {type(error).__name__}: {error}"[:1_000], InvalidInput.kind)
 
 
-def _written(value: Any, media: str = "") -> Outcome:
+def _all_written(loaded: Loaded, flow: Flow) -> list[Outcome]:
+    media = loaded.output_media
+    if not flow.in_tensors:
+        return [_written(value, media) for value in flow.values]
+    pairs = zip(flow.live, flow.values, strict=True)
+    return [_written(value, media, encode_tensors if place in flow.in_tensors else encode) for place, value in pairs]
+
+
+def _written(value: Any, media: str = "", write: Callable[..., tuple[str, bytes]] = encode) -> Outcome:
     try:
-        return Output(*encode(value, media=media))
+        return Output(*write(value, media=media))
     except Exception as error:  # noqa: BLE001 - arrays and user models are written by their own code
         return failed(_unwritable(error))
 

@@ -55,7 +55,7 @@ def check_form(parts: Sequence[FormPart], version: VersionEntry, options: Gatewa
 
     found = read_form(parts, fields, takes=lambda media: negotiation.is_accepted(media, version.accepts), read_json=read_json)
     if not isinstance(found, FormPart) and version.validator is not None and not too_many:
-        bodies.check_schema(_as_json(found), version.validator, version.input_schema)
+        bodies.check_schema(as_json(found), version.validator, version.input_schema)
     return found
 
 
@@ -81,12 +81,12 @@ def _read_json(data: bytes, *, max_depth: int) -> Any:
     return value
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """The object as JSON would have it: a file is a text of the length of its base64."""
     if isinstance(value, File):
         return "A" * (4 * ((len(value) + 2) // 3))
     if isinstance(value, dict):
-        return {name: _as_json(own) for name, own in value.items()}
+        return {name: as_json(own) for name, own in value.items()}
     # A field of numbers may be long. Only a list of files has any among its elements.
     is_files = isinstance(value, list) and bool(value) and isinstance(value[0], File)
-    return [_as_json(own) for own in value] if is_files else value
+    return [as_json(own) for own in value] if is_files else value

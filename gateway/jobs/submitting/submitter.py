@@ -33,7 +33,7 @@ from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
 from penstock.inputs.form import decode_form
 from penstock.inputs.request import packed, wanted_headers
-from penstock.job import FORM_MEDIA, Call, JobId, Payload, Priority
+from penstock.job import FORM_MEDIA, NPY_MEDIA, TENSORS_MEDIA, Call, JobId, Payload, Priority
 from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
@@ -131,9 +131,10 @@ class Submitter:
             headers = wanted_headers(scope["headers"], entry.info.request_headers)
             payload = packed(payload, headers=headers, query=options.query)
         request = SubmitRequest(entry, chosen, payload, options, scope["caller"], key, digest, _CALLS.get(route, Call.PREDICT))
-        return request if b"traceparent" not in head and self._tracing is None else self._traced(request, scope, head)
+        return request if b"traceparent" not in head and self._tracing is None else self.traced(request, scope, head)
 
-    def _traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
+    def traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
+        """The request with the trace that its caller sent, or that begins with it."""
         trace, sending = negotiation.caller_trace(head), None
         if self._tracing is not None:
             sending = self._tracing.begin(request.model.name, request.version.name, trace, size_bytes=len(request.input.data))
@@ -187,6 +188,11 @@ class Submitter:
             found = await asyncio.to_thread(self._read_form, found, version)
         if found.content_type == JSON:
             await self._check_json(found.data, version)
+        elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
+            # Few callers send arrays, and only models that take them read such a file.
+            from penstock.gateway.jobs.tensors import npy_input
+
+            found = await npy_input(found.data)
         return found
 
     def _read_form(self, form: Payload, version: VersionEntry) -> Payload:
@@ -198,6 +204,10 @@ class Submitter:
             await self._check_json(payload.data, version)
         elif payload.content_type == FORM_MEDIA:
             await asyncio.to_thread(check_form, decode_form(payload.data), version, self._options)
+        elif payload.content_type == TENSORS_MEDIA:
+            from penstock.gateway.jobs.tensors import check_tensor_payload
+
+            await asyncio.to_thread(check_tensor_payload, payload.data, version)
 
     async def _check_json(self, body: bytes, version: VersionEntry) -> None:
         value = bodies.parse_json(body, max_depth=self._options.max_json_depth)

@@ -65,6 +65,7 @@ class OnnxRuntime:
         self.provider: str = session.get_providers()[0]
         self.inputs = [_port(given.name, given.type, given.shape) for given in session.get_inputs()]
         self.outputs = [_checked_output(output.name, output.type) for output in session.get_outputs()]
+        self.output_ports = _output_ports(session.get_outputs())
         sizes = _batch_sizes({given.name: given.shape[0] for given in session.get_inputs()}).padded_to(buckets)
         self.stacks = sizes.high != 1
         self._sizes = sizes
@@ -312,6 +313,13 @@ def _checked_output(name: str, kind: str) -> str:
             "For a classifier of scikit-learn: to_onnx(model, ..., options={'zipmap': False})"
         )
     return name
+
+
+def _output_ports(outputs: Sequence[Any]) -> list[Port]:
+    """The outputs' types and shapes; empty if the file leaves one of them open."""
+    if any(not output.shape or output.type == "tensor(bfloat16)" for output in outputs):
+        return []
+    return [_port(output.name, output.type, output.shape) for output in outputs]
 
 
 def _port(name: str, kind: str, shape: list[int | str | None]) -> Port:

@@ -44,6 +44,7 @@ class TensorRtRuntime(Runtime):
         self.provider = f"TensorRT {trt.__version__}"
         self.inputs = [_port(trt, engine, name) for name in taken]
         self.outputs = [name for name in names if name not in taken]
+        self.output_ports = [_port(trt, engine, name) for name in self.outputs]
         sizes = _sizes(buckets, self._spans)
         self.stacks = sizes.high != 1
         self._padding = Padding(sizes)

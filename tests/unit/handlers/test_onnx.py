@@ -15,6 +15,7 @@ from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.handlers.media import plain_all
 
 Make = Callable[..., Path]
 
@@ -45,7 +46,7 @@ def saved(tmp_path: Path) -> Make:
 def run(loaded: Loaded, items: list[Any]) -> Any:
     assert loaded.preprocess is not None
     assert loaded.postprocess is not None
-    return loaded.postprocess(loaded.inference(loaded.preprocess(items)))
+    return plain_all(loaded.postprocess(loaded.inference(loaded.preprocess(items))))
 
 
 def test_an_ending_in_capitals_is_the_same_kind_of_file(saved: Make) -> None:
@@ -134,13 +135,13 @@ def test_an_empty_list_is_the_callers_error(saved: Make) -> None:
     assert loaded.input_schema["anyOf"][1]["minItems"] == 1
 
 
-def test_a_model_file_takes_json_alone(saved: Make) -> None:
+def test_a_model_file_takes_json_and_arrays_alone(saved: Make) -> None:
     """Regression: a model file announced every media type, so `curl -d` without a header was a bad number (422)."""
-    assert load(str(saved(["n", 2])), "add").info().accepts == ("application/json",)
+    assert load(str(saved(["n", 2])), "add").info().accepts == ("application/json", "application/x-npy")
 
 
 def test_the_inputs_of_the_model_become_its_schema(saved: Make) -> None:
-    array = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    array = {"type": "array", "items": {"type": "number", "x-datatype": "FP32"}, "minItems": 2, "maxItems": 2}
     schema = load(str(saved(["n", 2])), "add").input_schema
     assert schema is not None
     assert schema["properties"] == {"a": array, "b": array}

@@ -14,6 +14,7 @@ import pytest
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.load import load
+from penstock.handlers.media import plain_all
 from penstock.handlers.runtimes.contract import Port, open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
@@ -131,7 +132,7 @@ def test_a_batch_fixed_at_another_size_is_filled_up_and_cut_back(folder: Path) -
 
 
 def run(loaded: Any, items: list[Any]) -> Any:
-    return loaded.postprocess(loaded.inference(loaded.preprocess(items)))
+    return plain_all(loaded.postprocess(loaded.inference(loaded.preprocess(items))))
 
 
 def test_padding_changes_no_result_and_is_counted_over_all_groups(embedder: tuple[Path, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
+from penstock.handlers.media import plain_all
 from penstock.handlers.runtimes.contract import DeviceRow, Port, Runtime, open_runtime
 from penstock.model_spec import RuntimeOptions
 
@@ -74,18 +75,18 @@ def test_preprocess_uploads_each_shape_as_one_batch_and_leaves_failures_alone() 
     assert isinstance(items[1], Failure)
     assert made.runtime.uploads == [(2, 1), (1, 2)]  # type: ignore[attr-defined]
     answers = made.inference([item for item in items if not isinstance(item, Failure)])
-    assert made.postprocess(answers) == [{"y": [2]}, {"y": [2, 4]}, {"y": [6]}]
+    assert plain_all(made.postprocess(answers)) == [{"y": [2]}, {"y": [2, 4]}, {"y": [6]}]
 
 
 def test_the_halves_of_an_uploaded_batch_can_run_alone() -> None:
     made = handler()
     items = made.preprocess([[1], [2], [3]])
-    assert made.postprocess(made.inference(items[1:])) == [{"y": [4]}, {"y": [6]}]
+    assert plain_all(made.postprocess(made.inference(items[1:]))) == [{"y": [4]}, {"y": [6]}]
 
 
 def test_arrays_that_were_not_uploaded_run_all_the_same() -> None:
     made = handler()
-    assert made.postprocess(made.inference([{"x": np.ones(2, np.float32)}])) == [{"y": [2, 2]}]
+    assert plain_all(made.postprocess(made.inference([{"x": np.ones(2, np.float32)}]))) == [{"y": [2, 2]}]
     assert made.runtime.uploads == []  # type: ignore[attr-defined]
 
 

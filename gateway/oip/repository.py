@@ -1,0 +1,136 @@
+"""The protocol's model repository: what is served, and loading and unloading of versions, as changes of penstock's own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import orjson
+from fastapi import APIRouter, Request
+from msgspec import Struct
+from starlette.responses import Response
+
+from penstock.errors import BadRequest, Conflict, NoWorker
+from penstock.gateway.asgi.bodies import parse_json
+from penstock.gateway.asgi.negotiation import JSON, read_head, refuse_encoded
+from penstock.gateway.asgi.wire import BodyMemory, json_response, read_body
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.models.registry import ModelRegistry, why_unserved
+from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.oip.infer_request import refuse_foreign_type
+from penstock.gateway.oip.metadata import repository_index
+
+_MAX_BODY_BYTES = 64 * 1024
+_MAX_DEPTH = 16
+_LOOK_S = 0.25
+
+
+class _IndexRequest(Struct):
+    ready: bool = False
+
+
+class _ChangeRequest(Struct):
+    parameters: dict[str, Any] = {}
+
+
+class Repository:
+    """The routes below /v2/repository. `wait_s`: how long a load may take before its caller is told that it goes on."""
+
+    def __init__(self, rollouts: Rollouts, registry: ModelRegistry, *, uploads: BodyMemory, wait_s: float) -> None:
+        self._rollouts = rollouts
+        self._registry = registry
+        self._uploads = uploads
+        self._wait_s = wait_s
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["Open Inference Protocol"])
+        add, models = router.add_api_route, "/v2/repository/models/{model}"
+        add("/v2/repository/index", self.index, methods=["POST"], summary="Every version and its state")
+        add(f"{models}/load", self.load, methods=["POST"], summary="Load a version, or wait until the model is ready")
+        add(f"{models}/unload", self.unload, methods=["POST"], summary="Unload a version")
+        return router
+
+    async def index(self, request: Request, caller: CallerParam) -> Response:
+        wanted = await self._read(request, caller.owner, _IndexRequest)
+        await self._registry.look_again()
+        return json_response(repository_index(self._registry.models, self._registry.workers, ready_only=wanted.ready))
+
+    async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
+        wanted = await self._read(request, caller.owner, _ChangeRequest)
+        await self.load_model(model, wanted.parameters)
+        return Response(b"", media_type=JSON)
+
+    async def unload(self, model: str, request: Request, caller: CallerParam) -> Response:
+        wanted = await self._read(request, caller.owner, _ChangeRequest)
+        await self.unload_model(model, wanted.parameters)
+        return Response(b"", media_type=JSON)
+
+    async def load_model(self, model: str, parameters: dict[str, Any]) -> None:
+        """Load the version that `config` describes, and wait until it is ready. Without `config`: wait for the default one.
+
+        Raises `NoWorker` if it is not ready in time, `Conflict` if it cannot be loaded.
+        """
+        extra = parameters.keys() - {"config"}
+        if extra:
+            raise BadRequest(
+                f"load takes `config` and no {sorted(extra)[0][:60]!r}: files of models lie in the workers' model_dir",
+                hint="config is JSON: a version, its source below worker.model_dir, and settings of a version.",
+            )
+        version = ""
+        if "config" in parameters:
+            table = _config(parameters["config"])
+            version = str(table.get("version", ""))
+            await self._rollouts.load_version(model, table)
+        await self._ready(model, version)
+
+    async def unload_model(self, model: str, parameters: dict[str, Any]) -> None:
+        """Unload the version that the parameter `version` names. Raises `Conflict` without one: a model keeps its default."""
+        await self._registry.look_again()
+        await self._registry.find(model)
+        version = parameters.get("version")
+        if not isinstance(version, str):
+            raise Conflict(
+                f"model {model!r} is declared in the settings and is not unloaded as a whole",
+                hint='The parameter `version` names one of its versions: {"parameters": {"version": "2"}}.',
+            )
+        await self._rollouts.unload_version(model, version)
+
+    async def _ready(self, model: str, version: str) -> None:
+        until, state = time.monotonic() + self._wait_s, ""
+        while time.monotonic() < until:
+            await self._registry.look_again()
+            entry, found = await self._registry.find(model, version)
+            if found.capacity.ready_slots:
+                return
+            state = why_unserved(self._registry.workers, entry.name, found.name)
+            if state.startswith("could not be loaded"):
+                raise Conflict(f"model {model!r} version {found.name!r} {state}")
+            if not (version or state == "still loading"):
+                break
+            await asyncio.sleep(_LOOK_S)
+        raise NoWorker(f"model {model!r} is not ready: {state}", retry_after_s=5.0)
+
+    async def _read(self, request: Request, owner: str, kind: type[Any]) -> Any:
+        head = read_head(request.headers.raw)
+        refuse_encoded(head)
+        refuse_foreign_type(head)
+        body = await read_body(request.receive, head, limit=_MAX_BODY_BYTES, memory=self._uploads, owner=owner)  # type: ignore[arg-type]
+        if not body.strip():
+            return kind()
+        parse_json(body, max_depth=_MAX_DEPTH)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"the body does not fit: {error}") from None
+
+
+def _config(config: Any) -> dict[str, Any]:
+    try:
+        table = orjson.loads(config) if isinstance(config, str) else None
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"`config` is not valid JSON: {error}") from None
+    if not isinstance(table, dict):
+        raise BadRequest("`config` must be a JSON object in a text, as the protocol's clients send it")
+    return table
