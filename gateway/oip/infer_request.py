@@ -172,7 +172,7 @@ def read_parameters(parameters: Parameters) -> tuple[SubmitOptions, dict[str, st
         raise BadRequest(f"a request has at most {MAX_PARAMETERS} parameters")
     for name in _SEQUENCES:
         if parameters.get(name):
-            raise BadRequest(f"the parameter {name}: penstock has no sequences, because each request may run on another worker")
+            raise BadRequest(f"the parameter {name}: sequences are not served, because each request may run on another worker")
     rest = {name: value for name, value in parameters.items() if name not in (*_SEQUENCES, "priority", "timeout")}
     priority, timeout = _whole(parameters, "priority"), _whole(parameters, "timeout")
     options = SubmitOptions(

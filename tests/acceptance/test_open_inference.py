@@ -149,7 +149,7 @@ def test_parameters_are_priority_time_and_those_of_the_model(client: Any) -> Non
     assert [found.as_numpy(name).tolist() for name in ("value", "unit", "priority")] == [[3], [b"m"], [b"bulk"]]
     with pytest.raises(InferenceServerException, match="takes no parameter 'colour'"):
         client.infer("scaled", given, parameters={"colour": "red"})
-    with pytest.raises(InferenceServerException, match="no sequences"):
+    with pytest.raises(InferenceServerException, match="sequences are not served"):
         client.infer("scaled", given, sequence_id=5, sequence_start=True)
 
 
