@@ -212,7 +212,7 @@ def without_batch_axis(tensors: Sequence[Tensor], ports: Sequence[TensorPort]) -
         raise InvalidInput(
             f"the first axis holds {rows} items, and a request is one item: the model takes "
             f"{', '.join(f'{port.name} {list(port.shape)}' for port in ports)}",
-            hint="Send the items as requests at the same time: penstock makes batches of them.",
+            hint="Send the items as requests at the same time; they are batched here.",
         )
     return tuple(msgspec.structs.replace(tensor, shape=tensor.shape[1:]) for tensor in tensors), True
 

@@ -33,7 +33,7 @@ _VERSION = _MODEL + "/versions/{version}"
 # What is told of the parts of Triton's protocol that penstock has not.
 _UNSERVED = {
     "stats": "statistics per model: GET /metrics has them",
-    "setting": "trace settings: penstock sends traces by OpenTelemetry",
+    "setting": "trace settings: traces are sent by OpenTelemetry",
     "logging": "log settings: they stand in penstock's own settings",
     "memory": "shared memory: a job's input outlives its request",
 }
