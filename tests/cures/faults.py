@@ -7,6 +7,7 @@ from tests.cures.cure import Cure
 _LUA = "broker/functions"
 _SLOT = "workers/slot"
 _SUPERVISOR = f"{_SLOT}/child/supervisor.py"
+_STORE_TESTS = "tests/integration/test_store_faults.py"
 _SWEEPER = "workers/fleet/sweeper.py"
 _SWEEPER_TESTS = "tests/unit/workers/fleet/test_sweeper.py"
 
@@ -138,7 +139,12 @@ FAULTS = (
         fault="F21",
     ),
     Cure(
-        "F22", f"{_LUA}/finish.lua", "register('finish', finish, {'allow-oom'})", "register('finish', finish, {})", fault="F22"
+        "F22",
+        f"{_LUA}/finish.lua",
+        "register('finish', finish, {'allow-oom'})",
+        "register('finish', finish, {})",
+        # The scenario alone does not decide: expired records may free room in time for an ending that was refused once.
+        (f"{_STORE_TESTS}::test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_ends",),
     ),
     Cure(
         "F23",

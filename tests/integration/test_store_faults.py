@@ -179,7 +179,7 @@ def test_a_server_that_is_away_is_reported_as_such(tmp_path: Path) -> None:
         queue.claim()
 
 
-def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_still_ends(state_dir: Path) -> None:
+def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_ends(state_dir: Path) -> None:
     """Rule 6: calls that free memory or finish work may still write; a refused submit leaves nothing behind."""
     with EmbeddedServer(state_dir, fsync="everysec") as server, redis.Redis.from_url(server.url) as client:
         store = RedisStore(server.url)
