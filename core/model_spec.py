@@ -141,7 +141,7 @@ class ModelSpec:
     # Headers and query parameters that a submit may bring along for the handler, which gets them in a `Request`.
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
-    # URLs that inputs may name instead of files: `penstock.inputs.urls`.
+    # URLs that inputs may name instead of files: `penstock.outbound.urls`.
     input_urls: tuple[str, ...] = ()
     # A file with the certificates of the authorities that these URLs' servers are trusted by; empty: the public ones.
     input_urls_ca: str = ""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import ConfigError
-from penstock.inputs.urls import ANYWHERE, rule_fault
 from penstock.job import MODEL_NAME
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -21,6 +20,7 @@ from penstock.model_spec import (
     RuntimeOptions,
     bucket_fault,
 )
+from penstock.outbound.urls import ANYWHERE, rule_fault
 from penstock.settings.environment import PlainVariable, SecretVariable, VariableName
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table

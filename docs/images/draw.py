@@ -71,7 +71,7 @@ LAYERS = (
             ("tasks", "cog", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
         ),
     ),
-    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors")),),
+    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors", "outbound")),),
 )
 OUTSIDE = Folder(
     "benchmarks",

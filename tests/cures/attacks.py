@@ -226,7 +226,7 @@ ATTACKS = (
     ),
     Cure(
         "A6",
-        "workers/child/input_urls.py",
+        "core/outbound/pinned.py",
         "all(map(is_public, found))",
         "True",
         (

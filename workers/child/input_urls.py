@@ -6,7 +6,6 @@ Each URL is checked by the model's rules, its host is looked up once, and the re
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ import msgspec
 from penstock.errors import HandlerLoadError, InputUrlFailed, InvalidInput
 from penstock.handlers.contract import Failure, failure_of
 from penstock.inputs.file import OCTETS, File, fetching
-from penstock.inputs.urls import InputUrl, is_listed, is_public, parse_url
+from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve
+from penstock.outbound.urls import CheckedUrl, is_listed, parse_url
 from penstock.workers.ipc.frames import Item
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -30,16 +30,7 @@ MOST_FILES = 16
 MOST_REDIRECTS = 3
 # An input without these letters has no URL; one with them may have none either.
 _SIGN = b"http"
-Resolve = Callable[[str, int], list[str]]
-
-
-def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, best first; none if it is not known."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [str(address[4][0]) for address in found]
+_REFUSAL = "the model's settings do not allow the URL {url}; send the file in a form, or as base64"
 
 
 @cache
@@ -100,14 +91,9 @@ class UrlFetcher:
     def late(self) -> str:
         return f"the files at the URLs of the input did not arrive within {self.within_s:g} s"
 
-    async def address(self, url: InputUrl) -> str:
-        """One answer serves the check and the request, so a server of names cannot give two."""
-        listed = is_listed(url, self.rules)
-        found = await asyncio.to_thread(self.resolve, url.host, url.port)
-        if not found or not (listed or all(map(is_public, found))):
-            # The same for both, so that nobody learns which names exist inside.
-            raise InvalidInput(f"{url.host} has no public address")
-        return found[0]
+    async def address(self, url: CheckedUrl) -> str:
+        listed = is_listed(url, self.rules, refusal=_REFUSAL)
+        return await address_of(url, listed=listed, resolve=self.resolve)
 
 
 @dataclass(slots=True)
@@ -127,14 +113,14 @@ class InputFiles:
             self.known[text] = asyncio.run(self._within_time(parse_url(text)))
         return self.known[text]
 
-    async def _within_time(self, url: InputUrl) -> File:
+    async def _within_time(self, url: CheckedUrl) -> File:
         try:
             async with asyncio.timeout(self.give_up_at - monotonic()):
                 return await self._follow(url)
         except TimeoutError as error:
             raise InputUrlFailed(self.fetcher.late) from error
 
-    async def _follow(self, url: InputUrl) -> File:
+    async def _follow(self, url: CheckedUrl) -> File:
         # A client for each file, so that no cookie of one server reaches another one.
         async with httpx2.AsyncClient(verify=trust(self.fetcher.ca), trust_env=False, timeout=self.fetcher.within_s) as client:
             for _ in range(MOST_REDIRECTS + 1):
@@ -144,17 +130,10 @@ class InputFiles:
                 url = found
         raise InvalidInput(f"{url} is redirected more than {MOST_REDIRECTS} times")
 
-    async def _ask(self, client: httpx2.AsyncClient, url: InputUrl) -> File | InputUrl:
+    async def _ask(self, client: httpx2.AsyncClient, url: CheckedUrl) -> File | CheckedUrl:
         """The file, or where it is to be asked for instead."""
         address = await self.fetcher.address(url)
-        host = f"[{address}]" if ":" in address else address
-        # The certificate has to be that of the host, although the request goes to the address.
-        request = client.build_request(
-            "GET",
-            f"{url.scheme}://{host}:{url.port}{url.target}",
-            headers={"host": url.netloc, "accept-encoding": "identity", "user-agent": "penstock"},
-            extensions={"sni_hostname": url.host},
-        )
+        request = pinned_request(client, "GET", url, address)
         try:
             answer = await client.send(request, stream=True)
             if answer.has_redirect_location:
@@ -169,7 +148,7 @@ class InputFiles:
                 ) from error
             raise InputUrlFailed(f"{url} cannot be fetched: {type(error).__name__}") from error
 
-    async def _file(self, url: InputUrl, answer: httpx2.Response) -> File:
+    async def _file(self, url: CheckedUrl, answer: httpx2.Response) -> File:
         data = bytearray()
         async for chunk in answer.aiter_raw():
             data += chunk
@@ -188,14 +167,14 @@ def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerification
     return error
 
 
-def _redirected(url: InputUrl, location: str) -> InputUrl:
+def _redirected(url: CheckedUrl, location: str) -> CheckedUrl:
     target = parse_url(urljoin(f"{url.scheme}://{url.netloc}{url.target}", location))
     if target.origin != url.origin:
         raise InvalidInput(f"{url} is redirected to another host, which is not followed")
     return target
 
 
-def _check(url: InputUrl, answer: httpx2.Response) -> None:
+def _check(url: CheckedUrl, answer: httpx2.Response) -> None:
     status = answer.status_code
     if status >= 500 or status in (408, 425, 429):
         raise InputUrlFailed(f"the server of {url} answers {status}")

@@ -19,7 +19,8 @@ from penstock.errors import HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.workers.child import input_urls
+from penstock.outbound.pinned import resolve
+from penstock.outbound.urls import parse_url
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_urls import MOST_FILES, UrlFetcher, trust
 from penstock.workers.child.runner import _read, prepare_rows
@@ -235,8 +236,8 @@ def test_models_without_rules_fetch_nothing(model: Loaded, origin: str) -> None:
 
 
 def test_an_unknown_host_has_no_address() -> None:
-    assert input_urls.resolve("no-such-host.invalid", 443) == []
-    assert "127.0.0.1" in input_urls.resolve("localhost", 80)
+    assert resolve("no-such-host.invalid", 443) == []
+    assert "127.0.0.1" in resolve("localhost", 80)
 
 
 def test_a_file_that_is_read_elsewhere_is_not_fetched(tmp_path: Path) -> None:
@@ -296,3 +297,8 @@ def test_a_file_without_certificates_fails_the_load(tmp_path: Path, text: str | 
         (tmp_path / "ca.pem").write_text(text)
     with pytest.raises(HandlerLoadError, match="input_urls_ca: no certificates can be read"):
         trust(str(tmp_path / "ca.pem"))
+
+
+async def test_a_url_that_the_settings_do_not_allow_is_refused_and_the_message_says_what_to_send() -> None:
+    with pytest.raises(InvalidInput, match="send the file in a form"):
+        await UrlFetcher(("https://files.example/",), 1.0).address(parse_url("https://other.example/a.png"))

@@ -1,4 +1,4 @@
-"""URLs in inputs: which of them the settings of a model allow, and which addresses are public. Pure."""
+"""URLs that callers name: which of them the settings allow, and which addresses are public. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRANSLATED = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
 
 
 @dataclass(frozen=True, slots=True)
-class InputUrl:
+class CheckedUrl:
     """The parts of a URL. Requests are built from these and not from the text, which two readers may take apart differently.
 
     `host` is in lower case and without brackets.
@@ -47,7 +47,7 @@ class InputUrl:
         return f"{self.scheme}://{self.netloc}{self.target.partition('?')[0]}"
 
 
-def parse_url(text: str) -> InputUrl:
+def parse_url(text: str) -> CheckedUrl:
     """Raises `InvalidInput` for all but a plain http or https URL in ASCII, without a login."""
     if len(text) > MAX_URL_CHARS or not _PLAIN.fullmatch(text):
         raise InvalidInput(f"a URL has at most {MAX_URL_CHARS} characters of ASCII, without spaces and backslashes")
@@ -62,11 +62,11 @@ def parse_url(text: str) -> InputUrl:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if "/." in parts.path or "%2e" in parts.path.lower():
         raise InvalidInput("the path of a URL may hold no segment that begins with a dot")
-    return InputUrl(scheme, host.strip("[]").lower(), port or _PORTS[scheme], target)
+    return CheckedUrl(scheme, host.strip("[]").lower(), port or _PORTS[scheme], target)
 
 
 def rule_fault(rule: str) -> str:
-    """Why this is no rule for `input_urls`; empty if it is one."""
+    """Why this is no rule for URLs; empty if it is one."""
     if rule == ANYWHERE:
         return ""
     try:
@@ -78,18 +78,18 @@ def rule_fault(rule: str) -> str:
     )
 
 
-def is_listed(url: InputUrl, rules: Sequence[str]) -> bool:
+def is_listed(url: CheckedUrl, rules: Sequence[str], *, refusal: str) -> bool:
     """Whether a rule names the URL's host: it may have any address. False: only public ones.
 
-    Raises `InvalidInput` for a URL that no rule allows.
+    Raises `InvalidInput` for a URL that no rule allows; `refusal` says so, with "{url}" for the URL.
     """
     for listed in (parse_url(rule) for rule in rules if rule != ANYWHERE):
         if url.origin == listed.origin and url.target.startswith(listed.target):
             return True
     if ANYWHERE not in rules:
-        raise InvalidInput(f"the model's settings do not allow the URL {url}; send the file in a form, or as base64")
+        raise InvalidInput(refusal.format(url=url))
     if (url.scheme, url.port) != ("https", _PORTS["https"]):
-        raise InvalidInput(f"{url} is not fetched: only https on its usual port is")
+        raise InvalidInput(f"{url} is not called: only https on its usual port is")
     return False
 
 

@@ -1,0 +1,43 @@
+"""Requests to an address that was checked: the name of a host is looked up once, so no server of names can give two answers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import httpx2
+
+from penstock.errors import InvalidInput
+from penstock.outbound.urls import CheckedUrl, is_public
+
+Resolve = Callable[[str, int], list[str]]
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a host, best first; none if it is not known."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(address[4][0]) for address in found]
+
+
+async def address_of(url: CheckedUrl, *, listed: bool, resolve: Resolve = resolve) -> str:
+    """The address to call. Raises `InvalidInput` unless all of the host's addresses are public, or its URL is `listed`."""
+    found = await asyncio.to_thread(resolve, url.host, url.port)
+    if not found or not (listed or all(map(is_public, found))):
+        # The same for both, so that nobody learns which names exist inside.
+        raise InvalidInput(f"{url.host} has no public address")
+    return found[0]
+
+
+def pinned_request(client: httpx2.AsyncClient, method: str, url: CheckedUrl, address: str) -> httpx2.Request:
+    """A request to this address of the URL's host. The certificate has to be that of the host."""
+    host = f"[{address}]" if ":" in address else address
+    return client.build_request(
+        method,
+        f"{url.scheme}://{host}:{url.port}{url.target}",
+        headers={"host": url.netloc, "accept-encoding": "identity", "user-agent": "penstock"},
+        extensions={"sni_hostname": url.host},
+    )
