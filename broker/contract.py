@@ -11,6 +11,7 @@ from penstock.broker.records import (
     Claim,
     ClaimRequest,
     Ending,
+    Followed,
     GiveBack,
     KeptInput,
     LeaseRenewal,
@@ -23,7 +24,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobId, Payload, StreamPart
+from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 
@@ -132,8 +133,13 @@ class JobStore(Protocol):
         """
         ...
 
-    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
-        """The next chunks for a reader who saw so many of the stream with that mark; of another one, from its first one on."""
+    def follow(
+        self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
+    ) -> Followed | None:
+        """The record, and the next chunks for a reader who saw so many of the stream with that mark.
+
+        Of a stream with another mark, the chunks from the first one on. None if the job never existed or was collected.
+        """
         ...
 
     def collected_owner(self, job: JobId) -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority
+from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority, StreamPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +332,27 @@ class QueueStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """What a reader of a job's events looks at: the record, what the stream holds beyond what the reader saw, the output.
+
+    `output`: None if the job did not succeed, and empty unless it was asked for.
+    """
+
+    job: Job
+    stream: StreamPart = field(default_factory=StreamPart)
+    output: Payload | None = None
+
+
+# Of the chunks in one push, and of those that a gateway keeps for one reader.
+PUSHED_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
 class Push:
-    """A state change pushed to a gateway that watches the job. `output` and the error are set at the end only."""
+    """A state change pushed to a gateway that watches the job. `output` and the error are set at the end only.
+
+    `stream`: set if nothing has changed but the job's stream; it has the new chunks if they are small, and else none.
+    """
 
     id: JobId
     state: JobState
@@ -341,6 +360,13 @@ class Push:
     error_code: str = ""
     error_message: str = ""
     batch: BatchRecord | None = None
+    stream: StreamPart | None = None
+
+    def joined(self, later: Push) -> Push:
+        """Both as one, for whoever has not heard of this one yet. What is kept for a slow reader does not grow (D78)."""
+        if self.stream is None or later.stream is None:
+            return later if later.stream is None else replace(later, stream=None)
+        return replace(later, stream=self.stream.joined(later.stream, most_bytes=PUSHED_BYTES))
 
     @classmethod
     def of_end(cls, job: Job, output: Payload | None) -> Push | None:

@@ -221,15 +221,28 @@ class JobProgress:
     attempt: int
 
 
+# Each chunk travels behind its length.
+CHUNK_HEAD_BYTES = 4
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPart:
     """Chunks of a job's stream, each a JSON text. `mark` is another one for each time that the stream begins anew.
 
-    An empty mark: the job has no stream.
+    An empty mark: the job has no stream. `before`: how many chunks of the stream stand before these.
     """
 
     mark: str = ""
     chunks: tuple[bytes, ...] = ()
+    before: int = 0
+
+    def joined(self, later: StreamPart, *, most_bytes: int) -> StreamPart:
+        """Both parts as one if `later` follows on this one and they are small together; else a part without chunks."""
+        if later.mark == self.mark and later.before == self.before + len(self.chunks):
+            chunks = self.chunks + later.chunks
+            if sum(map(len, chunks)) + CHUNK_HEAD_BYTES * len(chunks) <= most_bytes:
+                return StreamPart(self.mark, chunks, self.before)
+        return StreamPart(later.mark, (), later.before)
 
 
 @dataclass(frozen=True, slots=True)

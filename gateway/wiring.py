@@ -85,7 +85,7 @@ class GatewayParts:
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
         self.registry = ModelRegistry(store, options.models)
-        self._follower = JobFollower(store, heartbeat_s=options.heartbeat_s, is_streaming=self.registry.is_streaming)
+        self._follower = JobFollower(store, heartbeat_s=options.heartbeat_s)
         self._results = ResultReader(store, blobs)
         self._uploads = BodyMemory(options.max_upload_bytes)
         self._submitter = Submitter(

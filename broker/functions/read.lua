@@ -58,15 +58,18 @@ local function watch(keys, args)
   return describe(keys[1], args[1], true)
 end
 
--- chunks: what a job's stream holds beyond what its reader has seen.
--- ARGS: serial, mark of the stream of which chunks were seen, how many of them, how many to return at most
--- REPLY: mark of the stream (empty: the job has none); then its chunks, from the first one if it is another than the reader's
-local function chunks(keys, args)
+-- follow: one job's record, and what its stream holds beyond what a reader has seen: all that a reader of its events looks at.
+-- ARGS: serial, with output ('1' | '0'), mark of the stream of which chunks were seen, how many of them, how many to return at most
+-- REPLY: record (as in read); mark of the stream (empty: the job has none); how many chunks stand before those that follow, 0 if it
+--        is another stream than the reader's; the chunks. nil if unknown
+local function follow(keys, args)
+  local record = describe(keys[1], args[1], args[2] == '1')
+  if not record then return false end
   local key = keys[1] .. 'stream:' .. args[1]
   local mark = redis.call('LINDEX', key, 0) or ''
-  local seen = mark == args[2] and tonumber(args[3]) or 0
-  local reply = {mark}
-  append(reply, redis.call('LRANGE', key, seen + 1, seen + args[4]))
+  local seen = mark == args[3] and tonumber(args[4]) or 0
+  local reply = {record, mark, seen}
+  append(reply, redis.call('LRANGE', key, seen + 1, seen + args[5]))
   return reply
 end
 
@@ -198,7 +201,7 @@ end
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
 register('ended', ended, {'no-writes', 'allow-stale'})
-register('chunks', chunks, {'no-writes', 'allow-stale'})
+register('follow', follow, {'no-writes', 'allow-stale'})
 register('newest', newest, {'no-writes', 'allow-stale'})
 register('records', records, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})

@@ -6,6 +6,7 @@
 -- LARGEST: CLAIM_MAX jobs
 -- D72: docs/design/streams.md
 local REPORT_STRIDE = 6
+local PUSHED_BYTES = 4096 -- of chunks in one push; whoever follows more reads them in the store
 
 -- A stream begins with its mark: the number of its attempt, and how often it began anew in that one. What an earlier one left goes
 -- when the next one has its first chunk.
@@ -24,12 +25,21 @@ local function append_chunks(p, serial, mark, before, chunks)
   send('RPUSH', key, new)
 end
 
+-- If nothing has changed but the stream, the push says so by the stream's mark. A reader who has seen as many chunks as stood before
+-- goes on with those in the push, and asks the store for nothing (D78: docs/design/streams.md).
+local function push_report(todo, p, serial, job, progress, restarts, before, chunks)
+  local mark = ''
+  if chunks ~= '' and progress == '' and job.cancel ~= '1' then mark = job.epoch .. '.' .. restarts end -- guard:pushed_mark
+  if mark == '' or #chunks > PUSHED_BYTES then chunks = '' end -- guard:pushed_bytes
+  push_change(todo, p, job.watch, false, serial, 'leased', mark, chunks, '', tostring(before), '', '')
+end
+
 local function report_one(p, serial, token, progress, restarts, before, chunks, now, todo)
   local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch'})
   if fence(job, token) ~= 'ok' then return 'stale' end -- guard:report
   if chunks ~= '' then append_chunks(p, serial, job.epoch .. '.' .. restarts, before, chunks) end
   if progress ~= '' then redis.call('HSET', p .. 'job:' .. serial, 'progress', job.epoch .. ',' .. now .. ',' .. progress) end
-  push_change(todo, p, job.watch, false, serial, 'leased', '', '', '', '', '', '')
+  push_report(todo, p, serial, job, progress, restarts, before, chunks)
   return job.cancel == '1' and 'cancelled' or 'ok'
 end
 

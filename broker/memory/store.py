@@ -16,6 +16,7 @@ from penstock.broker.records import (
     Claim,
     ClaimRequest,
     Ending,
+    Followed,
     GiveBack,
     KeptInput,
     LeaseRenewal,
@@ -201,11 +202,17 @@ class MemoryStore:
         _, record = self._find(job)
         return None if record is None else record.kept_input
 
-    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
-        _, record = self._find(job)
-        stream = record.stream if record else StreamPart()
+    def follow(
+        self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
+    ) -> Followed | None:
+        queue, record = self._find(job)
+        if record is None:
+            return None
+        stream = record.stream
         start = seen if mark == stream.mark else 0
-        return StreamPart(stream.mark, stream.chunks[start : start + limit])
+        part = StreamPart(stream.mark, stream.chunks[start : start + limit], start)
+        output = record.output if with_output or record.output is None else replace(record.output, data=b"")
+        return Followed(record.job(queue.position(record)), part, output)
 
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import redis.asyncio
 
 from penstock.broker.contract import CancelStatus, JobIndex
-from penstock.broker.records import KeptInput, NewJob, Push, QueueStats, Submitted
+from penstock.broker.records import Followed, KeptInput, NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
 from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import CallLink, connect_async, not_loaded, store_error
@@ -23,7 +23,7 @@ from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation, ms
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, JobId, Payload, StreamPart, new_serial
+from penstock.job import Job, JobId, Payload, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -156,8 +156,10 @@ class AsyncStore:
     async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return await self.run(ops.result(job))
 
-    async def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
-        return await self.run(ops.chunks(job, mark=mark, seen=seen, limit=limit))
+    async def follow(
+        self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
+    ) -> Followed | None:
+        return await self.run(ops.follow(job, mark=mark, seen=seen, limit=limit, with_output=with_output))
 
     async def input(self, job: JobId) -> KeptInput | None:
         return await self.run(ops.kept_input(job))

@@ -133,8 +133,8 @@ class Waiter:
 
     def put(self, push: Push) -> None:
         # Of a job's changes only the last matters. One that reports has very many, which must not pile up.
-        self._arrived.pop(push.id, None)
-        self._arrived[push.id] = push
+        before = self._arrived.pop(push.id, None)
+        self._arrived[push.id] = push if before is None else before.joined(push)
         self.wake()
 
     def wake(self) -> None:
@@ -165,11 +165,14 @@ class Waiter:
         return None
 
     async def next_change(self, timeout_s: float, *, stop: Callable[[], bool], ignoring: JobState | None = None) -> Push | None:
-        """The next change of a job, other than one that leaves it in the state `ignoring`; None as `next_end` has it."""
+        """The next change of a job, other than one that leaves it in the state `ignoring`; None as `next_end` has it.
+
+        Chunks of its stream are no change of a job.
+        """
         until = time.monotonic() + timeout_s
         while (left_s := until - time.monotonic()) > 0 and not stop():
             push = await self.next(left_s)
-            if push is not None and push.state is not ignoring:
+            if push is not None and push.state is not ignoring and push.stream is None:
                 return push
         return None
 

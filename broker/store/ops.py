@@ -17,6 +17,7 @@ from penstock.broker.records import (
     Claim,
     ClaimRequest,
     Ending,
+    Followed,
     GiveBack,
     KeptInput,
     LeaseRenewal,
@@ -32,7 +33,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store import replies
 from penstock.broker.store.replies import SHORT_REASONS
-from penstock.job import Job, JobId, Payload, StreamPart, served_as
+from penstock.job import Job, JobId, Payload, served_as
 
 Reply = TypeVar("Reply")
 Arg = bytes | str | int
@@ -167,8 +168,9 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
     )
 
 
-def chunks(job: JobId, *, mark: str, seen: int, limit: int) -> Operation[StreamPart]:
-    return Operation("chunks", prefix(job.model), [job.serial, mark, seen, limit], replies.chunks_reply)
+def follow(job: JobId, *, mark: str, seen: int, limit: int, with_output: bool) -> Operation[Followed | None]:
+    args: list[Arg] = [job.serial, _WITH_OUTPUT if with_output else _WITHOUT_OUTPUT, mark, seen, limit]
+    return Operation("follow", prefix(job.model), args, partial(replies.follow_reply, job=job))
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:

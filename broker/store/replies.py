@@ -12,6 +12,7 @@ from penstock.broker.records import (
     Change,
     Claim,
     ClaimedJob,
+    Followed,
     KeptInput,
     LeaseRenewal,
     Push,
@@ -119,10 +120,6 @@ def reported_reply(reply: Sequence[bytes]) -> list[Reported]:
     return [Reported(answer.decode()) for answer in reply]
 
 
-def chunks_reply(reply: Sequence[Any]) -> StreamPart:
-    return StreamPart(reply[0].decode(), tuple(reply[1:]))
-
-
 def absent_reply(reply: Sequence[Any]) -> Absent:
     return Absent(looked=reply[0] == b"1", fresh=reply[1], gone=tuple(name.decode() for name in reply[2:]))
 
@@ -213,6 +210,15 @@ def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:
     return found and found[0]
 
 
+def follow_reply(reply: Sequence[Any] | None, job: JobId) -> Followed | None:
+    if not reply:
+        return None
+    record, mark, before, *chunks = reply
+    found = read_reply(record, job)
+    assert found is not None
+    return Followed(found[0], StreamPart(mark.decode(), tuple(chunks), before), found[1])
+
+
 def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
     media, blob, call, data = reply or (b"", b"", b"", None)
     if not blob and data is None:
@@ -262,10 +268,23 @@ def parse_pushes(message: bytes) -> Iterator[Push]:
     model, at = message[4 : 4 + size].decode(), 4 + size
     while at < len(message):
         (serial, state, media, data, blob, code, text, stamp), at = _frame(message, at)
+        if media and state == b"leased":
+            stream = StreamPart(media.decode(), tuple(_chunks(data)), int(code))
+            yield Push(JobId(serial.decode(), model), JobState.LEASED, stream=stream)
+            continue
         output = Payload(media.decode(), data, blob.decode()) if state == b"succeeded" else None
         yield Push(
             JobId(serial.decode(), model), _STATES[state], output, code.decode(), text.decode(), _parse_stamp(stamp.decode())
         )
+
+
+def _chunks(packed: bytes) -> Iterator[bytes]:
+    """The chunks of a report, each of which stands behind its length."""
+    at = 0
+    while at < len(packed):
+        (size,) = _size_at(packed, at)
+        at += 4 + size
+        yield packed[at - size : at]
 
 
 def list_reply(reply: Sequence[Any], model: str) -> list[Job]:

@@ -15,6 +15,7 @@ from penstock.broker.records import (
     Claim,
     ClaimRequest,
     Ending,
+    Followed,
     GiveBack,
     KeptInput,
     LeaseRenewal,
@@ -33,7 +34,7 @@ from penstock.broker.store.connection import AWAY, ThreadLink, connect, not_load
 from penstock.broker.store.library import library
 from penstock.broker.store.ops import Command, Operation, prefix
 from penstock.broker.store.registry import KeptTimes, StoredModel, StoredRollout
-from penstock.job import Job, JobId, Payload, StreamPart
+from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -169,8 +170,10 @@ class RedisStore:
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))
 
-    def chunks(self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256) -> StreamPart:
-        return self.run(ops.chunks(job, mark=mark, seen=seen, limit=limit))
+    def follow(
+        self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
+    ) -> Followed | None:
+        return self.run(ops.follow(job, mark=mark, seen=seen, limit=limit, with_output=with_output))
 
     def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
         return self.run(ops.result(job))

@@ -106,7 +106,7 @@ class PredictEndpoint:
 
         job, ttl_s = new_job_id(request.model.name), request.model.info.limits.sync_result_ttl_s
         submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
-        streamed = StreamedPrediction(self._store, self._follower, self._lifetime)
+        streamed = StreamedPrediction(self._follower, self._lifetime)
         with self._store.waiter(submitted.id) as waiter:
             try:
                 await streamed.answer(submitted.id, waiter, request, encoding_for(accept), send, connection)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.gateway.jobs.events.follow import lost_history
+from penstock.gateway.jobs.events.told import lost_history
 from penstock.gateway.jobs.views import change_id
 from penstock.job import Job, JobId
 from tests.contract.model_queue import ModelQueue

@@ -1,17 +1,30 @@
-"""report and chunks: how far a running job is, and what it has yielded so far, from the holder of its token alone."""
+"""report and follow: how far a running job is, and what it has yielded so far, from the holder of its token alone."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
-from penstock.broker.records import ClaimedJob, Report, Reported, Settled
-from penstock.job import StreamPart
+import pytest
+
+from penstock.broker.records import PUSHED_BYTES, ClaimedJob, Push, Report, Reported, Settled
+from penstock.broker.store import ops
+from penstock.broker.store.replies import parse_pushes
+from penstock.broker.store.sync import RedisStore
+from penstock.job import JobId, StreamPart
 from tests.contract.model_queue import OUTPUT, ModelQueue
 
 
 def say(queue: ModelQueue, job: ClaimedJob, *chunks: bytes, before: int = 0) -> Reported:
     [answer] = queue.store.report([Report(job.id, job.token, before=before, chunks=chunks)])
     return answer
+
+
+def stream(queue: ModelQueue, job: JobId, **seen: Any) -> StreamPart:
+    found = queue.store.follow(job, **seen)
+    assert found is not None, f"{job} is not stored"
+    return found.stream
 
 
 def note(queue: ModelQueue, job: ClaimedJob, fraction: float, text: str) -> Reported:
@@ -57,7 +70,7 @@ def test_who_does_not_hold_the_job_reports_nothing(queue: ModelQueue) -> None:
     say(queue, holder, b'"a"')
     assert say(queue, zombie, b'"x"') is Reported.STALE
     assert note(queue, zombie, 0.9, "nearly done") is Reported.STALE
-    assert queue.store.chunks(holder.id) == StreamPart("2.0", (b'"a"',))
+    assert stream(queue, holder.id) == StreamPart("2.0", (b'"a"',))
     assert seen(queue, holder) is None
 
 
@@ -65,7 +78,7 @@ def test_an_ended_job_takes_no_report(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.finish(job)
     assert say(queue, job, b"1") is Reported.STALE
-    assert queue.store.chunks(job.id) == StreamPart()
+    assert stream(queue, job.id) == StreamPart()
 
 
 def test_one_call_reports_for_many_jobs_and_each_gets_its_answer(queue: ModelQueue) -> None:
@@ -73,14 +86,14 @@ def test_one_call_reports_for_many_jobs_and_each_gets_its_answer(queue: ModelQue
     queue.finish(gone)
     reports = [Report(job.id, job.token, 0.5, "half", chunks=(b"1",)) for job in (first, gone, second)]
     assert queue.store.report(reports) == [Reported.OK, Reported.STALE, Reported.OK]
-    assert queue.store.chunks(second.id) == StreamPart("1.0", (b"1",))
+    assert stream(queue, second.id) == StreamPart("1.0", (b"1",))
 
 
 def test_a_report_says_that_the_end_was_asked_for(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.store.cancel(job.id)
     assert say(queue, job, b"1") is Reported.CANCELLED
-    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1",))
+    assert stream(queue, job.id) == StreamPart("1.0", (b"1",))
     assert queue.finish(job) is Settled.CANCELLED
 
 
@@ -88,10 +101,10 @@ def test_chunks_come_in_order_from_where_the_reader_is(queue: ModelQueue) -> Non
     job = queue.leased()
     say(queue, job, b"1", b"2")
     say(queue, job, b"3", before=2)
-    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
-    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("1.0", (b"3",))
-    assert queue.store.chunks(job.id, mark="1.0", seen=1, limit=1) == StreamPart("1.0", (b"2",))
-    assert queue.store.chunks(job.id, mark="1.0", seen=3) == StreamPart("1.0")
+    assert stream(queue, job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
+    assert stream(queue, job.id, mark="1.0", seen=2) == StreamPart("1.0", (b"3",), before=2)
+    assert stream(queue, job.id, mark="1.0", seen=1, limit=1) == StreamPart("1.0", (b"2",), before=1)
+    assert stream(queue, job.id, mark="1.0", seen=3) == StreamPart("1.0", before=3)
 
 
 def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: ModelQueue) -> None:
@@ -99,24 +112,24 @@ def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: Model
     say(queue, job, b"1", b"2")
     assert say(queue, job, b"1", b"2") is Reported.OK
     say(queue, job, b"2", b"3", before=1)
-    assert queue.store.chunks(job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
+    assert stream(queue, job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
 
 
 def test_the_first_chunk_of_the_next_attempt_restarts_the_stream(queue: ModelQueue) -> None:
     job = queue.leased()
     say(queue, job, b"1", b"2")
     queue.crash(job)
-    assert queue.store.chunks(job.id).chunks == (b"1", b"2")
+    assert stream(queue, job.id).chunks == (b"1", b"2")
     again = queue.take("w2")
     say(queue, again, b"7")
-    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("2.0", (b"7",))
+    assert stream(queue, job.id, mark="1.0", seen=2) == StreamPart("2.0", (b"7",))
 
 
 def test_a_stream_may_begin_anew_within_an_attempt(queue: ModelQueue) -> None:
     job = queue.leased()
     say(queue, job, b"1", b"2")
     queue.store.report([Report(job.id, job.token, restarts=1, chunks=(b"7",))])
-    assert queue.store.chunks(job.id, mark="1.0", seen=2) == StreamPart("1.1", (b"7",))
+    assert stream(queue, job.id, mark="1.0", seen=2) == StreamPart("1.1", (b"7",))
 
 
 def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -> None:
@@ -125,10 +138,10 @@ def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -
         say(queue, job, b"1")
         queue.finish(job, output=OUTPUT)
     queue.store.sweep(queue.model)
-    assert queue.store.chunks(kept.id) == StreamPart("1.0", (b"1",))
-    assert queue.store.chunks(over.id) == StreamPart()
+    assert stream(queue, kept.id) == StreamPart("1.0", (b"1",))
+    assert queue.store.follow(over.id) is None
     queue.store.forget([kept.id])
-    assert queue.store.chunks(kept.id) == StreamPart()
+    assert queue.store.follow(kept.id) is None
 
 
 def test_a_job_that_shows_signs_of_life_may_run_long(queue: ModelQueue) -> None:
@@ -137,3 +150,43 @@ def test_a_job_that_shows_signs_of_life_may_run_long(queue: ModelQueue) -> None:
     while time.monotonic() < end:
         beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1, progressed=[job.id])
         assert (beat.lost, beat.overrun) == (False, ())
+
+
+def pushed(queue: ModelQueue, job: ClaimedJob, act: Callable[[], object]) -> Push:
+    """The push to a gateway that watches every change."""
+    if not isinstance(queue.store, RedisStore):
+        pytest.skip("the store in memory pushes nothing")
+    channel = f"ps:gateway:{job.id}"
+    queue.store.run(ops.watch(job.id, channel=channel, every_change=True))
+    with queue.store._redis.pubsub() as listener:
+        listener.subscribe(channel)
+        assert listener.get_message(timeout=5.0)
+        act()
+        message = listener.get_message(timeout=5.0)
+        assert message is not None
+        [push] = parse_pushes(message["data"])
+        return push
+
+
+def test_small_chunks_travel_in_the_push_and_say_where_they_stand(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    push = pushed(queue, job, lambda: say(queue, job, b"3", b"", before=2))
+    assert push.stream == StreamPart("1.0", (b"3", b""), before=2)
+
+
+def test_large_chunks_do_not_travel_in_the_push(queue: ModelQueue) -> None:
+    job = queue.leased()
+    assert pushed(queue, job, lambda: say(queue, job, b"x" * PUSHED_BYTES)).stream == StreamPart("1.0")
+
+
+def test_a_push_with_more_news_than_chunks_is_a_change(queue: ModelQueue) -> None:
+    job = queue.leased()
+    both = Report(job.id, job.token, 0.5, "half", chunks=(b"1",))
+    assert pushed(queue, job, lambda: queue.store.report([both])).stream is None
+
+
+def test_a_push_after_a_request_to_cancel_is_a_change(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.store.cancel(job.id)
+    assert pushed(queue, job, lambda: say(queue, job, b"1")).stream is None

@@ -263,7 +263,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, job: JobId) -> None:
         self.both(lambda store: store.result(job))
         self.both(lambda store: store.was_collected(job))
-        self.both(lambda store: store.chunks(job, mark="1.0", seen=1))
+        self.both(lambda store: store.follow(job, mark="1.0", seen=1))
 
     @rule(job=jobs)
     def forget_job(self, job: JobId) -> None:

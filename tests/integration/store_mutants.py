@@ -316,6 +316,18 @@ REPORTS = [
         "    new[#new + 1] = chunk",
         reporting.test_a_report_repeated_after_a_lost_reply_appends_nothing_twice,
     ),
+    Mutant(
+        "progress beside chunks is no change",
+        "guard:pushed_mark",
+        "  if chunks ~= '' then mark = job.epoch .. '.' .. restarts end",
+        reporting.test_a_push_with_more_news_than_chunks_is_a_change,
+    ),
+    Mutant(
+        "a push has any number of chunks",
+        "guard:pushed_bytes",
+        "",
+        reporting.test_large_chunks_do_not_travel_in_the_push,
+    ),
 ]
 
 RUNS = [

@@ -37,7 +37,9 @@ def client(request: pytest.FixtureRequest, worker: WorkerProcess, module_redis: 
 
 def spelled(client: JobClient, job: JobId) -> tuple[str, str]:
     """The mark of the stream, and its letters."""
-    part = client.store.chunks(job)
+    found = client.store.follow(job)
+    assert found is not None
+    part = found.stream
     return part.mark, "".join(chunk.decode().strip('"') for chunk in part.chunks)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.gateway.jobs.events.follow import ToldEvent
+from penstock.gateway.jobs.events.told import ToldEvent
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
@@ -33,8 +33,9 @@ class Encoding:
     first: bytes
     heartbeat: bytes
 
-    def encode(self, event: ToldEvent | None) -> bytes:
-        return self.heartbeat if event is None else self.event(event)
+    def encode(self, events: Sequence[ToldEvent]) -> bytes:
+        """The events in one piece; the heartbeat if there are none."""
+        return b"".join(map(self.event, events)) if events else self.heartbeat
 
 
 _SSE = Encoding(SSE, sse_event, RETRY, HEARTBEAT)
@@ -45,8 +46,3 @@ _LINES = Encoding(NDJSON, line, b"", b"\n")
 def encoding_for(accept: str) -> Encoding:
     """The encoding that an Accept header asks for; server-sent events unless it names lines of JSON alone."""
     return _LINES if "ndjson" in accept and SSE not in accept else _SSE
-
-
-def is_streamed(accept: bytes) -> bool:
-    """Whether the header asks for events instead of one answer."""
-    return b"event-stream" in accept or b"ndjson" in accept

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import orjson
-
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import CapacityError
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime
-from penstock.gateway.asgi.negotiation import JSON, trace_header
+from penstock.gateway.asgi.negotiation import trace_header
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
 from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
-from penstock.gateway.jobs.events.follow import JobFollower, ToldEvent
+from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.job import JobId
 
@@ -21,8 +18,7 @@ _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STR
 class StreamedPrediction:
     """Answers one request whose job is stored with the job's events. The last one, `end`, has the output as `result`."""
 
-    def __init__(self, store: AsyncStore, follower: JobFollower, lifetime: Lifetime) -> None:
-        self._store = store
+    def __init__(self, follower: JobFollower, lifetime: Lifetime) -> None:
         self._follower = follower
         self._lifetime = lifetime
 
@@ -34,9 +30,9 @@ class StreamedPrediction:
         await send({"type": "http.response.start", "status": 200, "headers": _head(job, request, encoding)})
         await self._send(send, encoding.first)
         try:
-            async for event in self._follower.events(job, waiter, None, stop=lambda: self._is_over(connection)):
-                told = event if event is None or event.name != "end" else await self._with_result(event, job)
-                await self._send(send, encoding.encode(told))
+            events = self._follower.events(job, waiter, None, stop=lambda: self._is_over(connection), with_output=True)
+            async for group in events:
+                await self._send(send, encoding.encode(group))
         except CapacityError:
             # The status line has been sent. The client can go on with the events of the job.
             pass
@@ -49,14 +45,6 @@ class StreamedPrediction:
 
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _with_result(self, end: ToldEvent, job: JobId) -> ToldEvent:
-        """The end with the output, if that is JSON and in the record; else `links` say where it is."""
-        found = await self._store.result(job)
-        output = found[1] if found is not None else None
-        if output is None or output.blob or output.content_type != JSON:
-            return end
-        return end._replace(data=orjson.dumps({**orjson.loads(end.data), "result": orjson.Fragment(output.data)}))
 
 
 def _head(job: JobId, request: SubmitRequest, encoding: Encoding) -> list[tuple[bytes, bytes]]:

@@ -60,8 +60,8 @@ class JobEvents:
         yield encoding.first
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             try:
-                async for event in self._follower.events(job, waiter, last_seen, stop=self._lifetime.is_draining):
-                    yield encoding.encode(event)
+                async for group in self._follower.events(job, waiter, last_seen, stop=self._lifetime.is_draining):
+                    yield encoding.encode(group)
             except CapacityError:
                 # The status line has been sent. Closing the stream makes the client reconnect with Last-Event-ID.
                 return

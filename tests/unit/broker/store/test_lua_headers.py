@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
-from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
+from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store import celery_ops, ops, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
@@ -39,7 +39,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.extend("m", "w", lease_s=1.0, max_run_s=1.0, progressed=[JOB] * items),
         ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),
         ops.report([REPORT] * max(1, items)),
-        ops.chunks(JOB, mark="1.0", seen=1, limit=10),
+        ops.follow(JOB, mark="1.0", seen=1, limit=10, with_output=True),
         ops.retry([BACK] * max(1, items), worker="w", delay_s=1.0, code="c", message="m", traceback=""),
         ops.release([BACK] * max(1, items), worker="w", reason=ReleaseReason.DRAIN, detail=""),
         ops.sweep("m", gone=["w"] * items, limit=10),
@@ -153,6 +153,7 @@ def number(file: str, name: str) -> int:
 def test_a_submit_holds_as_many_jobs_as_the_function_takes() -> None:
     assert number("submit", "SUBMIT_MAX") == sync.SUBMIT_MAX
     assert number("forget", "FORGET_MAX") == sync.FORGET_MAX
+    assert number("report", "PUSHED_BYTES") == PUSHED_BYTES
 
 
 def test_the_bands_are_those_of_the_priorities() -> None:

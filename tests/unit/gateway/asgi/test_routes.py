@@ -9,7 +9,7 @@ from penstock.errors import NotFound
 from penstock.gateway.asgi.negotiation import SubmitTarget, host_name, parse_submit_target
 from penstock.gateway.asgi.wire import header_value, is_close_needed
 from penstock.gateway.jobs.events.encoding import HEARTBEAT, encoding_for
-from penstock.gateway.jobs.events.follow import Seen, ToldEvent, lost_history
+from penstock.gateway.jobs.events.told import Seen, ToldEvent, lost_history
 from penstock.gateway.jobs.predict import server_timing
 from penstock.gateway.jobs.results import ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
@@ -129,10 +129,10 @@ def test_history_is_lost_when_the_client_saw_more_than_there_is() -> None:
 
 def test_an_event_is_one_block_or_one_line() -> None:
     event = ToldEvent("chunk", "1.0.0~1.0:7", b'"x"')
-    assert encoding_for("text/event-stream").encode(event) == b'event: chunk\nid: 1.0.0~1.0:7\ndata: "x"\n\n'
+    assert encoding_for("text/event-stream").encode([event]) == b'event: chunk\nid: 1.0.0~1.0:7\ndata: "x"\n\n'
     lines = encoding_for("application/x-ndjson")
-    assert json.loads(lines.encode(event)) == {"event": "chunk", "id": "1.0.0~1.0:7", "data": "x"}
-    assert (encoding_for("*/*").encode(None), lines.encode(None)) == (HEARTBEAT, b"\n")
+    assert json.loads(lines.encode([event])) == {"event": "chunk", "id": "1.0.0~1.0:7", "data": "x"}
+    assert (encoding_for("*/*").encode([]), lines.encode([])) == (HEARTBEAT, b"\n")
 
 
 @pytest.mark.parametrize("seen", [Seen("1.0.0", "1.0", 7), Seen("1.0.0"), Seen("of another server")])
