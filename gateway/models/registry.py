@@ -18,6 +18,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
+from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import followed
 
@@ -105,6 +106,12 @@ class ModelRegistry:
     def declared_names(self) -> list[str]:
         """The models that must be served before this gateway is ready: those of its settings, else all known ones."""
         return sorted(self._declared.keys() & self.models.keys() or self.models)
+
+    def is_streaming(self, job: Job) -> bool:
+        """Whether the job's version yields chunks, as far as is known."""
+        entry = self.models.get(job.model)
+        version = entry.versions.get(job.version) if entry is not None else None
+        return version is None or version.info is None or version.info.streams
 
     def stored(self, model: str) -> StoredModel:
         return self._stored.get(model, StoredModel())

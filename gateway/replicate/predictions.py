@@ -246,7 +246,10 @@ class Predictions:
         found: list[bytes] = []
         mark = ""
         while len(found) < _MOST_CHUNKS:
-            part = await self._store.chunks(job, mark=mark, seen=len(found), limit=_PART)
+            look = await self._store.follow(job, mark=mark, seen=len(found), limit=_PART)
+            if look is None:
+                break
+            part = look.stream
             if part.mark != mark:
                 # Another attempt yields now: what was read is no part of its stream.
                 found, mark = [], part.mark

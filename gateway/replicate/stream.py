@@ -12,7 +12,8 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.events.encoding import HEARTBEAT
-from penstock.gateway.jobs.events.follow import JobFollower, ToldEvent
+from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.events.told import ToldEvent
 from penstock.job import JobId
 
 _RESTARTED = "the prediction began anew, and what it yielded before no longer counts; read it from the start"
@@ -30,11 +31,14 @@ class PredictionStream:
     async def events(self, job: JobId, last_seen: str | None, caller: Caller) -> AsyncIterator[bytes]:
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             try:
-                async for event in self._follower.events(job, waiter, last_seen, stop=self._lifetime.is_draining):
-                    for told in [HEARTBEAT] if event is None else translated(event):
-                        yield told
-                    if event is not None and event.name in ("restart", "reset"):
-                        return
+                async for group in self._follower.events(job, waiter, last_seen, stop=self._lifetime.is_draining):
+                    if not group:
+                        yield HEARTBEAT
+                    for event in group:
+                        for told in translated(event):
+                            yield told
+                        if event.name in ("restart", "reset"):
+                            return
             except CapacityError:
                 # The status line has been sent. Closing the stream makes the client come back.
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import BadRequest, InvalidInput
-from penstock.gateway.jobs.events.follow import ToldEvent
+from penstock.gateway.jobs.events.told import ToldEvent
 from penstock.gateway.replicate.request import cancel_after_s, prediction_request, split_version, wait_s
 from penstock.gateway.replicate.stream import translated
 
