@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from penstock.broker.records import ClaimedJob, KeptInput, NewJob
+from penstock.broker.records import ClaimedJob, Followed, KeptInput, NewJob
 from penstock.job import (
     Attempt,
     BatchRecord,
@@ -150,6 +150,12 @@ class Record:
             self.stream = StreamPart(mark)
         known = max(0, len(self.stream.chunks) - before)
         self.stream = StreamPart(self.stream.mark, self.stream.chunks + chunks[known:])
+
+    def followed(self, position: int | None, mark: str, seen: int, limit: int, *, with_output: bool) -> Followed:
+        start = seen if mark == self.stream.mark else 0
+        part = StreamPart(self.stream.mark, self.stream.chunks[start : start + limit], start)
+        output = self.output if with_output or self.output is None else replace(self.output, data=b"")
+        return Followed(self.job(position), part, output)
 
     def tries(self) -> tuple[Attempt, ...]:
         holds = self.state is JobState.LEASED or bool(self.final_token)

@@ -30,7 +30,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, StreamPart, served_as
+from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 _Item = TypeVar("_Item", Ending, GiveBack)
@@ -206,13 +206,7 @@ class MemoryStore:
         self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
     ) -> Followed | None:
         queue, record = self._find(job)
-        if record is None:
-            return None
-        stream = record.stream
-        start = seen if mark == stream.mark else 0
-        part = StreamPart(stream.mark, stream.chunks[start : start + limit], start)
-        output = record.output if with_output or record.output is None else replace(record.output, data=b"")
-        return Followed(record.job(queue.position(record)), part, output)
+        return record and record.followed(queue.position(record), mark, seen, limit, with_output=with_output)
 
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))

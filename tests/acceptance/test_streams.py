@@ -16,7 +16,7 @@ from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually
 
-MODELS = {"teller": {"source": "teller.py"}}
+MODELS = {"speaker": {"source": "teller.py"}}
 LINES, SSE = {"Accept": "application/x-ndjson"}, {"Accept": "text/event-stream"}
 
 
@@ -46,16 +46,16 @@ class Teller(Hand):
 
 @pytest.fixture
 def teller(redis_url: str, client: httpx2.Client) -> Teller:
-    hand = Teller(redis_url, "teller")
+    hand = Teller(redis_url, "speaker")
     hand.announce(VersionInfo(streams=True))
     for job in hand.claim().jobs:
         hand.finish(job)
-    eventually(lambda: client.get("/v1/models/teller").json()["ready"])
+    eventually(lambda: client.get("/v1/models/speaker").json()["ready"])
     return hand
 
 
 def submit(client: httpx2.Client) -> dict[str, str]:
-    links: dict[str, str] = client.post("/v1/models/teller/jobs", json={}).json()["links"]
+    links: dict[str, str] = client.post("/v1/models/speaker/jobs", json={}).json()["links"]
     return links
 
 
@@ -79,7 +79,7 @@ def test_chunks_come_while_the_job_runs_and_the_end_has_the_result(client: httpx
     jobs: list[ClaimedJob] = []
     telling = threading.Thread(target=tell)
     telling.start()
-    with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
+    with client.stream("POST", "/predictions/speaker", json={}, headers=LINES) as stream:
         assert (stream.status_code, stream.headers["content-type"]) == (200, "application/x-ndjson")
         lines = (json.loads(line) for line in stream.iter_lines() if line)
         chunks = (line for line in lines if line["event"] == "chunk")
@@ -139,7 +139,7 @@ def test_a_last_attempt_without_a_chunk_takes_back_what_was_told(client: httpx2.
 
 def test_a_model_that_does_not_stream_sends_its_end_alone(client: httpx2.Client, teller: Teller) -> None:
     with teller.serving(b'"at once"'):
-        answer = client.post("/predictions/teller", json={}, headers=SSE)
+        answer = client.post("/predictions/speaker", json={}, headers=SSE)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert [line for line in answer.text.splitlines() if line.startswith("event:")][-1] == "event: end"
     assert '"result":"at once"' in answer.text
@@ -153,7 +153,7 @@ def test_a_stream_says_how_its_job_failed(client: httpx2.Client, teller: Teller)
 
     failing = threading.Thread(target=fail)
     failing.start()
-    [*_, (name, end)] = events(client.post("/predictions/teller", json={}, headers=LINES).text)
+    [*_, (name, end)] = events(client.post("/predictions/speaker", json={}, headers=LINES).text)
     failing.join()
     assert (name, end["status"], end["error"]["code"]) == ("end", "failed", "bad_input")
 
@@ -167,7 +167,7 @@ def test_who_leaves_a_streamed_prediction_cancels_its_job(client: httpx2.Client,
 
     telling = threading.Thread(target=tell)
     telling.start()
-    with client.stream("POST", "/predictions/teller", json={}, headers=LINES) as stream:
+    with client.stream("POST", "/predictions/speaker", json={}, headers=LINES) as stream:
         assert any('"chunk"' in line for line in stream.iter_lines())
     telling.join()
     job = jobs[0].id

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from penstock.broker.records import Followed
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.gateway.jobs.events.told import Told, ToldEvent
+from penstock.gateway.jobs.events.told import ReaderNews, ToldEvent
 from penstock.job import JobId
 
 # Chunks in one reply, which holds the store for some tens of microseconds.
@@ -35,7 +35,7 @@ class JobFollower:
 
         An empty group after each silence of `heartbeat_s`. `with_output`: the end has the output where it can.
         """
-        told = Told(last_event_id)
+        told = ReaderNews(last_event_id)
         record = await self._store.watch(job, every_change=True)
         if record is None:
             return
@@ -54,11 +54,11 @@ class JobFollower:
                     yield group
             found = await self._look(job, told, with_output)
 
-    async def _look(self, job: JobId, told: Told, with_output: bool) -> Followed | None:
+    async def _look(self, job: JobId, told: ReaderNews, with_output: bool) -> Followed | None:
         seen = told.seen
         return await self._store.follow(job, mark=seen.mark, seen=seen.count, limit=_PART, with_output=with_output)
 
-    async def _pushed(self, waiter: Waiter, told: Told, stop: Callable[[], bool]) -> AsyncIterator[list[ToldEvent]]:
+    async def _pushed(self, waiter: Waiter, told: ReaderNews, stop: Callable[[], bool]) -> AsyncIterator[list[ToldEvent]]:
         """The chunks that are pushed, until there is another change, a gap or a silence. Then the store is to be looked at."""
         while not stop():
             began = time.monotonic()

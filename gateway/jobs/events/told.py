@@ -51,7 +51,7 @@ class Seen:
         return ToldEvent(name, self.id, data)
 
 
-class Told:
+class ReaderNews:
     """One reader's: each method returns the events that tell the reader what it does not know yet."""
 
     def __init__(self, last_event_id: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import PUSHED_BYTES, Push
-from penstock.gateway.jobs.events.told import Told
+from penstock.gateway.jobs.events.told import ReaderNews
 from penstock.job import JobState, StreamPart, new_job_id
 
 ID = new_job_id("m")
@@ -17,7 +17,7 @@ def push(stream: StreamPart | None) -> Push:
 
 
 def told(last_event_id: str, part: StreamPart) -> list[tuple[str, bytes]]:
-    return [(event.id, event.data) for event in Told(last_event_id).chunks(part)]
+    return [(event.id, event.data) for event in ReaderNews(last_event_id).chunks(part)]
 
 
 def test_a_pushed_part_goes_on_from_where_the_reader_is_and_nothing_is_told_twice() -> None:
@@ -38,7 +38,7 @@ def test_a_pushed_part_goes_on_from_where_the_reader_is_and_nothing_is_told_twic
     ids=["a gap", "seen before", "begun anew", "of an earlier attempt", "the first is missing", "too large for a push"],
 )
 def test_a_reader_looks_where_a_pushed_part_does_not_go_on(seen: str, part: StreamPart) -> None:
-    assert not Told(seen).is_next(part)
+    assert not ReaderNews(seen).is_next(part)
 
 
 def test_a_slow_reader_gets_in_one_what_was_pushed_meanwhile() -> None:
@@ -59,7 +59,7 @@ def test_a_slow_reader_gets_in_one_what_was_pushed_meanwhile() -> None:
 def test_what_is_kept_for_a_slow_reader_is_bounded_and_it_reads_the_rest_in_the_store(later: StreamPart) -> None:
     both = push(AB).joined(push(later))
     assert both.stream == StreamPart(later.mark, (), later.before)
-    assert not Told("~1.0:0").is_next(both.stream)
+    assert not ReaderNews("~1.0:0").is_next(both.stream)
 
 
 def test_a_change_among_chunks_stays_a_change() -> None:
