@@ -206,7 +206,7 @@ class MemoryStore:
         self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
     ) -> Followed | None:
         queue, record = self._find(job)
-        return record and record.followed(queue.position(record), mark, seen, limit, with_output=with_output)
+        return None if record is None else record.followed(queue.position(record), mark, seen, limit, with_output=with_output)
 
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))
