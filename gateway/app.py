@@ -26,6 +26,7 @@ from penstock.gateway.asgi.negotiation import (
     SubmitTarget,
     host_name,
     is_cross_site,
+    is_streamed,
     parse_submit_target,
     read_head,
 )
@@ -189,12 +190,16 @@ class Gateway:
         if Role.SUBMIT not in caller.roles:
             require_role(caller, "POST", target.route)
         endpoint = self._endpoint(target)
-        places = self.parts.requests if endpoint is self._submit else self.parts.predictions
+        places = self.parts.requests if endpoint is self._submit else self._prediction_places(head)
         self._take(places, caller)
         try:
             return await endpoint(scope, receive, send, head, target.model, target.version)
         finally:
             places.give_back(caller)
+
+    def _prediction_places(self, head: Head) -> Shares:
+        """A stream may go on for as long as its job may, so it takes no place of those who wait for one answer."""
+        return self.parts.streams if is_streamed(head.get(b"accept", b"")) else self.parts.predictions
 
     def _take(self, places: Shares, caller: Caller) -> None:
         try:

@@ -20,7 +20,7 @@ class GatewayOptions:
     `models` are those that this gateway's settings declare; `hosts` the Host names it answers to (empty: any).
     Without `keys`, whoever reaches the gateway may do everything, at `rate_per_s` (0: any rate).
     `metrics`: whether /metrics is served beside the API; `torchserve_metrics`: whether it also has TorchServe's names.
-    `max_requests`, `max_predictions`, `max_waits`: how many requests of each kind are open at once.
+    `max_requests`, `max_predictions`, `max_streams`, `max_waits`: how many requests of each kind are open at once.
     `log_jobs`: which changes of jobs are logged. `blob_dir`: the folder whose free disk space /metrics shows.
     `dashboard`: whether the pages are served; their links begin with `root_path`.
     `files_dir`: where uploaded and produced files lie, each kept for `file_ttl_s` unless its uploader says otherwise.
@@ -40,6 +40,7 @@ class GatewayOptions:
     heartbeat_s: float = 15.0
     max_requests: int = 2_048
     max_predictions: int = 2_048
+    max_streams: int = 2_048
     max_waits: int = 10_000
     max_upload_bytes: int = 256 * MIB
     keys: tuple[Key, ...] = ()

@@ -91,6 +91,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
         max_requests=table.max_requests,
         max_predictions=table.max_predictions,
+        max_streams=table.max_streams,
         max_waits=table.max_waits,
         max_json_bytes=table.max_json_bytes,
         max_raw_bytes=table.max_raw_bytes,

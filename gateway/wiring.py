@@ -82,6 +82,7 @@ class GatewayParts:
         self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
         self.requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
         self.predictions = Shares("predictions", options.max_predictions, setting="gateway.max_predictions")
+        self.streams = Shares("streamed predictions", options.max_streams, setting="gateway.max_streams")
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
         self.registry = ModelRegistry(store, options.models)
@@ -104,12 +105,7 @@ class GatewayParts:
         self.inference = Inference(self.predict, options, registry=self.registry, results=self._results, metrics=self.metrics)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
         self._file_store = file_store = FileStore(options.files_dir)
-        quota = FileQuota(
-            FileCensus(file_store),
-            DiskReserve(options.files_dir, options.reserve_bytes),
-            max_files=options.max_owner_files,
-            max_bytes=options.max_owner_bytes,
-        )
+        quota = _file_quota(file_store, options)
         self.files = OpenAIFiles(file_store, options, quota)
         self._runs = RunService(AsyncRunStore(store), file_store, options, require_room=quota.require_room)
         self.pages = self._dashboard() if options.dashboard else None
@@ -134,6 +130,7 @@ class GatewayParts:
             metrics=self.metrics,
             lifetime=self._lifetime,
             follower=self._follower,
+            reading=lambda caller: self._waiting.reading(caller, instead_of=self.predictions),
             route=route,
         )
 
@@ -292,3 +289,12 @@ class GatewayParts:
 async def _end_unheard(_: Request, __: Exception) -> Response:
     """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
     return Response(status_code=CLIENT_GONE)
+
+
+def _file_quota(files: FileStore, options: GatewayOptions) -> FileQuota:
+    return FileQuota(
+        FileCensus(files),
+        DiskReserve(options.files_dir, options.reserve_bytes),
+        max_files=options.max_owner_files,
+        max_bytes=options.max_owner_bytes,
+    )

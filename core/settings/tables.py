@@ -79,10 +79,10 @@ class StoreSettings(Table):
 class GatewaySettings(Table):
     """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
 
-    `max_predictions` answer-now requests, `max_waits` long polls, event streams and downloads, and `max_requests` of all others
-    are open at once per process; one owner may have a quarter of each. `proxies` are networks whose addresses may open any
-    number of the `max_connections`; callers on this machine may too. A gateway that stops serves for `drain_s` more while
-    clients leave.
+    `max_predictions` answer-now requests, `max_streams` predictions answered with events, `max_waits` long polls, event
+    streams and downloads, and `max_requests` of all others are open at once per process; one owner may have a quarter of each.
+    `proxies` are networks whose addresses may open any number of the `max_connections`; callers on this machine may too. A
+    gateway that stops serves for `drain_s` more while clients leave.
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
     `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
     call the API from a browser.
@@ -93,6 +93,7 @@ class GatewaySettings(Table):
     processes: Count = 1
     max_requests: Count = 2_048
     max_predictions: Count = 2_048
+    max_streams: Count = 2_048
     max_waits: Count = 10_000
     max_connections: Count = 12_000
     max_connections_per_address: Count = 3_000

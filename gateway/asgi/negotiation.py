@@ -285,3 +285,8 @@ def is_accepted(base: str, accepts: tuple[str, ...]) -> bool:
     if not accepts:
         return base != _FORM
     return is_media_accepted(base, accepts)
+
+
+def is_streamed(accept: bytes) -> bool:
+    """Whether the header asks for events instead of one answer."""
+    return b"event-stream" in accept or b"ndjson" in accept

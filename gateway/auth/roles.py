@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -147,6 +147,10 @@ class WaitingResponses:
     def is_free(self, caller: Caller) -> bool:
         """Whether one more may wait, for callers who prefer to wait but need not."""
         return self._waits.is_free(caller)
+
+    def reading(self, caller: Caller, *, instead_of: Shares) -> AbstractContextManager[None]:
+        """For a client that reads a large answer: a place here instead of the one it has, if one is free."""
+        return self._waits.held(caller, instead_of=instead_of) if self.is_free(caller) else nullcontext()
 
     def open(self, caller: Caller) -> AbstractContextManager[None]:
         return self._waits.held(caller, instead_of=self._requests)

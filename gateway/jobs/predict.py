@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,15 +16,16 @@ from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.content import ContentResponse
-from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
+from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, is_streamed, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import BatchRecord, JobId, Payload, new_job_id
+from penstock.job import BatchRecord, Job, JobId, JobState, Payload, new_job_id
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ _USUAL_TYPES = {JSON: (b"content-type", JSON.encode()), OCTETS: (b"content-type"
 
 
 class PredictEndpoint:
+    """`reading` gives the place of a client that reads a large answer, which may take long."""
+
     def __init__(
         self,
         submitter: Submitter,
@@ -48,6 +53,7 @@ class PredictEndpoint:
         metrics: GatewayMetrics,
         lifetime: Lifetime,
         follower: JobFollower,
+        reading: Callable[[Caller], AbstractContextManager[None]],
         route: str = "predictions",
     ) -> None:
         self._route = route
@@ -60,6 +66,7 @@ class PredictEndpoint:
         self._metrics = metrics
         self._lifetime = lifetime
         self._follower = follower
+        self._reading = reading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""
@@ -69,19 +76,21 @@ class PredictEndpoint:
             self._metrics.torchserve.count_request(model, version)
         # Most requests ask for one answer, and pass none of the code of streams.
         accept = head.get(b"accept", b"")
-        is_streamed = b"event-stream" in accept or b"ndjson" in accept
-        longest_s = request.model.info.limits.deadline_s if is_streamed else self._options.sync_timeout_s
+        has_events = is_streamed(accept)
+        longest_s = request.model.info.limits.deadline_s if has_events else self._options.sync_timeout_s
         deadline_s = answer_deadline(request, longest_s)
         if not request.version.capacity.ready_slots:
             await self.require_worker(request)
-        if is_streamed:
-            return await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
+        if has_events:
+            ended = await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
+            if ended is not None and ended.state is JobState.SUCCEEDED:
+                self._count_answer(model, version, ended.batch, time.perf_counter() - started)
+            return 200
         end = await self.end_of(request, connection_of(scope), deadline_s)
         output = _pushed_output(end)
         response = await self._file(end, accept) if output is None else None
         total_s = time.perf_counter() - started
-        if self._metrics.torchserve is not None:
-            self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=max(0.0, total_s - run_s(end.batch)))
+        self._count_answer(model, version, end.batch, total_s)
         extra = [
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
@@ -92,15 +101,22 @@ class PredictEndpoint:
             await wire.answer(send, 200, [_USUAL_TYPES[output.content_type], length, NOSNIFF, *extra], output.data)
         elif response is not None:
             response.raw_headers += extra
-            await response(scope, receive, send)
+            with self._reading(request.caller):
+                await response(scope, receive, send)
         return 200
+
+    def _count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None:
+        if self._metrics.torchserve is not None:
+            queue_s = max(0.0, total_s - run_s(batch))
+            self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=queue_s)
 
     async def _file(self, end: Push, accept: bytes) -> ContentResponse:
         return await self._results.answer(end, accept=accept.decode("latin-1"), refusal=EndedWithoutOutput)
 
     async def _stream(
         self, request: SubmitRequest, accept: str, send: Send, connection: ClientConnection, deadline_s: float
-    ) -> int:
+    ) -> Job | None:
+        """The record of the job that ended; None if it goes on."""
         from penstock.gateway.jobs.events.encoding import encoding_for
         from penstock.gateway.jobs.events.prediction import StreamedPrediction
 
@@ -109,13 +125,12 @@ class PredictEndpoint:
         streamed = StreamedPrediction(self._follower, self._lifetime)
         with self._store.waiter(submitted.id) as waiter:
             try:
-                await streamed.answer(submitted.id, waiter, request, encoding_for(accept), send, connection)
+                return await streamed.answer(submitted.id, waiter, request, encoding_for(accept), send, connection)
             except ClientGone:
                 # An earlier request with the same key may still wait for its job.
                 if submitted.id == job:
                     await self._cancel(job, request)
                 raise
-        return 200
 
     async def require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually
 
 MODELS = {"speaker": {"source": "teller.py"}}
+# So many predictions may stream at once, beside the one that may be answered at once.
+STREAMS = 3
 LINES, SSE = {"Accept": "application/x-ndjson"}, {"Accept": "text/event-stream"}
 
 
@@ -27,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
-    with gateway_process(redis_url, folder, models=MODELS, heartbeat_s=0.3) as client:
+    with gateway_process(
+        redis_url, folder, models=MODELS, heartbeat_s=0.3, max_predictions=1, max_streams=STREAMS, torchserve_metrics=True
+    ) as client:
         yield client
 
 
@@ -203,3 +208,32 @@ def test_the_page_of_a_job_shows_how_far_it_is(client: httpx2.Client, teller: Te
     page = client.get(links["self"].replace("/v1/", "/ui/")).text
     assert "40 %: step &lt;12&gt; of 30" in page
     teller.finish(job)
+
+
+def test_streams_take_no_place_of_predictions_and_have_a_bound_of_their_own(client: httpx2.Client, teller: Teller) -> None:
+    url = "/predictions/speaker"
+    with ExitStack() as open_streams:
+        for _ in range(STREAMS):
+            # A stream of the test before may end only now.
+            eventually(
+                lambda: open_streams.enter_context(client.stream("POST", url, json={}, headers=LINES)).status_code == 200
+            )
+        refused = client.post(url, json={}, headers=LINES)
+        assert (refused.status_code, refused.json()["code"]) == (503, "gateway_busy")
+        assert "gateway.max_streams" in refused.json()["hint"]
+        with teller.serving(b'"at once"'):
+            assert client.post(url, json={}).json() == "at once"
+
+
+def answered_us(client: httpx2.Client) -> float:
+    """The microseconds of all answered predictions, as TorchServe counts them."""
+    text = client.get("/metrics").text
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("ts_inference_latency_microseconds{"))
+
+
+def test_a_streamed_prediction_is_an_answer_in_torchserves_metrics(client: httpx2.Client, teller: Teller) -> None:
+    """It was counted as a request and never as an answer, so that the mean of all answers was too small."""
+    before = answered_us(client)
+    with teller.serving(b'"at once"'):
+        client.post("/predictions/speaker", json={}, headers=LINES)
+    eventually(lambda: answered_us(client) > before)

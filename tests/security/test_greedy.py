@@ -21,17 +21,19 @@ SLOWER, SLACK_S = 20.0, 1.0
 GREEDY = make("greedy", "submit", "read", owner="greedy")
 GREEDY_TOO = make("greedy-too", "submit", "read", owner="greedy")
 MODEST = make("modest", "submit", "read", owner="modest")
-JSON = {"content-type": "application/json"}
+JSON, LINES = {"content-type": "application/json"}, {"accept": "application/x-ndjson"}
 FORM = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
 UPLOAD = {"content-type": "multipart/form-data; boundary=b", "content-length": "1000000"}
 
 
 async def work(port: int) -> tuple[list[float], Counter[int]]:
-    """What the modest owner does over and over: a prediction, a job, looks at it, a wait. Returns how long each turn took."""
+    """What the modest owner does over and over: predictions, a job, looks at it, a wait. Returns how long each turn took."""
     connection, took, statuses = Connection(port), list[float](), Counter[int]()
     for _ in range(TURNS):
         began_at = time.monotonic()
         answers = [await connection.ask("POST", "/predictions/square", MODEST.header | JSON, b'{"x": 4}')]
+        answers.append(await connection.ask("POST", "/predictions/square", MODEST.header | JSON | LINES, b'{"x": 4}'))
+        assert b'"event":"end"' in answers[-1].body
         made = await connection.ask("POST", "/v1/models/square/jobs", MODEST.header | JSON, b'{"x": 4}')
         job = made.headers["location"]
         for path in (f"{job}/result?wait=20", job, f"/v1/jobs?ids={job.rpartition('/')[2]}"):
@@ -54,6 +56,7 @@ class Greed:
     async def begin(self, job: str) -> None:
         asks: list[tuple[str, str, dict[str, str]]] = [
             ("POST", "/predictions/stuck?deadline_s=50", {"content-length": "8"}),
+            ("POST", "/predictions/stuck?deadline_s=51", {"content-length": "8", "accept": "application/x-ndjson"}),
             ("GET", f"{job}?wait=30", {}),
             ("GET", f"{job}/events", {}),
             ("POST", "/v1/files", UPLOAD),
@@ -89,7 +92,8 @@ class Greed:
 
 async def test_a_greedy_owner_takes_no_place_of_a_modest_one(redis_url: str, tmp_path: Path) -> None:
     """512 held predictions of one key were once answered at the cost of everybody else: 503 on every route."""
-    limits: dict[str, Any] = {"max_requests": MOST, "max_predictions": MOST, "max_waits": MOST, "body_timeout_s": 300}
+    limits: dict[str, Any] = dict.fromkeys(("max_requests", "max_predictions", "max_streams", "max_waits"), MOST)
+    limits["body_timeout_s"] = 300
     square, stuck = Hand(redis_url), Hand(redis_url, "stuck")
     with keyed_gateway(redis_url, tmp_path, keys=(GREEDY, GREEDY_TOO, MODEST), **limits) as gateway, square.serving():
         for hand in (square, stuck):

@@ -10,7 +10,7 @@ from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
 from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
-from penstock.job import JobId
+from penstock.job import Job, JobId
 
 _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STREAM_HEADERS.items()]
 
@@ -24,8 +24,9 @@ class StreamedPrediction:
 
     async def answer(
         self, job: JobId, waiter: Waiter, request: SubmitRequest, encoding: Encoding, send: Send, connection: ClientConnection
-    ) -> None:
-        """Raises `ClientGone` if the client hangs up before the end."""
+    ) -> Job | None:
+        """The job, which has ended; None if the gateway could not tell its end. Raises `ClientGone` if the client hangs up."""
+        ended: Job | None = None
         connection.on_lost = waiter.wake
         await send({"type": "http.response.start", "status": 200, "headers": _head(job, request, encoding)})
         await self._send(send, encoding.first)
@@ -33,12 +34,14 @@ class StreamedPrediction:
             events = self._follower.events(job, waiter, None, stop=lambda: self._is_over(connection), with_output=True)
             async for group in events:
                 await self._send(send, encoding.encode(group))
+                ended = group[-1].ended if group else None
         except CapacityError:
             # The status line has been sent. The client can go on with the events of the job.
             pass
         if connection.lost:
             raise ClientGone
         await send({"type": "http.response.body", "body": b""})
+        return ended
 
     def _is_over(self, connection: ClientConnection) -> bool:
         return connection.lost or self._lifetime.is_last_call()

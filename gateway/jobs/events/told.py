@@ -21,11 +21,12 @@ _NO_DATA = b"{}"
 
 
 class ToldEvent(NamedTuple):
-    """`data` is JSON. `id` names all that the reader has seen by then."""
+    """`data` is JSON. `id` names all that the reader has seen by then. `ended`: the job, with its `end`."""
 
     name: str
     id: str
     data: bytes
+    ended: Job | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ class ReaderNews:
             yield self.seen.event("restart")
         output = found.output
         if not with_output or output is None or output.blob or output.content_type != JSON:
-            yield self.seen.event("end", job_body(found.job))
+            told = job_body(found.job)
         else:
-            view = {**job_view(found.job), "result": orjson.Fragment(output.data)}
-            yield self.seen.event("end", orjson.dumps(view))
+            told = orjson.dumps({**job_view(found.job), "result": orjson.Fragment(output.data)})
+        yield self.seen.event("end", told)._replace(ended=found.job)
 
 
 def _is_of_another_attempt(record: Job, mark: str) -> bool:
