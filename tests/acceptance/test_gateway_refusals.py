@@ -15,6 +15,7 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.oip.infer_answer import speaks_oip
 from penstock.gateway.openai.views import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
@@ -40,12 +41,14 @@ def _routes() -> dict[str, dict[str, Any]]:
 
 
 ROUTES = _routes()
-SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
+# The Open Inference Protocol has inputs, statuses and an order of checks of its own: test_open_inference.py.
+OWN = {path: item for path, item in ROUTES.items() if not speaks_oip(path)}
+SUBMITS = [path for path, item in OWN.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
 # A path for many inputs takes a list of them, and limits of its own: test_submit_many.py.
 OF_ONE = [path for path in SUBMITS if not path.endswith(":batch")]
 WITH_ID = [path for path in ROUTES if "{job_id}" in path]
 MAKES = "/v1/models/{model}/versions"
-WITH_MODEL = [path for path in ROUTES if "{model}" in path]
+WITH_MODEL = [path for path in OWN if "{model}" in path]
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 
 
@@ -58,16 +61,20 @@ def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def filled(path: str, **values: str) -> str:
-    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", "place": "0", **OTHER_IDS, **values}
+    known = {"model": "square", "version": "1", "job_id": UNKNOWN_ID, "code": "overloaded", "place": "0", **OTHER_IDS}
+    # Replicate's routes name a model by an owner, which is a label, and a name.
+    known |= {"owner": "local", "name": "square", **values}
     return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], path)
 
 
 def check_problem(answer: httpx2.Response, *statuses: int) -> dict[str, Any]:
     assert answer.status_code in statuses, answer.text
-    openai = speaks_openai(answer.request.url.path)
-    assert answer.headers["content-type"] == f"application/{'json' if openai else 'problem+json'}"
+    path = answer.request.url.path
+    foreign = speaks_openai(path) or speaks_oip(path)
+    assert answer.headers["content-type"] == f"application/{'json' if foreign else 'problem+json'}"
     problem: dict[str, Any] = answer.json()
-    assert not openai or {"message", "type", "param", "code"} == problem["error"].keys()
+    assert not speaks_openai(path) or {"message", "type", "param", "code"} == problem["error"].keys()
+    assert not speaks_oip(path) or isinstance(problem["error"], str)
     assert problem["status"] == answer.status_code
     assert problem["request_id"] == answer.headers["x-request-id"]
     assert {"type", "title", "code", "detail"} <= problem.keys()

@@ -201,7 +201,8 @@ def test_a_handler_that_cannot_start_says_why() -> None:
 
 def test_the_teller_goes_on_as_its_text_does() -> None:
     outcome = ask(load(str(EXAMPLES / "teller.py"), "teller"), "A job", "the wor")
-    assert [text[:30] for text in answers(outcome)] == [" is stored, a worker runs the ", "ker runs the model, and the mo"]
+    # Several words follow "the ": which of them wins is decided by the last bits of a least-squares solution.
+    assert [text[:13] for text in answers(outcome)] == [" is stored, a", "ker runs the "]
 
 
 def test_heat_leaves_the_plate_by_its_edge() -> None:

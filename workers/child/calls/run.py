@@ -149,8 +149,10 @@ class Calls:
         outputs: list[Any] = [None] * len(values)
         found: list[CallsOutcome] = []
         running = self._loaded.context.running
+        # A loop without a worker has no batch, so the places of its values are those of its list.
+        of_batch = running.all or range(len(values))
         for places in plan.calls:
-            running.call = running.places = [running.all[place] for place in places]
+            running.call = running.places = [of_batch[place] for place in places]
             done = self._one_call([values[place] for place in places], _of(costs, places), clock, learn=learn)
             if done.largest_ok is not None and costs:
                 # Calls of less cost fit; fewer items at a time would not make them smaller.
