@@ -57,7 +57,7 @@ def import_name(name: str) -> ModuleType:
 
 @contextmanager
 def _cog_importable(folder: Path) -> Iterator[None]:
-    """Within the block `import cog` finds our names, unless the model's own folder has a module of that name (D90).
+    """Within the block `import cog` finds our names, unless the model's own folder has a module of that name (D84).
 
     It is ours where the package is installed, too: a predictor runs alike everywhere.
     """

@@ -3,7 +3,7 @@
 An array of an output keeps its bytes, and a plain value gets a datatype that holds it.
 """
 
-# D88: docs/design/protocols.md
+# D83: docs/design/protocols.md
 from __future__ import annotations
 
 import dataclasses

@@ -1,6 +1,6 @@
 -- What a stock Celery client sees of a job: the entry of Celery's result backend, `celery-task-meta-<task id>`, and its channel.
 -- The keys here are outside the model's slot of a cluster, which stock Celery cannot use either.
--- D86: docs/design/store.md
+-- D81: docs/design/store.md
 local META_TTL_MS = 86400000
 local META = 'celery-task-meta-'
 local DOOR = 'penstock' -- the queue of Celery's clients who name no queue

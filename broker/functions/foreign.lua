@@ -1,5 +1,5 @@
 -- Stock Celery messages: drawn from the queues of Celery's clients, passed to the model that they ask for, or answered.
--- D86: docs/design/store.md
+-- D81: docs/design/store.md
 local DRAW_MAX = 64
 
 -- draw_messages: take messages out of these lists, in order, and keep them in `foreign`. Those of the door, `ps:{*}:`, are handed

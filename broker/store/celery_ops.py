@@ -3,7 +3,7 @@
 The door is the queue of clients who name none. `*` stands in the place of a model in its keys, and no model is called that.
 """
 
-# D86: docs/design/store.md
+# D81: docs/design/store.md
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A gateway and a model's process read tensors with the same code, so that both come to the same verdict, as with forms.
 """
 
-# D88: docs/design/protocols.md
+# D83: docs/design/protocols.md
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

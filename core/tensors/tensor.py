@@ -4,7 +4,7 @@ Gateways and model processes read them with the same code. Datatypes have the na
 little-endian and in row-major order, and an element of BYTES has its length before it, in four bytes.
 """
 
-# D88: docs/design/protocols.md
+# D83: docs/design/protocols.md
 from __future__ import annotations
 
 import math

@@ -1,6 +1,6 @@
 """Arrays on our own routes: a body in numpy's file format as an input, and an output of tensors as its readers get it."""
 
-# D88: docs/design/protocols.md
+# D83: docs/design/protocols.md
 from __future__ import annotations
 
 import asyncio

@@ -1,6 +1,6 @@
 """Inference requests as jobs: checked, stored, waited for. What HTTP and gRPC have in common."""
 
-# D88: docs/design/protocols.md
+# D83: docs/design/protocols.md
 from __future__ import annotations
 
 import asyncio

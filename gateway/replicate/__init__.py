@@ -1,1 +1,1 @@
-"""Replicate's protocol, translated: a prediction is a job (D91)."""
+"""Replicate's protocol, translated: a prediction is a job (D85)."""

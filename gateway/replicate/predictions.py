@@ -1,4 +1,4 @@
-"""/replicate/v1/predictions: jobs as Replicate's clients make, read, list and cancel them (D91)."""
+"""/replicate/v1/predictions: jobs as Replicate's clients make, read, list and cancel them (D85)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a caller of Replicate's protocol reads: predictions, models, versions and files. Pure."""
 
-# D91: docs/design/gateway.md
+# D85: docs/design/gateway.md
 from __future__ import annotations
 
 import mimetypes

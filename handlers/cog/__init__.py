@@ -1,1 +1,1 @@
-"""Cog's predictors as handlers: what their code imports as `cog`, and how a predictor becomes a handler (D90)."""
+"""Cog's predictors as handlers: what their code imports as `cog`, and how a predictor becomes a handler (D84)."""

@@ -1,4 +1,4 @@
-"""A `cog.BasePredictor` class as a handler: `setup` is `initialize`, and each item is a call of `predict` (D90)."""
+"""A `cog.BasePredictor` class as a handler: `setup` is `initialize`, and each item is a call of `predict` (D84)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.handlers.contract import Context, Handler
 from penstock.handlers.decorator import CoroutineItems, FunctionHandler, ItemFunction, ModelAttributes, StreamingItems
 from penstock.handlers.schema import ItemTypes, output_schema
 
-# D90: docs/design/runtimes.md
+# D84: docs/design/runtimes.md
 _ITERATORS = (abc.Iterator, abc.Iterable, abc.Generator, ConcatenateIterator)
 _ASYNC_ITERATORS = (abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
 _ITERATOR = {"x-cog-array-type": "iterator"}

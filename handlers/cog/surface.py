@@ -1,6 +1,6 @@
 """What the code of a predictor imports as `cog`. Only names that work here; every other name is an ImportError that says so."""
 
-# D90: docs/design/runtimes.md
+# D84: docs/design/runtimes.md
 from __future__ import annotations
 
 import io

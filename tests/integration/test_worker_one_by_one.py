@@ -1,4 +1,4 @@
-"""A function of one item that takes long, in a real worker: each job is answered when its own item is done (D81)."""
+"""A function of one item that takes long, in a real worker: each job is answered when its own item is done (D80)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Celery's remote commands as they are for our jobs: done, or refused in one sentence that says what to do instead."""
 
-# D87: docs/design/workers-and-devices.md
+# D82: docs/design/workers-and-devices.md
 
 from __future__ import annotations
 

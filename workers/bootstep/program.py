@@ -17,7 +17,7 @@ from penstock import logs
 from penstock.workers.__main__ import CONFIG_EXIT
 from penstock.workers.bootstep.pool import DevicePool
 
-# D87: docs/design/workers-and-devices.md. Options of `celery worker` that cannot do here what they say, and what does instead.
+# D82: docs/design/workers-and-devices.md. Options of `celery worker` that cannot do here what they say, and what does instead.
 _IN_MODEL = "set {} in [models.NAME] of penstock.toml"
 _INSTEAD = {
     "autoscale": ("--autoscale", "slots do not follow the load; use `celery control pool_grow`, or more workers"),

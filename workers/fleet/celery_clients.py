@@ -4,7 +4,7 @@ A message lies in the store until it is a job or is answered: one that a killed 
 and a message that comes twice makes one job, because the task's id is the job's idempotency key.
 """
 
-# D86: docs/design/store.md
+# D81: docs/design/store.md
 
 from __future__ import annotations
 
