@@ -163,11 +163,21 @@ class Batcher:
     def limit(self) -> int:
         """The largest batch worth asking for now."""
         cap = min(self._policy.max_batch_size, self._memory_cap)
-        # Twice the largest size that ran: a larger one may not fit, or take a time that no deadline was checked against.
-        grown = min(cap, max(1, 2 * self._latency.largest))
+        grown = min(cap, self._grown_to)
         best = self._as_wished(grown, cap)
         # The last few items of a full batch gain little and may cost the first ones their deadline.
         return self._latency.nearly_full(best) if self._urgent else best
+
+    @property
+    def _grown_to(self) -> int:
+        """Twice the largest size that ran: a larger one may not fit, or take a time that no deadline was checked against."""
+        return max(1, 2 * self._latency.largest)
+
+    @property
+    def _is_about_to_grow(self) -> bool:
+        """Whether the next batch may be larger once the running one has ended, and there are jobs for it (D8)."""
+        cap = min(self._policy.max_batch_size, self._memory_cap)
+        return self._grown_to < cap and self._depth >= self._grown_to and self.limit == self._grown_to
 
     def _as_wished(self, grown: int, cap: int) -> int:
         """D65: fewer than one call may have where that is cheaper; more where the child can then choose items that are alike.
@@ -201,6 +211,8 @@ class Batcher:
             return None
         if load.batches == 0:
             return replace(self._partial_batch(0.0), offer=self._is_lone) if self._is_worth_asking(now) else None
+        if self._is_about_to_grow:
+            return None
         # D8: while a batch runs, only a full one is claimed early; a partial one keeps growing in the queue.
         is_full_likely = not self._urgent and self._vain_for is None and (self._woken or self._depth >= self.limit)
         if not is_full_likely and now < self._fetch_at(now, load):
@@ -213,7 +225,7 @@ class Batcher:
         if load.alone or load.batches >= BATCHES_AHEAD:
             return now + IDLE_POLL_S
         if load.batches:
-            return max(now, self._fetch_at(now, load))
+            return now + IDLE_POLL_S if self._is_about_to_grow else max(now, self._fetch_at(now, load))
         poll_at = self._asked_at + self._poll_s
         return max(now, poll_at if self._retry_at is None else min(poll_at, self._retry_at))
 

@@ -42,6 +42,8 @@ class Tell(Handler):
         yield from steps.tell(batch)
 """
 _READY_S = 60.0
+# penstock doubles its batches up to the size of all callers, in runs of two thirds of a second; both servers get this time.
+_WARM_S = 6.0
 _JSON_LINES = "application/x-ndjson"
 OWN = StreamRequest("/predictions/tell", msgspec.json.encode(_INPUT), b'"event":"chunk"', _JSON_LINES)
 LITSERVE = StreamRequest("/predict", msgspec.json.encode(_INPUT), b" token")
@@ -90,7 +92,7 @@ def measure(start: Callable[[Path, int], list[str]], asked: StreamRequest, busy_
             _await_stream(port, asked, Path(folder))
             owned = [process, *process.children(recursive=True)]
             before = sum(map(process_cpu_s, owned))
-            seen = asyncio.run(read_for(port, asked, callers=CALLERS, chunks_each=STEPS, warm_s=2.0, busy_s=busy_s))
+            seen = asyncio.run(read_for(port, asked, callers=CALLERS, chunks_each=STEPS, warm_s=_WARM_S, busy_s=busy_s))
             spent_s = sum(map(process_cpu_s, owned)) - before
     return _figures(seen, busy_s, spent_s)
 

@@ -201,6 +201,21 @@ def test_unknown_sizes_are_reached_by_doubling() -> None:
     assert limits == [1, 2, 4, 8, 16, 20]
 
 
+def test_nothing_is_claimed_ahead_while_the_batch_that_runs_lets_the_next_one_be_larger() -> None:
+    """Claimed ahead, each size ran twice: 64 streams of 0.65 s met their largest batch after 7 s instead of 4."""
+    slot = Batcher(spec(max_batch_size=64), Latency())
+    slot.on_ran(4, RUN_S)
+    slot.on_claim(taken(8, depth=50), asked_at=1.0, now=1.0)
+    running = ChildLoad(1, 8, 1.0)
+    for now in (1.001, 1.0 + 0.99 * RUN_S, 1.0 + 2 * RUN_S):
+        assert slot.next_request(now, running) is None
+        assert slot.ask_at(now, running) > now
+    slot.on_ran(8, RUN_S)
+    request = slot.next_request(1.2, IDLE)
+    assert request is not None
+    assert request.limit == 16
+
+
 def test_a_batch_that_did_not_fit_caps_the_next_ones_and_the_cap_grows_back_slowly() -> None:
     slot = batcher()
     slot.cap(2)
