@@ -110,6 +110,34 @@ def test_after_the_loss_of_a_worker_another_one_begins_the_stream_anew(module_re
         assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
 
 
+def take_back(client: JobClient, job: JobId) -> None:
+    """Take the job back from its slot, as if that had been silent for too long; its model's child runs on."""
+    client.store.sweep(client.model, gone=[client.job(job).tries[-1].worker])
+
+
+def test_a_slot_that_lost_a_job_and_gets_it_back_streams_it_anew(client: JobClient, tmp_path: Path) -> None:
+    """What the slot knew of the first attempt, its token and its count of chunks, once went into the reports of the second."""
+    gate = tmp_path / "gate"
+    [job] = client.submit({"text": "penstock", "until": str(gate)})
+    eventually(lambda: spelled(client, job) == ("1.0", "penstoc"))
+    take_back(client, job)
+    gate.touch()
+    [ended] = client.await_final([job])
+    assert ended.state is JobState.SUCCEEDED
+    assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
+
+
+def test_a_stream_without_an_end_is_left_once_its_slot_has_lost_the_job(client: JobClient) -> None:
+    """Each chunk counted as a sign of life, also of a batch that nobody awaited: the slot never ran anything again."""
+    [job] = client.submit({"text": "again ", "forever": True, "slowly": True})
+    eventually(lambda: spelled(client, job)[1])
+    take_back(client, job)
+    client.store.cancel(job)
+    [next_one] = client.submit({"text": "abc"})
+    client.await_final([job, next_one])
+    assert client.output(next_one) == "abc"
+
+
 def test_a_store_that_is_away_for_a_while_costs_the_stream_nothing(tmp_path: Path) -> None:
     models = {"away": MODELS["item"]}
     text = "penstock " * 15

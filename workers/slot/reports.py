@@ -49,15 +49,19 @@ class _Unsaid:
         return _Unsaid(self.job, restarts=self.restarts, before=self.before + len(self.chunks))
 
 
+# One attempt at a job. A slot that lost a job may get it back while its child still runs the attempt that was lost.
+AttemptKey = tuple[JobId, str]
+
+
 class Reports:
-    """One slot's. Of each job the latest progress stays, and all of its chunks.
+    """One slot's. Of each job's attempt, by its token, the latest progress stays, and all of its chunks.
 
     Empty `pending`: nothing is to be said. Empty `said`: no item of a batch that runs has said anything before.
     """
 
     def __init__(self) -> None:
-        self.pending: dict[JobId, _Unsaid] = {}
-        self.said: dict[JobId, _Unsaid] = {}
+        self.pending: dict[AttemptKey, _Unsaid] = {}
+        self.said: dict[AttemptKey, _Unsaid] = {}
         self._bytes = 0
         # So much is pending that the child is not to be listened to.
         self.is_full = False
@@ -67,9 +71,10 @@ class Reports:
     def note(self, batch: Batch, said: ItemReports) -> None:
         for item in said.reports:
             job = batch.jobs[item.place]
-            known = self.pending.get(job.id)
+            key = job.id, job.token
+            known = self.pending.get(key)
             if known is None:
-                known = self.pending[job.id] = self.said.pop(job.id) if job.id in self.said else _Unsaid(job)
+                known = self.pending[key] = self.said.pop(key) if key in self.said else _Unsaid(job)
             known.add(item)
             self._bytes += sum(map(len, item.chunks))
         self.is_full = self._bytes >= _MOST_BYTES
@@ -77,10 +82,10 @@ class Reports:
     def take(self, now: float) -> Said:
         self.due_at, self._bytes, self.is_full = now + _PACE_S, 0, False
         taken, self.pending = self.pending, {}
-        self.said |= {job: one.rest() for job, one in taken.items()}
+        self.said |= {key: one.rest() for key, one in taken.items()}
         return Said(tuple(one.report() for one in taken.values()))
 
     def forget(self, batch: Batch) -> None:
         """The batch is over, and what it said was taken."""
         for job in batch.jobs:
-            self.said.pop(job.id, None)
+            self.said.pop((job.id, job.token), None)

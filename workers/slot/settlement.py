@@ -34,7 +34,7 @@ from penstock.workers.slot.batch import (
 from penstock.workers.slot.celery_messages import Rejected, job_from
 from penstock.workers.slot.child.events import BatchLost, Cause
 from penstock.workers.slot.context import Observers, SlotStore
-from penstock.workers.slot.reports import Said
+from penstock.workers.slot.reports import AttemptKey, Said
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -87,6 +87,8 @@ class Settlements:
         self.ended = 0
         # Running jobs whose end was asked for. Other threads append as well.
         self.unwanted: deque[JobId] = deque()
+        # Attempts that run here and were lost: the store did not hear what they said.
+        self.lost: deque[AttemptKey] = deque()
 
     @property
     def has_debts(self) -> bool:
@@ -131,8 +133,11 @@ class Settlements:
                 failpoint("after_finish_before_reply")
                 self._on_settled(batch, answers, time.monotonic() - began_at)
             case Said(reports):
-                heard = zip(reports, self._store.report(reports), strict=True)
-                self.unwanted.extend(report.id for report, answer in heard if answer is Reported.CANCELLED)
+                for report, answer in zip(reports, self._store.report(reports), strict=True):
+                    if answer is Reported.CANCELLED:
+                        self.unwanted.append(report.id)
+                    elif answer is Reported.STALE:
+                        self.lost.append((report.id, report.token))
             case Retry(item, worker):
                 said = {"code": debt.code, "message": debt.message, "traceback": debt.traceback}
                 given_back = self._store.retry([item], worker=worker, delay_s=debt.delay_s, **said)

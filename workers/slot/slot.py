@@ -309,8 +309,9 @@ class Slot:
         unwanted: set[JobId] = set()
         while self._settlements.unwanted:
             unwanted.add(self._settlements.unwanted.popleft())
-        if unwanted:
-            in_flight.give_up(unwanted)
+        if unwanted or self._settlements.lost:
+            in_flight.give_up(unwanted, lost=set(self._settlements.lost))
+            self._settlements.lost.clear()
         in_flight.give_up_late(now)
 
     def _check_lease(self, now: float) -> None:
@@ -349,6 +350,8 @@ class Slot:
     def _abandon(self) -> None:
         """Drop all batches, which nobody holds any more, and go on under a new name."""
         self._child_supervisor.in_flight.disown()
+        # What was said under the old lease is nobody's news: the same job may come back, with another token and a stream anew.
+        self._reports = Reports()
         self._claims.renew_lease()
 
     def _start_over(self) -> None:

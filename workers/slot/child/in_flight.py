@@ -21,6 +21,7 @@ from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.ipc.said import SaidLine
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, ItemsSaid
+from penstock.workers.slot.reports import AttemptKey
 
 # Deadlines of a batch are looked at from then on: nearly all have run before.
 _LONG_S = 1.0
@@ -119,10 +120,12 @@ class InFlight:
         return _event(self._shards.pop(number, None), done)
 
     def on_said(self, said: ItemReports, now: float) -> ItemsSaid | None:
-        """None if nobody awaits the batch."""
-        self.on_alive(now)
+        """None if nobody awaits the batch, which is then no sign of life either: its time limit counts."""
         batch = self._batches.get(said.batch)
-        return ItemsSaid(batch, said) if batch is not None else None
+        if batch is None:
+            return None
+        self.on_alive(now)
+        return ItemsSaid(batch, said)
 
     def on_alive(self, now: float) -> None:
         """A sign of life: the time limit counts from it."""
@@ -220,11 +223,12 @@ class InFlight:
         """Take back the shards that have not begun."""
         return _recalled(self._shards, self._progress.shards.recall_waiting) if self._shards else []
 
-    def give_up(self, jobs: Collection[JobId]) -> None:
-        """Somebody asked for the end of these jobs: their handler may stop early."""
+    def give_up(self, jobs: Collection[JobId], *, lost: Collection[AttemptKey] = ()) -> None:
+        """Somebody asked for the end of these jobs, or these attempts were lost: their handler may stop early."""
         for number, batch in self._batches.items():
             if batch is not None:
-                self._give_up(number, {place for place, job in enumerate(batch.jobs) if job.id in jobs}, late=False)
+                unwanted = {n for n, job in enumerate(batch.jobs) if job.id in jobs or (job.id, job.token) in lost}
+                self._give_up(number, unwanted, late=False)
 
     def give_up_late(self, now: float) -> None:
         """The same for jobs whose deadline has passed."""
@@ -240,10 +244,11 @@ class InFlight:
             self._send(GiveUp(number, sorted(new), late))
 
     def disown(self) -> list[Batch]:
-        """Give up all batches and shards: their outcomes are ignored from now on."""
+        """Give up all batches and shards: their outcomes are ignored from now on, and a handler that asks may stop early."""
         given_up = self.awaited()
         self.recall()
         self.recall_shards()
+        self.give_up({job.id for batch in self.awaited() for job in batch.jobs})
         self._batches, self._shards = dict.fromkeys(self._batches), dict.fromkeys(self._shards)
         return given_up
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.broker.records import ClaimedJob, Report
 from penstock.job import Payload, Priority, new_job_id
 from penstock.workers.ipc.frames import ItemReport, ItemReports
@@ -60,3 +62,19 @@ def test_the_child_is_not_listened_to_while_a_mebibyte_waits_for_the_store() -> 
     assert reports.is_full
     reports.take(0.0)
     assert not reports.is_full
+
+
+def test_a_job_that_comes_back_while_its_lost_attempt_still_speaks_has_a_stream_of_its_own() -> None:
+    reports, lost = Reports(), batch(1)
+    again = replace(lost, jobs=(replace(lost.jobs[0], token="1:w:n"),))
+    chunks(reports, lost, b"1", b"2")
+    reports.take(0.0)
+    chunks(reports, again, b"1")
+    chunks(reports, lost, b"3")
+    assert [(one.token, one.before, one.chunks) for one in reports.take(0.1).reports] == [
+        ("1:w:n", 0, (b"1",)),
+        ("0:w:n", 2, (b"3",)),
+    ]
+    reports.forget(lost)
+    reports.forget(again)
+    assert not reports.said

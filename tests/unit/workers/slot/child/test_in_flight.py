@@ -74,3 +74,16 @@ def test_the_child_hears_once_which_items_are_not_wanted_and_which_are_late(page
     ours.close()
     assert list(iter(wire.read, None)) == [GiveUp(1, [0]), GiveUp(1, [1], late=True)]
     theirs.close()
+
+
+def test_what_nobody_awaits_any_more_may_stop_and_says_nothing_that_starts_its_limit_again(page: ProgressPage) -> None:
+    theirs, ours = socket.socketpair()
+    wire, in_flight, running = ChildWire(theirs), InFlight(page, SupervisorWire(ours)), batch()
+    in_flight.add_batch(1, running, 100.0)
+    page.mark(1, Stage.RUNNING, 101.0)
+    assert [given_up.jobs for given_up in in_flight.disown()] == [running.jobs]
+    assert in_flight.on_said(ItemReports(1, [ItemReport(0, 0.5)]), 160.0) is None
+    assert in_flight.limit_at(75.0) == 175.0
+    ours.close()
+    assert list(iter(wire.read, None)) == [GiveUp(1, [0])]
+    theirs.close()
