@@ -1,4 +1,4 @@
-"""The model of the fault tests answers with a digest of its input and logs every execution to a file of its own.
+"""The models of the fault tests answer with a digest of their input and log every execution to a file of their own.
 
 Input: `{"nonce": str, "do": ..., "seconds": float, "pad": int}`. The log is the truth about what ran: one line per item and
 event, `begin|end nonce supervisor-pid pid unix-time`, plus one `call` line per handler call. A handler does not know the id of
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,33 @@ class Echo(Handler):
         verdict = deed(order) if deed else None
         self._log.note("end", order["nonce"])
         return verdict or {"digest": digest(order), "pad": "x" * int(order.get("pad", 0))}
+
+
+class Teller(Handler):
+    """The model whose answers are streams: `{"chunks": int, "seconds": float}` say how many chunks, and the pause before each.
+
+    A chunk is the name of the run, `supervisor-pid.pid.count`, and its number in it. The output names the run as well.
+    """
+
+    def initialize(self, context: Context, /) -> None:
+        self._log = Log(Path(context.options["log"]))
+        self._log.note("load", "-")
+        self._runs = itertools.count()
+
+    def inference(self, batch: list[Any], /) -> Iterator[list[Any]]:
+        runs = [f"{os.getppid()}.{os.getpid()}.{next(self._runs)}" for _ in batch]
+        for order in batch:
+            self._log.note("begin", order["nonce"])
+        chunks = [int(order.get("chunks", 0)) for order in batch]
+        for number in range(max(chunks)):
+            time.sleep(max(order.get("seconds", 0.0) for order in batch))
+            yield [[run, number] if number < count else None for run, count in zip(runs, chunks, strict=True)]
+        for order in batch:
+            self._log.note("end", order["nonce"])
+        return [
+            {"digest": digest(order), "run": run, "chunks": count}
+            for order, run, count in zip(batch, runs, chunks, strict=True)
+        ]
 
 
 def _raise(order: dict[str, Any]) -> None:

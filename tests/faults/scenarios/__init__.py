@@ -15,6 +15,7 @@ from tests.faults.scenarios import (
     runs,
     space,
     store_loss,
+    streams,
     worker_loss,
 )
 
@@ -25,6 +26,7 @@ MODULES = (
     gateway_loss,
     hand_over,
     store_loss,
+    streams,
     space,
     links,
     load,

@@ -1,0 +1,1 @@
+"""Readers of streams under faults, and what they may hear."""
