@@ -18,8 +18,9 @@ from penstock.broker.store.sync import RedisStore
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
+from tests.integration.mutant import Mutant
 from tests.integration.store_machine import StoreMachine, walk
-from tests.integration.store_mutants import MUTANTS, Mutant
+from tests.integration.store_mutants import MUTANTS
 from tests.integration.test_store_machine import WALKS
 
 # Every dump reads past the keys of other modules.
