@@ -163,6 +163,8 @@ local function run_reopen(keys, args)
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
   redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
+  -- Until it stands in its line: if a call fails before, the next look gives it its place, as it does a run without a driver.
+  redis.call('ZADD', r .. 'driven', now, id)
   redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
   redis.call('ZREM', r .. 'final', id)
