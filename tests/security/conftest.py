@@ -12,15 +12,18 @@ from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import keyed_gateway
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that receives the output of the session's gateway."""
+    """The file that receives the output of this folder's gateway."""
     return tmp_path_factory.mktemp("log") / "gateway.log"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(redis_url: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    """One gateway with keys, which all tests of this folder share. The memory that it takes is its own, as in a real one."""
+    """One gateway with keys, which all tests of this folder share. The memory that it takes is its own, as in a real one.
+
+    It ends with the folder: a gateway writes what it serves into the store again, and other tests expect an empty store.
+    """
     folder = tmp_path_factory.mktemp("keyed")
     with gateway_log.open("wb") as log, keyed_gateway(redis_url, folder, log=log, cold=True) as client:
         yield client
