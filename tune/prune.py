@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.tune.result import BatchTime, Choice, Drift, EngineSettings, Goal, Measured
 from penstock.tune.simulation.predict import LearnedTimes
-from penstock.words import milliseconds
+from penstock.words import milliseconds, size
 
 # A smaller difference is measurement noise.
 _CLEARLY = 1.02
@@ -92,7 +92,7 @@ def _too_large(choice: Choice, measured: Measured, memory: MemoryBudget) -> str:
     ):
         if there is not None and each * choice.workers > there * _MEMORY_SHARE:
             many = "1 child takes" if choice.workers == 1 else f"{choice.workers} children take"
-            return f"{many} {_gib(each * choice.workers)} of {name}, {_gib(there)} is free"
+            return f"{many} {size(each * choice.workers)} of {name}, {size(there)} is free"
     return ""
 
 
@@ -141,7 +141,3 @@ def _whole_s(time: BatchTime) -> float:
 
 def _ms(seconds: float) -> str:
     return milliseconds(seconds * 1e3)
-
-
-def _gib(count: float) -> str:
-    return f"{count / (1 << 30):.2f} GiB"

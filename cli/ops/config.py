@@ -15,10 +15,10 @@ from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
+from penstock.words import MASK
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
 
-MASK = "***"
 _IN_QUERY = re.compile(r"([?&]password=)[^&]*")
 
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings file. Default: ./penstock.toml.")]

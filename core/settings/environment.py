@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from penstock.model_spec import Variable
+from penstock.words import MASK
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMS = 'write "text", { from = "VARIABLE" } or { file = "path" }'
@@ -19,7 +20,6 @@ _FORMS = 'write "text", { from = "VARIABLE" } or { file = "path" }'
 _OURS = re.compile(
     r"PENSTOCK_.*|REDIS_URL|PYTHONUNBUFFERED|PYTHONFAULTHANDLER|.*_NUM_THREADS|CUDA_DEVICE_ORDER|CUDA_VISIBLE_DEVICES"
 )
-MASK = "***"
 
 
 def _named(name: str) -> str:

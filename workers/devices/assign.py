@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec
+from penstock.words import size
 from penstock.workers.devices.gpus import Gpu, Gpus, Unit
 
 ANY, EVERY = "cuda", "cuda:*"
-_GIB = 1 << 30
 
 
 def is_on_cpu(spec: ModelSpec) -> bool:
@@ -133,7 +133,7 @@ class DeviceAllocations:
         with_memory = [unit for unit in kept if self._promised(unit) + needed <= unit.memory_bytes]
         if not with_memory:
             most = max(unit.memory_bytes - self._promised(unit) for unit in kept)
-            raise _Unmet(f"its device_memory_bytes come to {_gib(needed)}, and at most {_gib(most)} are not promised yet")
+            raise _Unmet(f"its device_memory_bytes come to {size(needed)}, and at most {size(most)} are not promised yet")
         return with_memory
 
     def _may_join(self, spec: ModelSpec, unit: Unit) -> bool:
@@ -174,7 +174,3 @@ def _why_none(device: str, gpus: Gpus) -> str:
     if not device.startswith((ANY, "GPU-", "MIG-")):
         return f'unknown; devices are "cpu", "{ANY}", "cuda:N", "{EVERY}", "GPU-<uuid>" and "MIG-<uuid>"'
     return "not there"
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / _GIB:.1f} GiB"

@@ -56,7 +56,7 @@ def test_labels_that_differ_count_by_their_share() -> None:
 
 def test_children_that_do_not_fit_are_out_with_what_they_take() -> None:
     found = why(measured(_FAST, 0.01), measured(_SLOW, 0.02), MemoryBudget(memory_bytes=1 << 30))
-    assert found[Choice(_FAST, 1)] == "1 child takes 1.00 GiB of memory, 1.00 GiB is free"
+    assert found[Choice(_FAST, 1)] == "1 child takes 1 GiB of memory, 1 GiB is free"
 
 
 def test_what_could_not_be_run_is_out_with_what_it_said() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.model_spec import Variable
+from penstock.words import MASK
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import BatchDone, DeviceLost, Failed, FromChild, LoadFailed, MetricSamples, ShardDone
 
@@ -22,7 +23,6 @@ _ALLOWED_PREFIXES = ("PYTHON", "LC_", "CUDA_", "NVIDIA_", "XDG_", "TORCHINDUCTOR
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|REDIS|URL")
 # ONNX Runtime's wheels report to their maker every few seconds unless this is set before the import; others may do so too.
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-MASK = "***"
 # A shorter value, such as a port, would be masked wherever its few characters stand.
 _MASKED_CHARS = 6
 

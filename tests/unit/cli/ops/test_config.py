@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.ops.config import MASK, check, rows_of
+from penstock.cli.ops.config import check, rows_of
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
+from penstock.words import MASK
 
 SETTINGS = """
 [models.mine]

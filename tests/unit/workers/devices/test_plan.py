@@ -138,7 +138,7 @@ def test_promised_memory_counts_as_taken() -> None:
     gpus = [("GPU-a", 40), ("GPU-b", 30)]
     found = plan(with_hints, gpu_machine(gpus))
     assert [row[0].uuid for row in found.rows] == ["GPU-a", "GPU-b", "GPU-a", "GPU-b"]
-    with pytest.raises(ConfigError, match=r"come to 10.0 GiB, and at most 0.0 GiB are not promised"):
+    with pytest.raises(ConfigError, match=r"come to 10 GiB, and at most 0 B are not promised"):
         plan(
             [spec(str(n), device="cuda", placement="shared", device_memory_bytes=10 * GIB) for n in range(8)], gpu_machine(gpus)
         )
@@ -198,7 +198,7 @@ def test_a_gpu_or_a_slice_may_be_named_by_its_uuid(tmp_path: Path) -> None:
         ({"device": "cuda", "workers": 5}, r"5 devices are wanted, and no further one is free"),
         ({"device": "cuda:1", "workers": 2}, r"set workers_per_device"),
         ({"device": "tpu"}, r'unknown; devices are "cpu", "cuda"'),
-        ({"device": "cuda:1", "device_memory_bytes": 16 * GIB}, r"come to 16.0 GiB, and at most 15.0 GiB"),
+        ({"device": "cuda:1", "device_memory_bytes": 16 * GIB}, r"come to 16 GiB, and at most 15 GiB"),
     ],
 )
 def test_what_cannot_be_used_is_refused_and_what_there_is_is_named(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
