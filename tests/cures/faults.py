@@ -234,16 +234,16 @@ FAULTS = (
     ),
     Cure(
         "F42-worker",
-        "gateway/jobs/events/follow.py",
-        '                if is_restart:\n                    yield seen.event("restart")\n',
+        "gateway/jobs/events/told.py",
+        '            if is_restart:\n                yield self.seen.event("restart")\n',
         "",
         fault="F42-worker",
     ),
     Cure(
         "F42-gateway",
-        "gateway/jobs/events/follow.py",
-        "seen, progress = Seen.parse(last_event_id), None",
-        "seen, progress = Seen(), None",
+        "gateway/jobs/events/told.py",
+        "self.seen = Seen.parse(last_event_id)",
+        "self.seen = Seen()",
         fault="F42-gateway",
     ),
     Cure(
