@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Teller(Handler):
         self._log.note("load", "-")
         self._runs = itertools.count()
 
-    def inference(self, batch: list[Any], /) -> Iterator[list[Any]]:
+    def inference(self, batch: list[Any], /) -> Any:
         runs = [f"{os.getppid()}.{os.getpid()}.{next(self._runs)}" for _ in batch]
         for order in batch:
             self._log.note("begin", order["nonce"])
