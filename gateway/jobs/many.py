@@ -42,10 +42,10 @@ class ManyJobs:
         return router
 
     async def page(self, ids: str, wait_s: float, caller: Caller) -> Response:
-        """The jobs, at once or as soon as one of them has ended; `missing` names those that there are not."""
+        """The jobs, as soon as one of them has ended; at once if there is one that is not: `missing` names those."""
         wanted = parse_ids(ids)
         found = await self._visible(wanted, caller)
-        if wait_s and found and not any(job.state.final for job in found):
+        if wait_s and len(found) == len(wanted) and not any(job.state.final for job in found):
             await self._end_of_one([job.id for job in found], wait_s, caller)
             found = await self._visible(wanted, caller)
         known = {job.id for job in found}

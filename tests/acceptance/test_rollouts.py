@@ -155,7 +155,8 @@ def test_jobs_that_wait_for_a_version_when_a_reset_takes_it_back_are_all_run_and
     gate.touch()
     assert [job.result(60.0) for job in jobs] == ["held"] * 10
     stack.await_forgotten("waiting", "20")
-    assert list(client.model("waiting")["versions"]) == ["1"]
+    # The gateway reads the store's registry again within moments.
+    eventually(lambda: list(client.model("waiting")["versions"]) == ["1"])
     stack.load("waiting", "20", "v2.py")
     assert stack.answer("waiting", "20") == "version 2"
 

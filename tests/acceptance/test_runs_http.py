@@ -173,7 +173,8 @@ def test_progress_is_reported_as_it_goes_and_a_cancel_reaches_the_driver(client:
 def test_the_format_of_an_uploaded_file_is_that_of_its_name_unless_the_caller_says_it(
     gateway: GatewayClient, runner: Runner, filename: str, given: str, kind: str
 ) -> None:
-    uploaded = gateway.post("/v1/files", files={"file": (filename, b"{}\n")}, data={"purpose": "user_data"})
+    rows = b"x\n1\n" if kind == "csv" else b'{"x": 1}\n'
+    uploaded = gateway.post("/v1/files", files={"file": (filename, rows)}, data={"purpose": "user_data"})
     assert uploaded.status_code == 200, uploaded.text
     body = {"model": "square", "input": uploaded.json()["id"], **({"input_format": given} if given else {})}
     made = runner.runs.read(gateway.post("/v1/runs", json=body).json()["id"])

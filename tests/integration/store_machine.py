@@ -31,6 +31,7 @@ from penstock.broker.records import (
     ClaimedJob,
     ClaimRequest,
     Ending,
+    Followed,
     GiveBack,
     LeaseRenewal,
     NewJob,
@@ -338,6 +339,8 @@ def _timeless(answer: Any) -> Any:
             jobs=_timeless(answer.jobs),
             changes=tuple(sorted(set(answer.changes), key=repr)),
         )
+    if isinstance(answer, Followed):
+        return replace(answer, job=_timeless(answer.job))
     if isinstance(answer, ClaimedJob):
         return replace(answer, created_at=0.0, deadline_at=0.0)
     if isinstance(answer, LeaseRenewal):
