@@ -28,11 +28,16 @@ SUSTAINED_MOST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SlotCapacity:
-    """What the ready slots of one version can do. `per_s` is jobs per second, 0 if not learned yet."""
+    """What the ready slots of one version can do, in jobs per second; 0 if not learned yet.
+
+    `per_s`: at the best of all sizes. `full_per_s`: at the largest, which run while jobs wait; one cheap job that ran alone
+    makes its small size look a thousand times better than the batches of all others.
+    """
 
     ready_slots: int = 0
     per_s: float = 0.0
     latency_s: dict[int, float] = field(default_factory=dict)
+    full_per_s: float = 0.0
 
     def batch_s(self, ahead: float) -> float:
         """The run time of the batch that will hold a job with `ahead` jobs before it."""
@@ -43,17 +48,20 @@ class SlotCapacity:
 
 
 def capacity_of(slots: Iterable[SlotInfo]) -> SlotCapacity:
-    """Adds up the best throughput of each ready slot; the latency of a batch size is that of the slowest slot."""
-    count, per_s, latency_s = 0, 0.0, dict[int, float]()
+    """Adds up the throughput of each ready slot; the latency of a batch size is that of the slowest slot."""
+    count, per_s, full_per_s, latency_s = 0, 0.0, 0.0, dict[int, float]()
     for slot in slots:
         if slot.state != "ready":
             continue
         count += 1
         learned = {size: seconds for size, seconds in slot.latency_s.items() if seconds > 0.0}
-        per_s += max((size / seconds for size, seconds in learned.items()), default=0.0)
+        rates = [size / seconds for size, seconds in sorted(learned.items())]
+        per_s += max(rates, default=0.0)
+        # Of two sizes, because a single measurement may have met a machine that stood still.
+        full_per_s += max(rates[-2:], default=0.0)
         for size, seconds in learned.items():
             latency_s[size] = max(seconds, latency_s.get(size, 0.0))
-    return SlotCapacity(count, per_s, latency_s)
+    return SlotCapacity(count, per_s, latency_s, full_per_s)
 
 
 _BY_WORKERS = ("succeeded", "failed", "dead")
@@ -140,10 +148,10 @@ class Backlog:
         if sustained := self.sustained(capacity, now):
             return min(capacity.per_s or sustained, sustained)
         if now - self.observed_at > OBSERVED_FRESH_S or self.observed_per_s <= 0.0:
-            return capacity.per_s
+            return capacity.full_per_s
         if capacity.per_s <= 0.0:
             return self.observed_per_s
-        return min(capacity.per_s, max(self.observed_per_s, OBSERVED_FLOOR * capacity.per_s))
+        return min(capacity.per_s, max(self.observed_per_s, OBSERVED_FLOOR * capacity.full_per_s))
 
     def waiting(self, rate: float, now: float) -> float:
         """The last known depth, less the jobs that must have ended since."""

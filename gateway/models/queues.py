@@ -57,8 +57,9 @@ class QueueView:
 
 def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
     """`now` is monotonic. Suspects, which run before all other jobs, count as interactive."""
-    per_s = sum(version.capacity.per_s for version in entry.versions.values())
-    total = SlotCapacity(entry.ready_slots, per_s)
+    capacities = [version.capacity for version in entry.versions.values()]
+    full_per_s = sum(capacity.full_per_s for capacity in capacities)
+    total = SlotCapacity(entry.ready_slots, sum(capacity.per_s for capacity in capacities), full_per_s=full_per_s)
     rate = entry.backlog.rate(total, now)
     bands = {}
     for band, name in BANDS.items():

@@ -93,19 +93,24 @@ class Cuts:
     """When the power went, and what went with it."""
 
     def __init__(self) -> None:
-        self.moments: list[float] = []
+        # Of each cut: when it came, and when the server answered again.
+        self.moments: list[tuple[float, float]] = []
         self.dropped = 0
         self.lost: list[Entry] = []
 
     def age_s(self, entry: Entry) -> float:
-        """How old the acknowledgement was at the first cut after it."""
-        return min((at - entry.accepted_at for at in self.moments if at > entry.accepted_at), default=0.0)
+        """How old the acknowledgement was at the cut that undid it.
+
+        One that was on its way at a cut arrives after it; until the server answers again there can be no other.
+        """
+        return next((max(0.0, at - entry.accepted_at) for at, again in self.moments if again > entry.accepted_at), 0.0)
 
     def make(self, stack: Stack) -> None:
-        self.moments.append(time.time())
+        cut_at = time.time()
         stack.server.kill()
         self.dropped += stack.server.cut(stack.server.last_fsync().size)
         stack.server.start()
+        self.moments.append((cut_at, time.time()))
 
 
 def _power_cuts(setting: Setting, name: str, fsync: str) -> tuple[Verdict, Cuts]:

@@ -16,7 +16,7 @@ from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 
 
 def entry(name: str = "square", *, ready: int = 1) -> ModelEntry:
-    version = VersionEntry("1", None, None, SlotCapacity(ready_slots=ready, per_s=10.0))
+    version = VersionEntry("1", None, None, SlotCapacity(ready_slots=ready, per_s=10.0, full_per_s=10.0))
     return ModelEntry(ModelInfo(name), version, {"1": version})
 
 

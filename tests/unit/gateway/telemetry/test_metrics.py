@@ -35,7 +35,7 @@ REFUSALS: list[PenstockError] = [
 
 
 def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | None = None) -> ModelEntry:
-    version = VersionEntry("1", None, None, SlotCapacity(slots, per_s))
+    version = VersionEntry("1", None, None, SlotCapacity(slots, per_s, full_per_s=per_s))
     return ModelEntry(ModelInfo(name), version, {"1": version}, backlog or Backlog())
 
 
