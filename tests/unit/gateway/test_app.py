@@ -16,6 +16,12 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.options import GatewayOptions
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads of files look at the clock of their disk, in the working folder here; the checkout once kept that mark."""
+    monkeypatch.chdir(tmp_path)
+
+
 def gateway(options: GatewayOptions, lifetime: Lifetime | None = None) -> Gateway:
     """A gateway without models and without a store, for tests of what is decided before either is asked."""
     nowhere = AsyncStore("redis://127.0.0.1:1")
