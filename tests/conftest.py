@@ -37,7 +37,7 @@ sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the URL of a server that serves the whole session: PENSTOCK_TEST_REDIS_URL if that is set, else an embedded one."""
     given = os.environ.get("PENSTOCK_TEST_REDIS_URL")
     if given:
@@ -51,20 +51,21 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def fresh_redis(redis_url: str) -> Iterator[str]:
-    """Yield the session's server, emptied before and after: ten thousand jobs left behind are a full queue to the next test.
+@pytest.fixture(scope="module")
+def redis_url(redis_server: str) -> Iterator[str]:
+    """Yield the session's server, emptied before and after the module.
 
+    Jobs that another file left behind would be taken by a test that claims "the job" it has just submitted.
     FLUSHALL keeps the functions on the server.
     """
-    _empty(redis_url)
-    yield redis_url
-    _empty(redis_url)
+    _empty(redis_server)
+    yield redis_server
+    _empty(redis_server)
 
 
-@pytest.fixture(scope="module")
-def module_redis(redis_url: str) -> Iterator[str]:
-    """Yield the session's server, emptied before and after the module: for a worker that all tests of a module share."""
+@pytest.fixture
+def fresh_redis(redis_url: str) -> Iterator[str]:
+    """Yield the session's server, emptied before and after: ten thousand jobs left behind are a full queue to the next test."""
     _empty(redis_url)
     yield redis_url
     _empty(redis_url)

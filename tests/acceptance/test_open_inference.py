@@ -28,8 +28,8 @@ HEADER = "Inference-Header-Content-Length"
 
 
 @pytest.fixture(scope="module")
-def gateway(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    with oip_stack(module_redis, tmp_path_factory.mktemp("oip")) as client:
+def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    with oip_stack(redis_url, tmp_path_factory.mktemp("oip")) as client:
         yield client
 
 

@@ -93,17 +93,17 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(elsewhere: dict[str, str], module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(elsewhere: dict[str, str], redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     models = {"square": {"source": str(SQUARE)}}
     env = {"PYTHONPATH": elsewhere["PYTHONPATH"], "PENSTOCK_DIE_WITH_PARENT": ""}
     with (
-        WorkerProcess(module_redis, folder, models) as worker,
-        gateway_process(module_redis, folder / "state", models=models, env=env) as client,
+        WorkerProcess(redis_url, folder, models) as worker,
+        gateway_process(redis_url, folder / "state", models=models, env=env) as client,
     ):
         worker.await_ready()
         eventually(lambda: client.get("/readyz").status_code == 200)
-        yield Served(client, module_redis, folder / "state")
+        yield Served(client, redis_url, folder / "state")
 
 
 def ran(

@@ -60,7 +60,7 @@ class Profiled:
 
 
 @pytest.fixture(scope="module")
-def up(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
+def up(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Profiled]:
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("profiled")
     (folder / "product.py").write_text(TORCH_HANDLER)
@@ -72,8 +72,8 @@ def up(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "square": {"source": str(SQUARE), "profile": True, "profile_every": 3},
     }
     with (
-        WorkerProcess(module_redis, folder, models, None, beat_s=0.3, profile_dir=folder / "recorded") as worker,
-        gateway_process(module_redis, folder / "state", models=models) as client,
+        WorkerProcess(redis_url, folder, models, None, beat_s=0.3, profile_dir=folder / "recorded") as worker,
+        gateway_process(redis_url, folder / "state", models=models) as client,
     ):
         worker.await_ready()
         eventually(lambda: client.get("/readyz").status_code == 200)

@@ -16,9 +16,9 @@ from tests.contract.model_queue import ModelQueue
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet_store(module_redis: str) -> str:
+def quiet_store(redis_url: str) -> str:
     """Return the URL of a server without the keys of other modules, because every dump reads past them."""
-    return module_redis
+    return redis_url
 
 
 @pytest.fixture

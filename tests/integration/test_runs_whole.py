@@ -19,7 +19,7 @@ from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import Act
 from tests.integration.test_store_whole import act_and_fail
 
-pytestmark = pytest.mark.usefixtures("module_redis")
+pytestmark = pytest.mark.usefixtures("redis_url")
 
 SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl")
 DUE = RunSpec(model="square", input="in.jsonl", output="out.jsonl", deadline_s=0.001)

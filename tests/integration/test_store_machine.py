@@ -15,7 +15,7 @@ from penstock.broker.server.embedded import EmbeddedServer
 from tests.integration.store_machine import StoreMachine, walk
 
 # Every dump reads past the keys of other modules.
-pytestmark = pytest.mark.usefixtures("module_redis")
+pytestmark = pytest.mark.usefixtures("redis_url")
 
 SLOW_IS_FINE = list(HealthCheck)
 # A mistake that needs several leases of one job is met in long walks rather than in many short ones.

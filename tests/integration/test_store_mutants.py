@@ -24,7 +24,7 @@ from tests.integration.store_mutants import MUTANTS
 from tests.integration.test_store_machine import WALKS
 
 # Every dump reads past the keys of other modules.
-pytestmark = pytest.mark.usefixtures("module_redis")
+pytestmark = pytest.mark.usefixtures("redis_url")
 
 FOUND_BY_WALKING = ("no fence",)
 WALKED = [mutant for mutant in MUTANTS if mutant.name in FOUND_BY_WALKING]

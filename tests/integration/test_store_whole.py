@@ -23,7 +23,7 @@ from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import LARGE, SCENARIOS, Act
 
 # Every dump reads past the keys of other modules.
-pytestmark = pytest.mark.usefixtures("module_redis")
+pytestmark = pytest.mark.usefixtures("redis_url")
 
 WORKERS = ["w1", "w2", "w3", "mender"]
 Views = dict[str, object]

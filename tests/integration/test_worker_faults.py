@@ -121,7 +121,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("faults")
     (folder / "hungry.py").write_text(HUNGRY)
     (folder / "leaky.py").write_text(LEAKY)
@@ -131,10 +131,10 @@ def scene(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     }
     ids = {}
     for name, inputs in INPUTS.items():
-        with closing(JobClient(module_redis, name)) as client:
+        with closing(JobClient(redis_url, name)) as client:
             ids[name] = client.submit(*inputs)
-    with WorkerProcess(module_redis, folder / "w", models) as process:
-        yield Scene(process, module_redis, ids)
+    with WorkerProcess(redis_url, folder / "w", models) as process:
+        yield Scene(process, redis_url, ids)
 
 
 def test_an_item_that_raises_fails_alone(scene: Scene) -> None:

@@ -223,13 +223,13 @@ def cores_of(process: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("seen")
     (folder / "typed.py").write_text(TYPED)
     models = {"typed": {"source": str(folder / "typed.py")}, "plain": {"source": f"{FAULTY}:Faulty", "threads": 1}}
-    with WorkerProcess(module_redis, folder, models, None, pinning="none", **LONG) as process:
+    with WorkerProcess(redis_url, folder, models, None, pinning="none", **LONG) as process:
         process.await_ready()
-        with closing(RedisStore(module_redis)) as store:
+        with closing(RedisStore(redis_url)) as store:
             slots = [slot for found in store.workers() for slot in found.slots]
         return looked_at(slots, process)
 

@@ -20,10 +20,10 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def url(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with WorkerProcess(module_redis, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
+def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
         worker.await_ready()
-        yield module_redis
+        yield redis_url
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ HEADERS = {"x-tenant": "blue"}
 
 
 @pytest.fixture(scope="module")
-def worker(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with WorkerProcess(module_redis, tmp_path_factory.mktemp("w"), MODELS) as worker:
+def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS) as worker:
         yield worker
 
 
 @pytest.fixture
-def asked(module_redis: str, worker: WorkerProcess) -> Iterator[JobClient]:
-    with closing(JobClient(module_redis, "asked")) as client:
+def asked(redis_url: str, worker: WorkerProcess) -> Iterator[JobClient]:
+    with closing(JobClient(redis_url, "asked")) as client:
         yield client
 
 
@@ -67,8 +67,8 @@ def test_a_large_input_and_the_rows_of_a_run_have_their_facts_too(asked: JobClie
     ]
 
 
-def test_a_handler_of_plain_inputs_looks_at_their_requests(module_redis: str, worker: WorkerProcess) -> None:
-    with closing(JobClient(module_redis, "looked")) as looked:
+def test_a_handler_of_plain_inputs_looks_at_their_requests(redis_url: str, worker: WorkerProcess) -> None:
+    with closing(JobClient(redis_url, "looked")) as looked:
         body = packed(Payload("application/json", b"4"), headers=HEADERS, query={})
         # The facts of the first job come when the handler asks, those of the later ones with their batch.
         jobs = [submit(looked, input=body), submit(looked, input=body, priority=Priority.BULK)]

@@ -56,17 +56,17 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("shards")
     ids = {}
     for name, bad in {"poison": [{"do": "segfault"}], "hanging": [{"do": "hang"}], "missing": []}.items():
-        with closing(ShardClient(module_redis, name, folder)) as client:
+        with closing(ShardClient(redis_url, name, folder)) as client:
             ids[name] = [client.submit_shard([*echoes(20), *bad]), client.submit_shard(echoes(20))]
             if name == "missing":
                 client.blobs.delete(f"{ids[name][0].serial}.in")
     # Nothing here waits for a lease: a long one ends for no pause of the machine.
-    with WorkerProcess(module_redis, folder, MODELS, lease_s=120.0) as process:
-        yield Scene(process, module_redis, folder, ids)
+    with WorkerProcess(redis_url, folder, MODELS, lease_s=120.0) as process:
+        yield Scene(process, redis_url, folder, ids)
 
 
 def test_shards_run_beside_the_jobs_of_callers_who_do_not_wait_for_them(scene: Scene) -> None:

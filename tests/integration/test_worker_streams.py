@@ -23,15 +23,15 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def worker(module_redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with WorkerProcess(module_redis, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
+def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
         worker.await_ready()
         yield worker
 
 
 @pytest.fixture(params=["batch", "item"])
-def client(request: pytest.FixtureRequest, worker: WorkerProcess, module_redis: str) -> Iterator[JobClient]:
-    with closing(JobClient(module_redis, request.param)) as client:
+def client(request: pytest.FixtureRequest, worker: WorkerProcess, redis_url: str) -> Iterator[JobClient]:
+    with closing(JobClient(redis_url, request.param)) as client:
         yield client
 
 
@@ -75,8 +75,8 @@ def test_a_stream_without_an_end_ends_when_its_job_is_cancelled(client: JobClien
     assert ended.state is JobState.CANCELLED
 
 
-def test_a_stream_that_grows_past_its_limit_fails_its_job(worker: WorkerProcess, module_redis: str) -> None:
-    with closing(JobClient(module_redis, "batch")) as client:
+def test_a_stream_that_grows_past_its_limit_fails_its_job(worker: WorkerProcess, redis_url: str) -> None:
+    with closing(JobClient(redis_url, "batch")) as client:
         [job] = client.submit({"text": "again ", "forever": True})
         [ended] = client.await_final([job])
         assert (ended.state, ended.error and ended.error.code) == (JobState.FAILED, "stream_too_large")
@@ -94,17 +94,17 @@ def test_after_a_crash_in_mid_stream_the_stream_begins_anew_and_one_result_stand
     assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
 
 
-def test_after_the_loss_of_a_worker_another_one_begins_the_stream_anew(module_redis: str, tmp_path: Path) -> None:
+def test_after_the_loss_of_a_worker_another_one_begins_the_stream_anew(redis_url: str, tmp_path: Path) -> None:
     models = {"lost": MODELS["item"]}
     gate = tmp_path / "gate"
-    with closing(JobClient(module_redis, "lost")) as client:
-        with WorkerProcess(module_redis, tmp_path / "w1", models, beat_s=0.2, sweep_s=0.05) as first:
+    with closing(JobClient(redis_url, "lost")) as client:
+        with WorkerProcess(redis_url, tmp_path / "w1", models, beat_s=0.2, sweep_s=0.05) as first:
             first.await_ready()
             [job] = client.submit({"text": "penstock", "until": str(gate)})
             eventually(lambda: spelled(client, job) == ("1.0", "penstoc"))
             os.killpg(first.process.pid, signal.SIGKILL)
         gate.touch()
-        with WorkerProcess(module_redis, tmp_path / "w2", models, beat_s=0.2, sweep_s=0.05):
+        with WorkerProcess(redis_url, tmp_path / "w2", models, beat_s=0.2, sweep_s=0.05):
             [ended] = client.await_final([job])
         assert ended.state is JobState.SUCCEEDED
         assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")

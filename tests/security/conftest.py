@@ -6,7 +6,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from redis import Redis
 
 from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import keyed_gateway
@@ -19,13 +18,13 @@ def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def gateway(redis_url: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+def gateway(redis_server: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
     """One gateway with keys, which all tests of this folder share. The memory that it takes is its own, as in a real one.
 
     It ends with the folder: a gateway writes what it serves into the store again, and other tests expect an empty store.
     """
     folder = tmp_path_factory.mktemp("keyed")
-    with gateway_log.open("wb") as log, keyed_gateway(redis_url, folder, log=log, cold=True) as client:
+    with gateway_log.open("wb") as log, keyed_gateway(redis_server, folder, log=log, cold=True) as client:
         yield client
 
 
@@ -48,8 +47,5 @@ def stranger(gateway: GatewayClient, strange_address: str) -> Iterator[httpx2.Cl
 
 
 @pytest.fixture(scope="module", autouse=True)
-def swept(redis_url: str) -> Iterator[None]:
-    """Empties the store after each module: jobs that no worker runs would appear in the metrics of later tests."""
-    yield
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
+def swept(redis_url: str) -> None:
+    """Empties the store around each module: jobs that no worker runs would appear in the metrics of later tests."""
