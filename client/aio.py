@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import httpx2
 
 from penstock.client import calls, exchange, flows, protocol, runs
+from penstock.client.calls import JobOptions
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map_aio, stream_aio
 from penstock.client.handles.job_handle_aio import AsyncJobHandle
@@ -66,70 +66,30 @@ class AsyncClient:
         await self._http.aclose()
 
     async def submit(
-        self,
-        model: str,
-        input: Any,
-        *,
-        version: str | None = None,
-        content_type: str | None = None,
-        priority: Priority | str | None = None,
-        deadline_s: float | None = None,
-        idempotency_key: str | None = None,
-        delay_s: float | None = None,
-        not_before: datetime | float | None = None,
-        tags: Sequence[str] = (),
+        self, model: str, input: Any, *, content_type: str | None = None, **options: Unpack[JobOptions]
     ) -> AsyncJobHandle:
         """A handle on the stored job, which survives restarts from now on.
 
         `input`: a JSON value, bytes, a Path, or a dict with files (bytes, Paths or `penstock.File`s), which is sent as a form.
+        `version`: the model's default one if none is named. `priority`: "interactive" or "bulk". The job must end within
+        `deadline_s` seconds. A repeat with the same `idempotency_key` finds the job of the first call.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
         datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
         """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
-        call = calls.submit_call(
-            model,
-            body,
-            version=version,
-            priority=priority,
-            deadline_s=deadline_s,
-            idempotency_key=idempotency_key,
-            delay_s=delay_s,
-            not_before=not_before,
-            tags=tags,
-        )
+        call = calls.submit_call(model, body, **options)
         return AsyncJobHandle(self, protocol.job_of(await self.send(call)))
 
-    async def submit_many(
-        self,
-        model: str,
-        inputs: Iterable[Any],
-        *,
-        version: str | None = None,
-        priority: Priority | str | None = None,
-        deadline_s: float | None = None,
-        idempotency_key: str | None = None,
-        delay_s: float | None = None,
-        not_before: datetime | float | None = None,
-        tags: Sequence[str] = (),
-    ) -> list[AsyncJobHandle]:
+    async def submit_many(self, model: str, inputs: Iterable[Any], **options: Unpack[JobOptions]) -> list[AsyncJobHandle]:
         """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
 
         If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
-        that the first call stored. `delay_s`, `not_before`, `tags`: as in `submit`.
+        that the first call stored. The other options are those of `submit`.
         """
-        key, handles = idempotency_key or uuid.uuid4().hex, []
+        key, handles = options.get("idempotency_key") or uuid.uuid4().hex, []
         for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
-            call = calls.submit_many_call(
-                model,
-                rows,
-                version=version,
-                priority=priority,
-                deadline_s=deadline_s,
-                idempotency_key=f"{key}/{number}",
-                delay_s=delay_s,
-                not_before=not_before,
-                tags=tags,
-            )
+            options["idempotency_key"] = f"{key}/{number}"
+            call = calls.submit_many_call(model, rows, **options)
             handles += [AsyncJobHandle(self, job_view(row)) for row in protocol.rows_of(await self.send(call))]
         return handles
 

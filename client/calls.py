@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
@@ -26,55 +26,54 @@ LARGEST_PAGE = 200
 _WITH_FILES = {"accept": f"{MULTIPART}, */*"}
 
 
-def submit_call(
-    model: str,
-    body: InputBody,
-    *,
-    version: str | None = None,
-    priority: Priority | str | None = None,
-    deadline_s: float | None = None,
-    idempotency_key: str | None = None,
-    delay_s: float | None = None,
-    not_before: datetime | float | None = None,
-    tags: Sequence[str] = (),
-) -> HttpCall:
-    """Carries a fresh idempotency key if the caller gives none, so that a repeat cannot create a second job."""
-    headers = {"content-type": body.content_type, "idempotency-key": idempotency_key or uuid.uuid4().hex}
-    params = {"priority": str(priority)} if priority is not None else {}
-    if deadline_s is not None:
-        params["deadline_s"] = _seconds(deadline_s)
-    params |= _start(delay_s, not_before)
-    if tags:
-        params["tags"] = joined(tags)
+class JobOptions(TypedDict, total=False):
+    """What a caller may say of a job beside its input; `AsyncClient.submit` tells what each of them means."""
+
+    version: str | None
+    priority: Priority | str | None
+    deadline_s: float | None
+    idempotency_key: str | None
+    delay_s: float | None
+    not_before: datetime | float | None
+    tags: Sequence[str]
+
+
+def submit_call(model: str, body: InputBody, **options: Unpack[JobOptions]) -> HttpCall:
+    """Carries a fresh idempotency key if the caller gives none, so that a repeat cannot create a second job.
+
+    Raises `TypeError` for an option that does not exist.
+    """
+    _refuse_unknown(options)
+    version, deadline_s = options.get("version"), options.get("deadline_s")
+    key = options.get("idempotency_key") or uuid.uuid4().hex
     path = f"/v1/models/{_part(model)}" + (f"/versions/{_part(version)}" if version else "") + "/jobs"
-    return HttpCall("POST", path, params=params, headers=headers, content=body.content, patience_s=deadline_s)
-
-
-def submit_many_call(
-    model: str,
-    rows: Sequence[bytes],
-    *,
-    version: str | None = None,
-    priority: Priority | str | None = None,
-    deadline_s: float | None = None,
-    idempotency_key: str | None = None,
-    delay_s: float | None = None,
-    not_before: datetime | float | None = None,
-    tags: Sequence[str] = (),
-) -> HttpCall:
-    """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
-    one = InputBody(LINES, b"\n".join(rows))
-    call = submit_call(
-        model,
-        one,
-        version=version,
-        priority=priority,
-        deadline_s=deadline_s,
-        idempotency_key=idempotency_key,
-        delay_s=delay_s,
-        not_before=not_before,
-        tags=tags,
+    return HttpCall(
+        "POST",
+        path,
+        params=_params(options),
+        headers={"content-type": body.content_type, "idempotency-key": key},
+        content=body.content,
+        patience_s=deadline_s,
     )
+
+
+def _refuse_unknown(options: JobOptions) -> None:
+    unknown = sorted(options.keys() - JobOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"a submit has no option {unknown[0]!r}; it takes {', '.join(JobOptions.__annotations__)}")
+
+
+def _params(options: JobOptions) -> dict[str, str]:
+    priority, deadline_s, tags = options.get("priority"), options.get("deadline_s"), options.get("tags")
+    params = {} if priority is None else {"priority": str(priority)}
+    params |= {} if deadline_s is None else {"deadline_s": _seconds(deadline_s)}
+    params |= _start(options.get("delay_s"), options.get("not_before"))
+    return params | ({"tags": joined(tags)} if tags else {})
+
+
+def submit_many_call(model: str, rows: Sequence[bytes], **options: Unpack[JobOptions]) -> HttpCall:
+    """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
+    call = submit_call(model, InputBody(LINES, b"\n".join(rows)), **options)
     return replace(call, url=f"{call.url}:batch")
 
 

@@ -69,6 +69,12 @@ def test_options_of_a_submit_are_query_parameters() -> None:
     assert call.headers == {"content-type": "text/plain", "idempotency-key": "k"}
 
 
+def test_an_option_that_does_not_exist_is_named_with_those_that_do() -> None:
+    misspelt: Any = {"deadline": 3.0}
+    with pytest.raises(TypeError, match="no option 'deadline'; it takes version, priority, deadline_s"):
+        calls.submit_call("square", InputBody("text/plain", b"hi"), **misspelt)
+
+
 def test_links_of_the_body_are_followed_instead_of_built() -> None:
     view = job_view(job())
     assert calls.poll_call(view).url == "/linked/job"
