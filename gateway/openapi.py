@@ -10,23 +10,15 @@ from fastapi import FastAPI
 
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
-from penstock.gateway.jobs.schemas import JOB_SCHEMA, TIMELINE_SCHEMA
+from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
 from penstock.inputs.form import form_fields, is_file_schema
-from penstock.job import MAX_DELAY_S
 from penstock.model_spec import VersionInfo
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}
-_PARAMETERS = [
-    {"name": "priority", "in": "query", "schema": {"type": "string", "enum": ["interactive", "bulk"]}},
-    {
-        "name": "deadline_s",
-        "in": "query",
-        "description": "The job must end within this many seconds of its submit",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-    },
+_HEADERS = [
     {
         "name": "traceparent",
         "in": "header",
@@ -35,26 +27,6 @@ _PARAMETERS = [
     },
     {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255}},
 ]
-_OF_JOBS = [
-    {
-        "name": "delay_s",
-        "in": "query",
-        "description": "The job does not run before this many seconds have passed",
-        "schema": {"type": "number", "minimum": 0, "maximum": MAX_DELAY_S},
-    },
-    {
-        "name": "not_before",
-        "in": "query",
-        "description": "The moment before which the job does not run: RFC 3339, or Unix seconds",
-        "schema": {"type": "string"},
-    },
-]
-_TAGS = {
-    "name": "tags",
-    "in": "query",
-    "description": "Up to 8 words, joined by commas, by which the job is found",
-    "schema": {"type": "string"},
-}
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _NO_RESULT = "The job ended without an output; the code says how"
 _TEXT = {"type": "string"}
@@ -273,7 +245,7 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
     return {
         "tags": ["jobs"],
         "summary": "Store a job",
-        "parameters": [*own, *_PARAMETERS, *_OF_JOBS, _TAGS, _PREFER],
+        "parameters": [*own, *JOB_PARAMETERS, *_HEADERS, _PREFER],
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},
@@ -294,7 +266,7 @@ def _predict(
     return {
         "tags": ["predictions"],
         "summary": summary,
-        "parameters": [*own, *_PARAMETERS, _TAGS],
+        "parameters": [*own, *ANSWER_PARAMETERS, *_HEADERS],
         "requestBody": {"required": True, "content": body},
         "responses": {"200": {"description": "The output", "content": answer}, "default": _problem("Any refusal")},
     }

@@ -33,6 +33,7 @@ from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
@@ -98,9 +99,8 @@ class GatewayParts:
             uploads=self._uploads,
             tracing=tracing,
         )
-        self.submit = SubmitEndpoint(
-            self._submitter, store=store, results=self._results, lifetime=lifetime, waiting=self._waiting
-        )
+        self._preferred = PreferredWait(self._submitter, store=store, lifetime=lifetime, waiting=self._waiting)
+        self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, preferred=self._preferred)
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
         self.inference = Inference(self.predict, options, registry=self.registry, results=self._results, metrics=self.metrics)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
@@ -191,6 +191,7 @@ class GatewayParts:
         embeddings = Embeddings(
             self._submitter,
             self._options,
+            predict=self.predict,
             store=self._store,
             registry=self.registry,
             results=self._results,
@@ -234,7 +235,7 @@ class GatewayParts:
             uploads=self._uploads,
             inputs=UploadedInputs(self._file_store, options.max_raw_bytes, self._uploads),
             stream=PredictionStream(store, self._follower, lifetime=self._lifetime, waiting=self._waiting),
-            lifetime=self._lifetime,
+            preferred=self._preferred,
             waiting=self._waiting,
         )
         return [predictions.router(), ReplicateCatalog(self.registry, self._file_store, options, self.files).router()]

@@ -22,7 +22,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
@@ -98,9 +98,7 @@ class Replays:
         options = SubmitOptions(priority=old.priority, tags=old.tags)
         owner = _caller_of_copy(caller, old.owner)
         request = SubmitRequest(entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id)
-        ttl_s = entry.info.limits.result_ttl_s
-        new = new_job_id(old.model)
-        return await self._submitter.store(request, new, deadline_s=job_deadline(request), result_ttl_s=ttl_s), entry, chosen
+        return await self._submitter.submit(request, new_job_id(old.model)), entry, chosen
 
     async def _version(self, old: Job, wanted: str) -> tuple[ModelEntry, VersionEntry]:
         """The version to run; raises `Conflict` if the one that failed is gone, rather than choose another one silently."""

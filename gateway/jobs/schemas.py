@@ -5,12 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.gateway.jobs.timeline import STAGES
-from penstock.job import PUBLIC_STATES
+from penstock.job import MAX_DELAY_S, PUBLIC_STATES
 
 _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 _MOMENT = {"type": "string", "format": "date-time"}
 _MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+# The query parameters of every submit, and those of submits that are not answered at once.
+ANSWER_PARAMETERS: list[dict[str, Any]] = [
+    {"name": "priority", "in": "query", "schema": {"type": "string", "enum": ["interactive", "bulk"]}},
+    {
+        "name": "deadline_s",
+        "in": "query",
+        "description": "The job must end within this many seconds of its submit",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+    {
+        "name": "tags",
+        "in": "query",
+        "description": "Up to 8 words, joined by commas, by which the job is found",
+        "schema": _TEXT,
+    },
+]
+JOB_PARAMETERS: list[dict[str, Any]] = [
+    *ANSWER_PARAMETERS,
+    {
+        "name": "delay_s",
+        "in": "query",
+        "description": "The job does not run before this many seconds have passed",
+        "schema": {"type": "number", "minimum": 0, "maximum": MAX_DELAY_S},
+    },
+    {
+        "name": "not_before",
+        "in": "query",
+        "description": "The moment before which the job does not run: RFC 3339, or Unix seconds",
+        "schema": _TEXT,
+    },
+]
 JOB_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["id", "model", "version", "status", "links"],

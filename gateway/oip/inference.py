@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.errors import BadRequest, PenstockError
@@ -12,7 +12,7 @@ from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, request_of
 from penstock.gateway.jobs.tensors import check_tensors
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.oip.infer_answer import InferResult
@@ -20,13 +20,11 @@ from penstock.gateway.oip.infer_request import InferRequest, without_batch_axis
 from penstock.gateway.oip.metadata import input_ports
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.inputs.request import packed, wanted_headers
 from penstock.job import TENSORS_MEDIA, Payload
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, text_data
 
 # What is larger is read and copied in a thread, so that others do not wait for it.
 SMALL_BYTES = 256 * 1024
-RawHeaders = Iterable[tuple[bytes, bytes]]
 Complete = Callable[[SubmitRequest], SubmitRequest]
 
 
@@ -97,9 +95,9 @@ def _prepared(
     tensors, had_axis = without_batch_axis(request.tensors, input_ports(version))
     check_tensors(tensors, version)
     _refuse_unknown(request, entry)
-    payload = Payload(TENSORS_MEDIA, encode_tensors(tensors))
-    payload = packed(payload, headers=wanted_headers(headers, entry.info.request_headers), query=request.more)
-    return replace(request, tensors=()), SubmitRequest(entry, version, payload, request.options, caller), had_axis
+    payload, options = Payload(TENSORS_MEDIA, encode_tensors(tensors)), replace(request.options, query=request.more)
+    submit = request_of(entry, version, payload, caller=caller, headers=headers, options=options)
+    return replace(request, tensors=()), submit, had_axis
 
 
 def _refuse_unknown(request: InferRequest, entry: ModelEntry) -> None:

@@ -16,7 +16,7 @@ from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.embedding import EmbeddingRequest, answer_of, read_request, vector_of
-from penstock.errors import BadParameter, NoWorker
+from penstock.errors import BadParameter
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
 from penstock.gateway.asgi.negotiation import JSON
@@ -24,11 +24,10 @@ from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
+from penstock.gateway.jobs.predict import LAST_PUSH_S, PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
-from penstock.gateway.models.registry import ModelRegistry, why_unserved
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.job import JobId, Payload, new_job_id
 
@@ -60,6 +59,7 @@ class Embeddings:
         submitter: Submitter,
         options: GatewayOptions,
         *,
+        predict: PredictEndpoint,
         store: AsyncStore,
         registry: ModelRegistry,
         results: ResultReader,
@@ -68,6 +68,7 @@ class Embeddings:
         held: Callable[[Caller], AbstractContextManager[None]],
     ) -> None:
         self._held = held
+        self._predict = predict
         self._submitter = submitter
         self._options = options
         self._store = store
@@ -90,7 +91,7 @@ class Embeddings:
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
         wanted = read_request(await json_body(request, self._options, self._uploads))
-        requests = await self._requests(wanted, caller)
+        requests = await self._requests(wanted, caller, request.headers.raw)
         jobs = [new_job_id(requests[0].model.name) for _ in requests]
         try:
             with self._held(caller):
@@ -102,28 +103,16 @@ class Embeddings:
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
 
-    async def _requests(self, wanted: EmbeddingRequest, caller: Caller) -> list[SubmitRequest]:
+    async def _requests(self, wanted: EmbeddingRequest, caller: Caller, headers: RawHeaders) -> list[SubmitRequest]:
         """One request per input, all checked before the first is stored."""
         entry, version = await self._registry.find(wanted.model)
         if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
             raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
-        payloads = [Payload(JSON, orjson.dumps(text)) for text in wanted.inputs]
-        for payload in payloads:
-            await self._submitter.check(payload, version)
+        check = self._submitter.json_request
+        found = [await check(orjson.dumps(text), entry, version, caller=caller, headers=headers) for text in wanted.inputs]
         if not version.capacity.ready_slots:
-            await self._require_worker(entry.name, version.name)
-        return [SubmitRequest(entry, version, payload, NO_OPTIONS, caller) for payload in payloads]
-
-    async def _require_worker(self, model: str, version: str) -> None:
-        await self._registry.look_again()
-        _, found = await self._registry.find(model, version)
-        if not found.capacity.ready_slots:
-            why = why_unserved(self._registry.workers, model, version)
-            raise NoWorker(
-                f"model {model!r} has no ready worker: {why}",
-                retry_after_s=5.0,
-                hint="`penstock workers` lists the live workers.",
-            )
+            await self._predict.require_worker(found[0])
+        return found
 
     async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
         """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""

@@ -11,8 +11,6 @@ from starlette.responses import Response, StreamingResponse
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, NotFound
-from penstock.gateway.asgi import negotiation
-from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
@@ -20,8 +18,9 @@ from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.events.encoding import SSE, STREAM_HEADERS
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.results import ResultReader, visible_job
+from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, job_deadline
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.inputs import UploadedInputs
@@ -36,8 +35,8 @@ from penstock.gateway.replicate.request import (
 )
 from penstock.gateway.replicate.stream import PredictionStream
 from penstock.gateway.replicate.views import PREFIX, prediction_view, version_id
-from penstock.inputs.request import packed, unpacked, wanted_headers
-from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.inputs.request import unpacked
+from penstock.job import Job, JobId, JobState, parse_job_id
 
 _PAGE = 100
 # A client that polls gets the beginning of a longer stream, and all of it at the end. One part is one reply of the store.
@@ -74,7 +73,7 @@ class Predictions:
         uploads: BodyMemory,
         inputs: UploadedInputs,
         stream: PredictionStream,
-        lifetime: Lifetime,
+        preferred: PreferredWait,
         waiting: WaitingResponses,
     ) -> None:
         self._submitter = submitter
@@ -85,7 +84,7 @@ class Predictions:
         self._uploads = uploads
         self._inputs = inputs
         self._stream = stream
-        self._lifetime = lifetime
+        self._preferred = preferred
         self._waiting = waiting
         self._list = JobList(store, registry)
 
@@ -183,7 +182,9 @@ class Predictions:
         base = base_url(request, self._options)
         given = await self._inputs.resolved(wanted.input, base, caller)
         submit = await self._checked(request, caller, entry, version, given, cancel_after_s(cancel_after))
-        job, waits = await self._stored(submit, wait_s(prefer))
+        waits = self._preferred.allowed_s(submit, wait_s(prefer))
+        submitted, _ = await self._preferred.submit(submit, waits)
+        job = await visible_job(self._store, submitted.id, caller)
         view = await self._view(job, base) | {"input": wanted.input}
         if not job.state.final:
             # Clients take every other word for the end.
@@ -201,33 +202,15 @@ class Predictions:
         given: dict[str, Any],
         deadline_s: float | None,
     ) -> SubmitRequest:
-        negotiation.media_type(JSON.encode(), accepts=version.accepts)
-        payload = Payload(JSON, orjson.dumps(given))
+        # A longer time changes nothing: the model's own limit comes first.
+        most, headers = entry.info.limits.deadline_s, request.headers.raw
+        options = SubmitOptions(deadline_s=None if deadline_s is None else min(deadline_s, most))
         try:
-            await self._submitter.check(payload, version)
+            return await self._submitter.json_request(
+                orjson.dumps(given), entry, version, caller=caller, headers=headers, options=options
+            )
         except InvalidInput as error:
             raise in_words(error) from None
-        payload = packed(payload, headers=wanted_headers(request.scope["headers"], entry.info.request_headers), query={})
-        # A longer time changes nothing: the model's own limit comes first.
-        most = entry.info.limits.deadline_s
-        options = SubmitOptions(deadline_s=None if deadline_s is None else min(deadline_s, most))
-        return SubmitRequest(entry, version, payload, options, caller)
-
-    async def _stored(self, submit: SubmitRequest, waits: float) -> tuple[Job, float]:
-        """The stored job, after its end if that comes in time, and how long its answer was allowed to wait."""
-        job = new_job_id(submit.model.name)
-        if waits and self._waiting.is_free(submit.caller):
-            with self._waiting.open(submit.caller), self._store.waiter(job) as waiter:
-                await self._submit(submit, job, reply_to=self._store.channel)
-                await waiter.next_end(waits, stop=self._lifetime.is_draining)
-        else:
-            waits = 0.0
-            await self._submit(submit, job)
-        return await visible_job(self._store, job, submit.caller), waits
-
-    async def _submit(self, submit: SubmitRequest, job: JobId, *, reply_to: str = "") -> None:
-        ttl_s = submit.model.info.limits.result_ttl_s
-        await self._submitter.store(submit, job, deadline_s=job_deadline(submit), result_ttl_s=ttl_s, reply_to=reply_to)
 
     async def _view(self, job: Job, base: str) -> dict[str, Any]:
         streams = self._streams(job)

@@ -6,7 +6,7 @@ The jobs are stored as those of any submits are, in groups that share a call and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,19 +20,19 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import MAX_ITEMS
 from penstock.errors import BadRequest, InvalidInput, PenstockError, UnsupportedMedia
 from penstock.gateway.asgi import negotiation
-from penstock.gateway.asgi.negotiation import JSON, Head, refuse_unknown
+from penstock.gateway.asgi.negotiation import JSON, Head
 from penstock.gateway.asgi.problems import members_of, status_of
 from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_body, too_large
 from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submitting.submit_options import NAMES, submit_options
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint, job_deadline
+from penstock.gateway.jobs.schemas import JOB_PARAMETERS
+from penstock.gateway.jobs.submitting.submit_options import parse_submit_options
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, fingerprint
 from penstock.gateway.jobs.views import accepted_body, job_view
-from penstock.gateway.models.registry import ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.inputs.request import packed, wanted_headers
 from penstock.job import Payload, new_job_id
 
 MAX_INPUTS = 1_000
@@ -42,7 +42,7 @@ LINES = ("application/x-ndjson", "application/jsonl")
 _CHECKED_AT_ONCE = 32
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _KEY_MOST = 240
-_OPTIONS = (*NAMES, "partial")
+_OWN = ("partial",)
 _BODY = {
     "required": True,
     "content": {
@@ -63,15 +63,10 @@ _ANSWER = {
         "refused": {"type": "integer"},
     },
 }
-PriorityParam = Annotated[str, Query(description="interactive or bulk")]
-DeadlineParam = Annotated[str | None, Query(description="Seconds that each job may take from now on")]
-DelayParam = Annotated[str | None, Query(description="Seconds before which no job runs")]
-NotBeforeParam = Annotated[str | None, Query(description="The moment before which no job runs: RFC 3339, or Unix seconds")]
-TagsParam = Annotated[str | None, Query(description="Up to 8 words, joined by commas, by which the jobs are found")]
 PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
 # Takes the Authorization header, the address and a cost.
 Charge = Callable[[bytes | None, str, float], object]
-Checked = list[Payload | PenstockError]
+Checked = list[SubmitRequest | PenstockError]
 
 
 class SubmitMany:
@@ -107,54 +102,29 @@ class SubmitMany:
                 tags=["jobs"],
                 summary="One job per input",
                 status_code=202,
-                openapi_extra={"requestBody": _BODY},
+                openapi_extra={"requestBody": _BODY, "parameters": JOB_PARAMETERS},
                 responses={202: {"description": "Stored", "content": {JSON: {"schema": _ANSWER}}}},
             )
         return router
 
-    async def answer(
-        self,
-        model: str,
-        request: Request,
-        caller: CallerParam,
-        priority: PriorityParam = "interactive",
-        deadline_s: DeadlineParam = None,
-        delay_s: DelayParam = None,
-        not_before: NotBeforeParam = None,
-        tags: TagsParam = None,
-        partial: PartialParam = "false",
-    ) -> Response:
-        return await self.answer_version(model, "", request, caller, priority, deadline_s, delay_s, not_before, tags, partial)
+    async def answer(self, model: str, request: Request, caller: CallerParam, partial: PartialParam = "false") -> Response:
+        return await self.answer_version(model, "", request, caller, partial)
 
     async def answer_version(
-        self,
-        model: str,
-        version: str,
-        request: Request,
-        caller: CallerParam,
-        priority: PriorityParam = "interactive",
-        deadline_s: DeadlineParam = None,
-        delay_s: DelayParam = None,
-        not_before: NotBeforeParam = None,
-        tags: TagsParam = None,
-        partial: PartialParam = "false",
+        self, model: str, version: str, request: Request, caller: CallerParam, partial: PartialParam = "false"
     ) -> Response:
         head = negotiation.read_head(request.headers.raw)
-        options, key = submit_options(priority, deadline_s, delay_s, not_before, tags), _key(head)
+        key = _key(head)
         entry, chosen = await self._registry.find(model, version)
-        query = _of_model(request.query_params, entry.info.query)
+        options = parse_submit_options(request.scope["query_string"], of_model=entry.info.query, of_route=_OWN)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
-        checked = await self._checked(inputs, entry.name, chosen)
+        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
+        checked = await self._checked(inputs, plain, request.headers.raw)
         is_whole = partial == "false"
         if is_whole:
             _refuse_all(checked)
-        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
-        said = wanted_headers(request.headers.raw, entry.info.request_headers)
-        requests = [
-            _request(index, found, plain, key=key, version=version, said=said, query=query)
-            for index, found in enumerate(checked)
-        ]
+        requests = _with_keys(checked, inputs, key=key, version=version) if key else checked
         outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
         rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
         refused = sum("error" in row for row in rows)
@@ -188,29 +158,29 @@ class SubmitMany:
         body = await read_body(receive, head, limit=self._options.max_raw_bytes, memory=self._uploads, owner=caller.owner)
         return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
 
-    async def _checked(self, inputs: Sequence[bytes], model: str, version: VersionEntry) -> Checked:
-        """The payload of each input, or why it is refused."""
-        negotiation.media_type(JSON.encode(), accepts=version.accepts)
+    async def _checked(self, inputs: Sequence[bytes], plain: SubmitRequest, headers: RawHeaders) -> Checked:
+        """The request of each input, or why it is refused."""
+        negotiation.media_type(JSON.encode(), accepts=plain.version.accepts)
         found: Checked = []
         for index, data in enumerate(inputs):
             if index % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            found.append(await self._check(data, model, version))
+            found.append(await self._check(data, plain, headers))
         return found
 
-    async def _check(self, data: bytes, model: str, version: VersionEntry) -> Payload | PenstockError:
-        payload = Payload(JSON, data)
+    async def _check(self, data: bytes, plain: SubmitRequest, headers: RawHeaders) -> SubmitRequest | PenstockError:
         try:
             if len(data) > self._options.max_json_bytes:
                 raise too_large(len(data), self._options.max_json_bytes)
-            await self._submitter.check(payload, version)
+            return await self._submitter.json_request(
+                data, plain.model, plain.version, caller=plain.caller, headers=headers, options=plain.options
+            )
         except PenstockError as error:
-            self._metrics.count_refusal(model, error)
+            self._metrics.count_refusal(plain.model.name, error)
             return error
-        return payload
 
     async def _stored(
-        self, requests: Sequence[SubmitRequest | PenstockError], caller: Caller, *, is_whole: bool, may_repeat: bool
+        self, requests: Checked, caller: Caller, *, is_whole: bool, may_repeat: bool
     ) -> list[Submitted | PenstockError]:
         """The outcome of each input. With `is_whole`, the first refusal is raised.
 
@@ -235,8 +205,7 @@ class SubmitMany:
     async def _store_one(self, request: SubmitRequest | PenstockError) -> Submitted | PenstockError:
         if isinstance(request, PenstockError):
             return request
-        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.result_ttl_s
-        return await self._submitter.store(request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s)
+        return await self._submitter.submit(request, new_job_id(request.model.name))
 
 
 def split_array(body: bytes) -> list[bytes]:
@@ -269,28 +238,16 @@ def _key(head: Head) -> str:
     return key
 
 
-def _request(
-    index: int,
-    found: Payload | PenstockError,
-    plain: SubmitRequest,
-    *,
-    key: str,
-    version: str,
-    said: dict[str, str],
-    query: Mapping[str, str],
-) -> SubmitRequest | PenstockError:
-    """The request of one input. Its idempotency key is the request's and its place, so that a repeat finds each job again."""
-    if isinstance(found, PenstockError):
-        return found
-    digest = fingerprint("jobs:batch", plain.model.name, version, found) if key else ""
-    found = packed(found, headers=said, query=query)
-    return replace(plain, input=found, key=f"{key}/{index}" if key else "", fingerprint=digest)
-
-
-def _of_model(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The parameters that the model's settings name. Raises `BadRequest` for one that neither they nor this route know."""
-    refuse_unknown(given, (*_OPTIONS, *names))
-    return {name: given[name] for name in names if name in given and name not in _OPTIONS}
+def _with_keys(checked: Checked, inputs: Sequence[bytes], *, key: str, version: str) -> Checked:
+    """The requests with idempotency keys: each is the batch's key and its place, so that a repeat finds each job again."""
+    found: Checked = []
+    for index, (request, data) in enumerate(zip(checked, inputs, strict=True)):
+        if isinstance(request, PenstockError):
+            found.append(request)
+        else:
+            digest = fingerprint("jobs:batch", request.model.name, version, Payload(JSON, data))
+            found.append(replace(request, key=f"{key}/{index}", fingerprint=digest))
+    return found
 
 
 def _refuse_all(checked: Checked) -> None:

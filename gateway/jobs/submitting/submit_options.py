@@ -34,19 +34,20 @@ class SubmitOptions:
 NO_OPTIONS = SubmitOptions()
 
 
-def parse_submit_options(query: bytes, *, of_model: Sequence[str] = ()) -> SubmitOptions:
-    """The options, and the parameters `of_model`.
+def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route: Sequence[str] = ()) -> SubmitOptions:
+    """The options, and the parameters `of_model`. Those `of_route` are the route's own, which reads them itself.
 
     Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored.
     """
     parameters = parse_query(query)
-    refuse_unknown(parameters, (*NAMES, *of_model))
-    found = {name: parameters.pop(name) for name in of_model if name in parameters}
-    options = submit_options(**parameters)
+    own = (*NAMES, *of_route)
+    refuse_unknown(parameters, (*own, *of_model))
+    found = {name: parameters[name] for name in of_model if name in parameters and name not in own}
+    options = _submit_options(**{name: parameters[name] for name in NAMES if name in parameters})
     return replace(options, query=found) if found else options
 
 
-def submit_options(
+def _submit_options(
     priority: str = Priority.INTERACTIVE.value,
     deadline_s: str | None = None,
     delay_s: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -45,6 +45,7 @@ _BLOBS_BYTES = SEGMENT_BYTES
 _BLOBS_CALLS = 2
 # By kind of route; a route that is not listed asks for a prediction.
 _CALLS = {"explanations": Call.EXPLAIN}
+RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,27 @@ class Submitter:
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
-        digest = fingerprint(route, entry.name, version, payload) if key else ""
-        if entry.info.request_headers or options.query:
-            headers = wanted_headers(scope["headers"], entry.info.request_headers)
-            payload = packed(payload, headers=headers, query=options.query)
-        request = SubmitRequest(entry, chosen, payload, options, scope["caller"], key, digest, _CALLS.get(route, Call.PREDICT))
+        request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
+        if key or route in _CALLS:
+            digest = fingerprint(route, entry.name, version, payload) if key else ""
+            request = replace(request, key=key, fingerprint=digest, call=_CALLS.get(route, Call.PREDICT))
         return request if b"traceparent" not in head and self._tracing is None else self.traced(request, scope, head)
+
+    async def json_request(
+        self,
+        data: bytes,
+        entry: ModelEntry,
+        version: VersionEntry,
+        *,
+        caller: Caller,
+        headers: RawHeaders,
+        options: SubmitOptions = NO_OPTIONS,
+    ) -> SubmitRequest:
+        """The request with an input in JSON, checked. Raises `BadRequest`, `InvalidInput`, or `UnsupportedMedia`."""
+        negotiation.media_type(JSON.encode(), accepts=version.accepts)
+        payload = Payload(JSON, data)
+        await self.check(payload, version)
+        return request_of(entry, version, payload, caller=caller, headers=headers, options=options)
 
     def traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
         """The request with the trace that its caller sent, or that begins with it."""
@@ -152,6 +168,11 @@ class Submitter:
             return options
         delay_s = max(0.0, options.not_before - await self._store.now())
         return replace(options, delay_s=checked_delay(delay_s, name="not_before"))
+
+    async def submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
+        """`store` for a job that is read later: the model's settings say for how long its result is kept."""
+        ttl_s = request.model.info.limits.result_ttl_s
+        return await self.store(request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s, reply_to=reply_to)
 
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
@@ -296,6 +317,20 @@ class Submitter:
                 retry_after_s=drain_s,
                 hint="Wait until some have ended, or raise max_open_jobs of the key.",
             )
+
+
+def request_of(
+    entry: ModelEntry,
+    version: VersionEntry,
+    payload: Payload,
+    *,
+    caller: Caller,
+    headers: RawHeaders,
+    options: SubmitOptions,
+) -> SubmitRequest:
+    """The request with a checked input, which gets the headers and parameters that the model's settings name."""
+    said = wanted_headers(headers, entry.info.request_headers)
+    return SubmitRequest(entry, version, packed(payload, headers=said, query=options.query), options, caller)
 
 
 def job_deadline(request: SubmitRequest) -> float:

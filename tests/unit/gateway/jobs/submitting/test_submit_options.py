@@ -5,7 +5,14 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
+from penstock.gateway.jobs.schemas import JOB_PARAMETERS
+from penstock.gateway.jobs.submitting.submit_options import (
+    NAMES,
+    NO_OPTIONS,
+    SubmitOptions,
+    checked_delay,
+    parse_submit_options,
+)
 from penstock.job import MAX_DELAY_S, Priority
 
 CHRISTMAS = datetime(2026, 12, 24, 18, tzinfo=UTC).timestamp()
@@ -82,3 +89,12 @@ def test_tags_are_short_words_joined_by_commas() -> None:
 def test_tags_that_cannot_be_meant_are_refused(tags: str) -> None:
     with pytest.raises(BadRequest, match="tag"):
         parse_submit_options(f"tags={tags}".encode())
+
+
+def test_the_document_describes_each_parameter_of_a_submit() -> None:
+    assert {parameter["name"] for parameter in JOB_PARAMETERS} == set(NAMES)
+
+
+def test_parameters_of_a_route_and_of_a_model_are_no_options() -> None:
+    found = parse_submit_options(b"partial=true&temperature=7&tags=a,b", of_model=("temperature",), of_route=("partial",))
+    assert found == SubmitOptions(tags=("a", "b"), query={"temperature": "7"})
