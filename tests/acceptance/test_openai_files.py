@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import openai
 import psutil
 import pytest
 
+from penstock.inputs.request import decode_request
 from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
 from tests.eventually import eventually
@@ -24,6 +25,7 @@ MIB = 1024 * 1024
 TEXT = VersionInfo(input_schema={"type": "string"}, accepts=("application/json",))
 MODELS = {
     "embedder": {"source": "embedder.py:Embedder"},
+    "knowing": {"source": "embedder.py:Embedder", "request_headers": ["x-tenant"]},
     "square": {"source": "square.py:Square"},
     # No other file of the suite serves it: a worker of theirs would have left the model's schema in the shared store.
     "never_served": {"source": "square.py:Square"},
@@ -182,6 +184,20 @@ def test_embeddings_come_as_the_package_asks_for_them(client: openai.OpenAI, emb
     assert wire.json()["data"][0]["embedding"] == base64.b64encode(struct.pack("<2f", 3, 1.5)).decode()
     job = wire.headers["x-penstock-job"]
     assert gateway.get(f"/v1/jobs/{job}").json()["status"] == "succeeded"
+
+
+def test_a_model_of_embeddings_is_told_the_headers_that_its_settings_name(redis_url: str, gateway: GatewayClient) -> None:
+    hand, ask = Hand(redis_url, "knowing"), {"model": "knowing", "input": "one"}
+    hand.announce(TEXT)
+    eventually(lambda: gateway.get("/v1/models/knowing").json()["ready"])
+    with closing(hand.store), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gateway.post, "/v1/embeddings", json=ask, headers={"x-tenant": "acme"})
+        job = hand.take()
+        hand.finish(job, b"[1, 2]")
+        assert asked.result(30.0).status_code == 200
+        hand.store.withdraw_worker(hand.name)
+    told = decode_request(job.input.data)
+    assert (told.data, told.headers) == (b'"one"', {"x-tenant": "acme"})
 
 
 def test_what_cannot_be_embedded_is_refused_in_openais_words(client: openai.OpenAI, embedder: Hand) -> None:

@@ -329,8 +329,10 @@ def request_of(
     options: SubmitOptions,
 ) -> SubmitRequest:
     """The request with a checked input, which gets the headers and parameters that the model's settings name."""
-    said = wanted_headers(headers, entry.info.request_headers)
-    return SubmitRequest(entry, version, packed(payload, headers=said, query=options.query), options, caller)
+    if entry.info.request_headers or options.query:
+        said = wanted_headers(headers, entry.info.request_headers)
+        payload = packed(payload, headers=said, query=options.query)
+    return SubmitRequest(entry, version, payload, options, caller)
 
 
 def job_deadline(request: SubmitRequest) -> float:
