@@ -61,13 +61,14 @@ end
 -- follow: one job's record, and what its stream holds beyond what a reader has seen: all that a reader of its events looks at.
 -- ARGS: serial, with output ('1' | '0'), mark of the stream of which chunks were seen, how many of them, how many to return at most
 -- REPLY: record (as in read); mark of the stream (empty: the job has none); how many chunks stand before those that follow, 0 if it
---        is another stream than the reader's; the chunks. nil if unknown
+--        is another stream than the reader's, or has lost chunks that the reader saw; the chunks. nil if unknown
 local function follow(keys, args)
   local record = describe(keys[1], args[1], args[2] == '1')
   if not record then return false end
   local key = keys[1] .. 'stream:' .. args[1]
   local mark = redis.call('LINDEX', key, 0) or ''
   local seen = mark == args[3] and tonumber(args[4]) or 0
+  if seen > 0 and seen >= redis.call('LLEN', key) then seen = 0 end -- guard:seen
   local reply = {record, mark, seen}
   append(reply, redis.call('LRANGE', key, seen + 1, seen + args[5]))
   return reply

@@ -2,27 +2,33 @@
 -- reply, is not appended again.
 -- ARGS: per job: serial, token, progress (fraction,note; empty: nothing new), how often its stream began anew in this attempt,
 --       how many chunks the stream had before, chunks (each behind its length)
--- REPLY: per job: ok | stale | cancelled (its end was asked for, and what it reported was noted)
+-- REPLY: per job: ok | stale (so is an attempt of whose stream the store has lost a part) | cancelled (its end was asked for, and
+--        what it reported was noted)
 -- LARGEST: CLAIM_MAX jobs
 -- D72: docs/design/streams.md
 local REPORT_STRIDE = 6
 local PUSHED_BYTES = 4096 -- of chunks in one push; whoever follows more reads them in the store
 
 -- A stream begins with its mark: the number of its attempt, and how often it began anew in that one. What an earlier one left goes
--- when the next one has its first chunk.
+-- when the next one has its first chunk. Returns false if the stream has fewer chunks than were reported before: the store has come
+-- back from a power cut without its last second, and nobody has them any more.
 local function append_chunks(p, serial, mark, before, chunks)
   local key = p .. 'stream:' .. serial
-  if redis.call('LINDEX', key, 0) ~= mark then -- guard:mark
+  local same = redis.call('LINDEX', key, 0) == mark -- guard:mark
+  local known, new, chunk, at = same and redis.call('LLEN', key) - 1 or 0, {}, nil, 1
+  if before > known then return false end -- guard:gap
+  if chunks == '' then return true end
+  if not same then
     redis.call('DEL', key)
     redis.call('RPUSH', key, mark)
   end
-  local known, new, chunk, at = redis.call('LLEN', key) - 1, {}, nil, 1
   while at <= #chunks do
     chunk, at = struct.unpack('>I4c0', chunks, at)
     before = before + 1
     if before > known then new[#new + 1] = chunk end -- guard:known
   end
   send('RPUSH', key, new)
+  return true
 end
 
 -- If nothing has changed but the stream, the push says so by the stream's mark. A reader who has seen as many chunks as stood before
@@ -34,10 +40,22 @@ local function push_report(todo, p, serial, job, progress, restarts, before, chu
   push_change(todo, p, job.watch, false, serial, 'leased', mark, chunks, '', tostring(before), '', '')
 end
 
+-- An attempt whose stream has a gap ends here, and the next one streams from the start.
+local function give_up(p, serial, token, worker, now, todo)
+  release_one(p, serial, token, '', '', now, todo)
+  later(todo, 'HDEL', p .. 'held:' .. worker, serial)
+  todo.given_up = true
+  return 'stale'
+end
+
 local function report_one(p, serial, token, progress, restarts, before, chunks, now, todo)
-  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch'})
+  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch', 'worker'})
   if fence(job, token) ~= 'ok' then return 'stale' end -- guard:report
-  if chunks ~= '' then append_chunks(p, serial, job.epoch .. '.' .. restarts, before, chunks) end
+  if chunks ~= '' or before > 0 then
+    local whole = append_chunks(p, serial, job.epoch .. '.' .. restarts, before, chunks)
+    if not whole then return give_up(p, serial, token, job.worker, now, todo) end
+    if chunks == '' and progress == '' then return job.cancel == '1' and 'cancelled' or 'ok' end
+  end
   if progress ~= '' then redis.call('HSET', p .. 'job:' .. serial, 'progress', job.epoch .. ',' .. now .. ',' .. progress) end
   push_report(todo, p, serial, job, progress, restarts, before, chunks)
   return job.cancel == '1' and 'cancelled' or 'ok'
@@ -51,6 +69,7 @@ local function report(keys, args, todo)
     reply[#reply + 1] = report_one(p, args[i], args[i + 1], args[i + 2], args[i + 3], before, chunks, now, todo)
   end
   flush(p, todo)
+  if todo.given_up then wake(p) end
   return reply
 end
 

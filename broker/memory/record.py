@@ -144,15 +144,19 @@ class Record:
         shown = self.progress is not None and self.progress.attempt == self.epoch
         return self.progress if shown and self.state not in (JobState.QUEUED, JobState.DELAYED) else None
 
-    def append_chunks(self, restarts: int, before: int, chunks: tuple[bytes, ...]) -> None:
+    def append_chunks(self, restarts: int, before: int, chunks: tuple[bytes, ...]) -> bool:
+        """False if the stream has fewer chunks than were reported before."""
         mark = f"{self.epoch}.{restarts}"
-        if chunks and self.stream.mark != mark:
-            self.stream = StreamPart(mark)
-        known = max(0, len(self.stream.chunks) - before)
-        self.stream = StreamPart(self.stream.mark, self.stream.chunks + chunks[known:])
+        known = len(self.stream.chunks) if self.stream.mark == mark else 0
+        if before > known:
+            return False
+        if chunks:
+            kept = self.stream.chunks[:known]
+            self.stream = StreamPart(mark, kept + chunks[known - before :])
+        return True
 
     def followed(self, position: int | None, mark: str, seen: int, limit: int, *, with_output: bool) -> Followed:
-        start = seen if mark == self.stream.mark else 0
+        start = seen if mark == self.stream.mark and seen <= len(self.stream.chunks) else 0
         part = StreamPart(self.stream.mark, self.stream.chunks[start : start + limit], start)
         output = self.output if with_output or self.output is None else replace(self.output, data=b"")
         return Followed(self.job(position), part, output)

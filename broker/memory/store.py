@@ -102,7 +102,9 @@ class MemoryStore:
         _, record = self._find(report.id)
         if record is None or record.state is not JobState.LEASED or record.token != report.token:
             return Reported.STALE
-        record.append_chunks(report.restarts, report.before, report.chunks)
+        if not record.append_chunks(report.restarts, report.before, report.chunks):
+            self.release([GiveBack(report.id, report.token)], worker=record.worker, reason=ReleaseReason.UNSTARTED)
+            return Reported.STALE
         if report.fraction is not None:
             record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
         return Reported.CANCELLED if record.cancel_requested else Reported.OK

@@ -6,11 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import redis
 
 from penstock.broker.records import ClaimedJob, Report
 from penstock.model_spec import VersionInfo
@@ -57,6 +59,12 @@ def teller(redis_url: str, client: httpx2.Client) -> Teller:
         hand.finish(job)
     eventually(lambda: client.get("/v1/models/speaker").json()["ready"])
     return hand
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as store:
+        yield store
 
 
 def submit(client: httpx2.Client) -> dict[str, str]:
@@ -132,6 +140,44 @@ def test_a_stream_that_begins_anew_is_told_as_a_restart(client: httpx2.Client, t
         teller.finish(again)
         rest = list(lines)
     assert told("\n".join([*first, *rest])) == ["a", "b", "restart", "x", "y", "succeeded"]
+
+
+def test_a_stream_of_which_the_store_lost_a_part_is_told_as_a_restart(
+    client: httpx2.Client, teller: Teller, store: redis.Redis
+) -> None:
+    """A power cut with `everysec` undid a chunk that was told already: what came next was told as if nothing were missing."""
+    links = submit(client)
+    job = teller.take()
+    teller.say(job, "a", "b", "c")
+    with client.stream("GET", links["events"], headers=LINES) as stream:
+        lines = (line for line in stream.iter_lines() if line)
+        first = [next(lines) for _ in range(4)]
+        store.rpop(f"ps:{{{teller.model}}}:stream:{job.id.serial}")
+        teller.say(job, "d", before=3)
+        teller.say(again := teller.take(), "a", "b")
+        teller.finish(again)
+        rest = list(lines)
+    assert told("\n".join([*first, *rest])) == ["a", "b", "c", "restart", "a", "b", "succeeded"]
+
+
+def test_a_reader_of_a_store_that_comes_back_without_its_last_second_hears_a_reset(
+    client: httpx2.Client, teller: Teller, store: redis.Redis
+) -> None:
+    """A power cut undid a claim: the next one has the same number, and its chunks were told behind those of the first."""
+    links = submit(client)
+    job = teller.lose(teller.take())
+    teller.say(job, "a", "b")
+    with client.stream("GET", links["events"], headers=LINES) as stream:
+        lines = (line for line in stream.iter_lines() if line)
+        first = [next(lines) for _ in range(3)]
+        job = replace(job, token=job.token.replace("2:", "1:", 1))
+        record = f"ps:{{{teller.model}}}:job:{job.id.serial}"
+        store.hset(record, mapping={"epoch": 1, "token": job.token})
+        store.hdel(record, "past")
+        teller.say(job, "x")
+        teller.finish(job)
+        rest = list(lines)
+    assert told("\n".join([*first, *rest])) == ["a", "b", "reset", "x", "succeeded"]
 
 
 def test_a_last_attempt_without_a_chunk_takes_back_what_was_told(client: httpx2.Client, teller: Teller) -> None:

@@ -12,7 +12,7 @@ from penstock.broker.records import PUSHED_BYTES, ClaimedJob, Push, Report, Repo
 from penstock.broker.store import ops
 from penstock.broker.store.replies import parse_pushes
 from penstock.broker.store.sync import RedisStore
-from penstock.job import JobId, StreamPart
+from penstock.job import JobId, JobState, StreamPart
 from tests.contract.model_queue import OUTPUT, ModelQueue
 
 
@@ -113,6 +113,46 @@ def test_a_report_repeated_after_a_lost_reply_appends_nothing_twice(queue: Model
     assert say(queue, job, b"1", b"2") is Reported.OK
     say(queue, job, b"2", b"3", before=1)
     assert stream(queue, job.id) == StreamPart("1.0", (b"1", b"2", b"3"))
+
+
+@pytest.mark.parametrize("chunks", [(b"4",), ()], ids=["more chunks", "its end"])
+def test_an_attempt_of_whose_stream_the_store_lost_a_part_is_over(queue: ModelQueue, chunks: tuple[bytes, ...]) -> None:
+    """A power cut with `everysec` undid the third chunk: the fourth was appended behind the second, and no reader knew."""
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    assert say(queue, job, *chunks, before=3) is Reported.STALE
+    assert (queue.state(job.id), queue.finish(job)) == (JobState.QUEUED, Settled.STALE)
+    assert stream(queue, job.id) == StreamPart("1.0", (b"1", b"2"))
+    again = queue.take("w2")
+    say(queue, again, b"1")
+    assert stream(queue, job.id, mark="1.0", seen=3) == StreamPart("2.0", (b"1",))
+    assert queue.read(job.id).attempts == 1
+
+
+def test_an_attempt_whose_stream_vanished_is_over(queue: ModelQueue) -> None:
+    job = queue.leased()
+    assert say(queue, job, b"4", before=3) is Reported.STALE
+    assert stream(queue, job.id) == StreamPart()
+
+
+def test_a_cancelled_job_whose_stream_has_a_gap_ends_cancelled(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.store.cancel(job.id)
+    assert say(queue, job, b"4", before=3) is Reported.STALE
+    assert queue.state(job.id) is JobState.CANCELLED
+
+
+def test_an_empty_report_of_a_whole_stream_changes_nothing(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    assert say(queue, job, before=2) is Reported.OK
+    assert stream(queue, job.id) == StreamPart("1.0", (b"1", b"2"))
+
+
+def test_a_reader_who_saw_more_than_the_store_has_reads_from_the_start(queue: ModelQueue) -> None:
+    job = queue.leased()
+    say(queue, job, b"1", b"2")
+    assert stream(queue, job.id, mark="1.0", seen=3) == StreamPart("1.0", (b"1", b"2"))
 
 
 def test_the_first_chunk_of_the_next_attempt_restarts_the_stream(queue: ModelQueue) -> None:

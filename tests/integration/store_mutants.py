@@ -176,8 +176,20 @@ REPORTS = [
     Mutant(
         "attempts share one stream",
         "guard:mark",
-        "  if redis.call('EXISTS', key) == 0 then",
+        "  local same = redis.call('EXISTS', key) == 1",
         reporting.test_the_first_chunk_of_the_next_attempt_restarts_the_stream,
+    ),
+    Mutant(
+        "chunks are appended behind a gap",
+        "guard:gap",
+        "",
+        reporting.test_an_attempt_of_whose_stream_the_store_lost_a_part_is_over,
+    ),
+    Mutant(
+        "a reader waits where the store has lost chunks",
+        "guard:seen",
+        "",
+        reporting.test_a_reader_who_saw_more_than_the_store_has_reads_from_the_start,
     ),
     Mutant(
         "a repeated report is appended",

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.job import JobId, JobState
@@ -136,6 +137,19 @@ def test_a_stream_without_an_end_is_left_once_its_slot_has_lost_the_job(client: 
     [next_one] = client.submit({"text": "abc"})
     client.await_final([job, next_one])
     assert client.output(next_one) == "abc"
+
+
+def test_a_stream_of_which_the_store_lost_a_part_begins_anew(client: JobClient, redis_url: str, tmp_path: Path) -> None:
+    """A power cut with `everysec` undid the last chunks: the next ones were appended as if none were missing."""
+    gate = tmp_path / "gate"
+    [job] = client.submit({"text": "penstock", "until": str(gate)})
+    eventually(lambda: spelled(client, job) == ("1.0", "penstoc"))
+    with redis.Redis.from_url(redis_url) as store:
+        store.rpop(f"ps:{{{client.model}}}:stream:{job.serial}", 2)
+    gate.touch()
+    [ended] = client.await_final([job])
+    assert (ended.state, ended.attempts) == (JobState.SUCCEEDED, 1)
+    assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
 
 
 def test_a_store_that_is_away_for_a_while_costs_the_stream_nothing(tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ class Reports:
             self._bytes += sum(map(len, item.chunks))
         self.is_full = self._bytes >= _MOST_BYTES
 
+    def close(self, batch: Batch) -> None:
+        """The batch is over: of each of its streams the store is asked, by an empty report, whether it still has all."""
+        for job in batch.jobs:
+            key = job.id, job.token
+            if key in self.said and self.said[key].before and key not in self.pending:
+                self.pending[key] = self.said.pop(key)
+
     def take(self, now: float) -> Said:
         self.due_at, self._bytes, self.is_full = now + _PACE_S, 0, False
         taken, self.pending = self.pending, {}

@@ -246,6 +246,8 @@ class Slot:
             observer.on_said(self.spec)
 
     def _owe_reports(self, ended: Batch | None = None) -> None:
+        if ended is not None and self._reports.said:
+            self._reports.close(ended)
         if self._reports.pending:
             self._settlements.owe(self._reports.take(time.monotonic()))
         if ended is not None and self._reports.said:

@@ -39,11 +39,17 @@ class JobFollower:
         record = await self._store.watch(job, every_change=True)
         if record is None:
             return
-        if reset := list(told.first(record)):
-            yield reset
         # A job that was never claimed has yielded nothing.
-        found = await self._look(job, told, with_output) if record.tries else Followed(record)
+        found: Followed | None = Followed(record)
+        if reset := list(told.reset(record)):
+            yield reset
+        if record.tries:
+            found = await self._look(job, told, with_output)
         while found is not None and not stop():
+            if reset := list(told.reset(found.job)):
+                yield reset
+                found = await self._look(job, told, with_output)
+                continue
             for group in _groups(chain(told.changes(found.job), told.chunks(found.stream))):
                 yield group
             if len(found.stream.chunks) < _PART:

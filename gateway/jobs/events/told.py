@@ -59,7 +59,7 @@ class ReaderNews:
         self.seen = Seen.parse(last_event_id)
         self._progress: JobProgress | None = None
 
-    def first(self, record: Job) -> Iterator[ToldEvent]:
+    def reset(self, record: Job) -> Iterator[ToldEvent]:
         """A `reset` if the reader has seen what cannot have been: then all is told anew."""
         if lost_history(self.seen.change, record):
             self.seen = Seen()
@@ -83,8 +83,11 @@ class ReaderNews:
         return is_same and part.before <= seen.count < part.before + len(part.chunks)
 
     def chunks(self, part: StreamPart) -> Iterator[ToldEvent]:
-        """Those that the reader has not seen, after a `restart` if they are of another stream than those that it saw."""
-        if part.mark != self.seen.mark:
+        """Those that the reader has not seen, after a `restart` if they are of another stream than those that it saw.
+
+        Another stream is also one that ends before what the reader saw: the store has lost its last chunks.
+        """
+        if part.mark != self.seen.mark or part.before + len(part.chunks) < self.seen.count:
             is_restart, self.seen = bool(self.seen.mark), replace(self.seen, mark=part.mark, count=0)
             if is_restart:
                 yield self.seen.event("restart")

@@ -41,6 +41,10 @@ def test_a_reader_looks_where_a_pushed_part_does_not_go_on(seen: str, part: Stre
     assert not ReaderNews(seen).is_next(part)
 
 
+def test_a_reader_who_saw_what_the_store_has_lost_is_told_so_and_hears_all_again() -> None:
+    assert told("~1.0:3", AB) == [("~1.0:0", b"{}"), ("~1.0:1", b"a"), ("~1.0:2", b"b")]
+
+
 def test_a_slow_reader_gets_in_one_what_was_pushed_meanwhile() -> None:
     both = push(AB).joined(push(StreamPart("1.0", (b"c",), before=2)))
     assert both.stream == StreamPart("1.0", (b"a", b"b", b"c"))

@@ -56,6 +56,16 @@ def test_chunks_are_numbered_over_reports_until_the_stream_begins_anew() -> None
     assert not reports.said
 
 
+def test_at_its_end_the_store_is_asked_whether_it_has_all_of_a_stream() -> None:
+    reports, some = Reports(), batch(2)
+    chunks(reports, some, b"1", b"2")
+    reports.note(some, ItemReports(1, [ItemReport(1, 0.5)]))
+    reports.take(0.0)
+    reports.close(some)
+    first, _ = some.jobs
+    assert reports.take(0.1) == Said((Report(first.id, first.token, before=2),))
+
+
 def test_the_child_is_not_listened_to_while_a_mebibyte_waits_for_the_store() -> None:
     reports, some = Reports(), batch(1)
     chunks(reports, some, b"x" * (1 << 20))
