@@ -183,7 +183,7 @@ REPORTS = [
         "chunks are appended behind a gap",
         "guard:gap",
         "",
-        reporting.test_an_attempt_of_whose_stream_the_store_lost_a_part_is_over,
+        reporting.test_an_attempt_whose_stream_vanished_is_over,
     ),
     Mutant(
         "a reader waits where the store has lost chunks",

@@ -39,17 +39,10 @@ class JobFollower:
         record = await self._store.watch(job, every_change=True)
         if record is None:
             return
+        told.is_reset(record)
         # A job that was never claimed has yielded nothing.
-        found: Followed | None = Followed(record)
-        if reset := list(told.reset(record)):
-            yield reset
-        if record.tries:
-            found = await self._look(job, told, with_output)
+        found = await self._look(job, told, with_output) if record.tries else Followed(record)
         while found is not None and not stop():
-            if reset := list(told.reset(found.job)):
-                yield reset
-                found = await self._look(job, told, with_output)
-                continue
             for group in _groups(chain(told.changes(found.job), told.chunks(found.stream))):
                 yield group
             if len(found.stream.chunks) < _PART:
@@ -61,6 +54,11 @@ class JobFollower:
             found = await self._look(job, told, with_output)
 
     async def _look(self, job: JobId, told: ReaderNews, with_output: bool) -> Followed | None:
+        found = await self._follow(job, told, with_output)
+        # What the store has lost meanwhile is told anew, from the start.
+        return await self._follow(job, told, with_output) if found is not None and told.is_reset(found.job) else found
+
+    async def _follow(self, job: JobId, told: ReaderNews, with_output: bool) -> Followed | None:
         seen = told.seen
         return await self._store.follow(job, mark=seen.mark, seen=seen.count, limit=_PART, with_output=with_output)
 

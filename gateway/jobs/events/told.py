@@ -58,15 +58,20 @@ class ReaderNews:
     def __init__(self, last_event_id: str | None) -> None:
         self.seen = Seen.parse(last_event_id)
         self._progress: JobProgress | None = None
+        self._is_reset = False
 
-    def reset(self, record: Job) -> Iterator[ToldEvent]:
-        """A `reset` if the reader has seen what cannot have been: then all is told anew."""
-        if lost_history(self.seen.change, record):
-            self.seen = Seen()
-            yield Seen(change_id(record)).event("reset")
+    def is_reset(self, record: Job) -> bool:
+        """Whether the reader has seen what cannot have been. Then all is told anew, behind a `reset`."""
+        if not lost_history(self.seen.change, record):
+            return False
+        self.seen, self._is_reset = Seen(), True
+        return True
 
     def changes(self, record: Job) -> Iterator[ToldEvent]:
         """The news in the record of a job. Its end is told last, by `end`."""
+        if self._is_reset:
+            self._is_reset = False
+            yield Seen(change_id(record)).event("reset")
         before, self.seen = self.seen, replace(self.seen, change=change_id(record))
         progress, self._progress = self._progress, record.progress
         if record.state.final:
