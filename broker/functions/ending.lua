@@ -140,6 +140,7 @@ local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', '
 local function forget_gone(p, serial, todo, ended)
   if redis.call('ZREM', p .. 'index', serial) == 1 then -- else it was counted before
     count(todo, 'gone', 1)
+    later(todo, 'HSET', p .. 'strays', 'again', '1')
     if ended then count(todo, 'gone:ended', 1) end
   end
   for _, index in ipairs({'delayed', 'final', 'outbox', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end

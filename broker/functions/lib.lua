@@ -26,6 +26,7 @@
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed or dismissed, score 0
 --   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
+--   strays            hash    there while the lists above may have entries of records that are gone (see lists.lua)
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
@@ -56,7 +57,7 @@ local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner
   'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'not_before', 'progress',
   'tags', 'call'}
 
-local flush, complete, claim, release_one, hand_over -- below
+local flush, complete, claim, release_one, hand_over, clear_lists -- below
 local NOTHING = {}
 
 -- Redis rolls nothing back: what a function wrote before an error stays. So a function that fails sends what it has decided and not

@@ -1,7 +1,7 @@
 -- reconcile: compare records with their indexes and mend what disagrees. Every count but `scanned` must stay 0.
 -- ARGS: cursor ('0' starts), limit (RECONCILE_MAX at most)
 -- REPLY: next cursor ('0' = done), scanned, mended orphans, tickets added or taken away, records that were gone
--- LARGEST: RECONCILE_MAX records; looks once at each line
+-- LARGEST: RECONCILE_MAX records, as many entries of lists; looks once at each line
 local RECONCILE_MAX = 1000
 
 local function has_place(p, serial, job)
@@ -140,6 +140,7 @@ local function reconcile(keys, args, todo)
   if args[1] == '0' or orphans + #gone > 0 then mended = mend_tickets(p) end
   count(todo, 'repaired', orphans + listless + mended)
   flush(p, todo)
+  clear_lists(p, limit)
   if orphans > 0 then wake(p) end
   local cursor = #page < limit and '0' or page[#page]
   return {cursor, #page, orphans + listless, mended, #gone}

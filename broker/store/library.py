@@ -29,6 +29,7 @@ ORDER = (
     "cancel",
     "forget",
     "dismiss",
+    "lists",
     "reconcile",
     "read",
     "foreign",

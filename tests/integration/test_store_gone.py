@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import redis
 
+from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobId, JobState, Priority
@@ -111,3 +113,45 @@ def test_figures_and_lists_are_told_without_it(queue: ModelQueue, client: redis.
     evict(client, gone)
     assert queue.store.stats("m").ready[0] == 2
     assert [job.id for job in queue.store.records(queue.store.newest("m"))] == [other]
+
+
+LISTS = ("index:a", "inbox:a", "tagged:a", "tagged", "index:b", "tagged:b")
+
+
+def listed(client: redis.Redis) -> dict[str, int]:
+    return {name: client.zcard(f"ps:{{m}}:{name}") for name in LISTS}
+
+
+@pytest.mark.parametrize("finder", ["reconcile", "sweep"])
+def test_its_entries_leave_the_lists_of_owners_and_tags(queue: ModelQueue, client: redis.Redis, finder: str) -> None:
+    """Only the record named its owner and tags: its entries stayed for ever, and each page of a list was shorter for them."""
+    gone = [queue.leased(owner="a", tags=("x", "y")) for _ in range(6)]
+    for job in gone[:3]:
+        queue.fail(job)
+    stays = [queue.submit(owner=owner, tags=("x",)) for owner in ("a", "b", "")]
+    evict(client, *(job.id for job in gone))
+    if finder == "sweep":
+        queue.store.sweep("m", gone=["w1"])
+    pages = [queue.store.reconcile("m", limit=4) for _ in range(40)]
+    assert sum(page.gone for page in pages) == (6 if finder == "reconcile" else 3)
+    assert listed(client) == {"index:a": 1, "inbox:a": 0, "tagged:a": 1, "tagged": 3, "index:b": 1, "tagged:b": 1}
+    assert not client.exists("ps:{m}:strays")
+    assert queue.store.newest("m", JobIndex.TAGGED, tag="x", limit=3) == stays[::-1]
+
+
+def test_one_call_looks_at_no_more_entries_of_lists_than_records(queue: ModelQueue, client: redis.Redis) -> None:
+    gone = [queue.submit(owner="a", tags=("x",)) for _ in range(30)]
+    evict(client, *gone)
+    left = [sum(listed(client).values())]
+    while left[-1]:
+        queue.store.reconcile("m", limit=10)
+        left.append(sum(listed(client).values()))
+    assert left[0] == 90
+    assert all(0 <= before - after <= 10 for before, after in pairwise(left))
+
+
+def test_the_lists_are_left_alone_where_no_record_is_gone(queue: ModelQueue, client: redis.Redis) -> None:
+    queue.submit(owner="a", tags=("x",))
+    client.zadd("ps:{m}:tagged", {"x,00000000000000000000000000": 0})
+    queue.store.reconcile("m")
+    assert listed(client)["tagged"] == 2
