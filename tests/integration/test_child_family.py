@@ -16,6 +16,7 @@ import pytest
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Ready
+from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.child.process import ChildProcess
 from tests.eventually import eventually
 
@@ -126,6 +127,38 @@ def test_what_a_handler_started_ends_with_its_child(
             eventually(partial(has_none_running, family))
             assert all(map(is_running, [*others, neighbour.pid, bystander.pid])), f"{end.__name__}: nobody else's process ends"
     eventually(partial(has_none_running, others))
+
+
+SUPERVISING = """
+import sys, time
+from penstock.model_spec import ModelSpec
+from penstock.workers.devices.pins import Pin
+from penstock.workers.slot.child.process import ChildProcess
+
+child = ChildProcess(ModelSpec("m", sys.argv[1], warm_up=False), Pin((), 1), max_batch_size=1)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_worker_left_is_ended_by_the_next_one(
+    source: str, tmp_path: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbour, others = started(source, tmp_path / "neighbour", monkeypatch)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    with closing(neighbour):
+        with subprocess.Popen(
+            [sys.executable, "-c", SUPERVISING, source], env={**os.environ, "TMPDIR": str(folder)}
+        ) as supervisor:
+            eventually(lambda: all((folder / name).exists() for name in NAMES), timeout_s=60.0)
+            family = [int((folder / name).read_text()) for name in NAMES]
+            end_orphans()
+            assert all(map(is_running, family)), "their supervisor lives"
+            supervisor.kill()
+        assert all(map(is_running, family)), "nobody has ended them yet"
+        assert end_orphans() >= len(family)
+        eventually(partial(has_none_running, family))
+        assert all(map(is_running, [*others, neighbour.pid, bystander.pid]))
 
 
 def test_a_client_of_mps_is_ended_by_the_daemon_and_then_killed(

@@ -30,6 +30,7 @@ from penstock.workers.fleet.roster import Roster
 from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, SourceWatch
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.fleet.versions import ServedVersions
+from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.job_log import WorkerJobLog
@@ -39,6 +40,7 @@ from penstock.workers.telemetry.tracing import batch_spans
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
+ORPHANED_PROCESSES_ENDED = "orphaned_processes_ended"
 FLEET_ENDED = "fleet_ended"
 SLOT_PLACED = "slot_placed"
 PLAN_ADVICE = "plan_advice"
@@ -123,6 +125,8 @@ class Fleet:
 
     def start(self) -> None:
         """Raises `ConfigError` for a device that is not there."""
+        if ended := end_orphans():
+            log.warning(ORPHANED_PROCESSES_ENDED, processes=ended)
         found = plan(self._versions.specs, self._machine())
         found = found if self._settings.worker.pinning == "cores" else unpinned(found)
         _log_plan(found)

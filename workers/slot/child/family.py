@@ -1,7 +1,8 @@
 """What a child started and left behind: processes of its group, and those that left the group, ended when the child has.
 
 The kernel ends a child with its supervisor, and ends nobody with the child. A program that a handler started would keep memory,
-ports and the GPU while the next child loads the same model.
+ports and the GPU while the next child loads the same model. Where the supervisor itself is killed, the next worker that starts
+on the machine ends what is left.
 """
 
 from __future__ import annotations
@@ -12,14 +13,54 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 
-# Every process that a child starts inherits the variable, and with it the child's random mark. No other process has it.
+# Every process that a child starts inherits the variable, and with it the child's random mark. No other process has it. The
+# mark begins with the supervisor's pid and the moment of its start, in ticks since the machine's.
 VARIABLE = "MODEL_PROCESS_ID"
+_ASSIGNED = f"{VARIABLE}=".encode()
+# Of the values behind a process's name in /proc: its state, and when it started.
+_STATE, _STARTED = 0, 19
 # A process may start another while it is looked for.
 _ROUNDS = 8
 
 
 def new_mark() -> str:
-    return secrets.token_hex(16)
+    """For a child of this process."""
+    return f"{os.getpid()}.{_started(os.getpid())}.{secrets.token_hex(16)}"
+
+
+def end_orphans() -> int:
+    """End what is left of the children of supervisors that have ended; how many processes that were.
+
+    A process of another namespace of pids is left alone: there its supervisor's pid names a process that is not seen here.
+    """
+    marked = {pid: mark for pid in _pids() if (mark := _mark_of(pid)) and _is_of_our_pids(pid)}
+    orphans = {pid: mark for pid, mark in marked.items() if not _has_supervisor(mark)}
+    for pid, mark in orphans.items():
+        _end(pid, mark)
+    return len(orphans)
+
+
+def _has_supervisor(mark: str) -> bool:
+    """Whether it lives, or the mark does not say which process it is."""
+    pid, _, rest = mark.partition(".")
+    return not (pid.isdigit() and rest) or _started(int(pid)) == rest.partition(".")[0]
+
+
+def _started(pid: int) -> str:
+    """When a process started; empty if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            values = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if values[_STATE] in "ZX" else values[_STARTED]
+
+
+def _is_of_our_pids(pid: int) -> bool:
+    try:
+        return os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
+    except OSError:
+        return False
 
 
 def end_family(leader: int, mark: str) -> None:
@@ -44,12 +85,18 @@ def _pids() -> Iterator[int]:
 
 
 def _has_mark(pid: int, mark: str) -> bool:
+    return _mark_of(pid) == mark
+
+
+def _mark_of(pid: int) -> str:
+    """Empty without one."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
-            return f"{VARIABLE}={mark}\0".encode() in environ.read()
+            found = [entry for entry in environ.read().split(b"\0") if entry.startswith(_ASSIGNED)]
     except OSError:
         # It has ended, or is another user's.
-        return False
+        return ""
+    return found[0].removeprefix(_ASSIGNED).decode("ascii", "replace") if found else ""
 
 
 def _end(pid: int, mark: str) -> None:
