@@ -67,6 +67,14 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelledRuns:
+    """The runs of a tag: those that waited and have ended, and those under way, which end at their next commit."""
+
+    cancelled: int
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run at one moment. `rows` is None while their number is unknown. `busy` is the share of time the device was at work."""
 
@@ -148,6 +156,10 @@ def read_call(run_id: str) -> HttpCall:
 
 def cancel_call(run_id: str) -> HttpCall:
     return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/cancel")
+
+
+def cancel_tagged_call(tag: str, after: str) -> HttpCall:
+    return HttpCall("POST", "/v1/runs:cancel", params={"tag": tag} | ({"after": after} if after else {}))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from penstock.client.handles.run_handle import RunHandle
 from penstock.client.job_events import OnRestart
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
-from penstock.client.runs import RunOptions
+from penstock.client.runs import CancelledRuns, RunOptions
 from penstock.client.timelines import TimelineView
 from penstock.client.views import CancelledJobs, job_view
 from penstock.errors import BadRequest
@@ -273,6 +273,16 @@ class Client:
 
     def run_handle(self, run_id: str) -> RunHandle:
         return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
+
+    def cancel_runs(self, tag: str) -> CancelledRuns:
+        """Cancel every run of this tag that has not ended, in as many requests as it takes."""
+        cancelled, requested, after = 0, 0, ""
+        while True:
+            found = protocol.object_of(self.send(runs.cancel_tagged_call(tag, after)))
+            cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
+            after = str(found.get("next_after") or "")
+            if not after:
+                return CancelledRuns(cancelled, requested)
 
     def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> RunHandle:
         view = runs.run_of(self.send(runs.create_call(model, file_id, options)))

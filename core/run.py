@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -12,6 +13,7 @@ from msgspec import Struct
 from penstock.errors import InvalidInput
 
 _MANY_FAILED = 100
+_MAX_SAID = 1_024
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -114,6 +116,24 @@ class FailureLimit:
 
     def __str__(self) -> str:
         return f"{self.rows:,} rows" if self.rows is not None else f"{self.share:.0%} of the rows"
+
+
+def check_said(given: Mapping[str, str], known: Sequence[str], member: str) -> dict[str, str]:
+    """Headers or query parameters for all rows, by the names that the model's settings have. Raises `InvalidInput`.
+
+    `member`: "headers" or "query".
+    """
+    one = "header" if member == "headers" else "query parameter"
+    named = {(name.lower() if member == "headers" else name): value for name, value in given.items()}
+    faults = [(name, f"the model's settings name no such {one}") for name in named if name not in known]
+    faults += [(name, f"it has more than {_MAX_SAID} characters") for name, value in named.items() if len(value) > _MAX_SAID]
+    if faults:
+        raise InvalidInput(
+            f"the run cannot have these {one}s: {'; '.join(f'{name[:80]!r}, {detail}' for name, detail in faults)}",
+            errors=[{"pointer": f"/{member}/{name[:80]}", "detail": detail} for name, detail in faults],
+            hint=f"The model takes {', '.join(known) or 'none'}: request_headers and query of its settings name them.",
+        )
+    return named
 
 
 class RunCounts(Struct, frozen=True, kw_only=True):

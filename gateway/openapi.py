@@ -121,7 +121,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     if keyed:
         _add_roles(described)
     for entry in models.values():
-        own = _model_paths(entry, schemas)
+        own = _model_paths(entry, schemas) | _batch_paths(entry, described["paths"])
         for operation in (operation for item in own.values() for operation in item.values() if keyed):
             operation["security"] = security_of("POST", "/v1/models/{model}/jobs")
         described["paths"] |= own
@@ -191,6 +191,31 @@ def _model_paths(entry: ModelEntry, schemas: dict[str, Any]) -> dict[str, Any]:
         paths[f"/v1/models/{entry.name}/versions/{version.name}/jobs"] = {"post": _submit(said, body, answer)}
         paths[f"/predictions/{entry.name}/{version.name}"] = {"post": _predict(said, body, answer | _streamed(version))}
     return paths
+
+
+def _batch_paths(entry: ModelEntry, paths: dict[str, Any]) -> dict[str, Any]:
+    """The routes of many inputs in one request, with the parameters and the input of this model."""
+    generic = paths["/v1/models/{model}/jobs:batch"]["post"]
+    options = [parameter for parameter in generic["parameters"] if parameter["in"] != "path"]
+    found = {}
+    for version in entry.versions.values():
+        operation = {name: value for name, value in generic.items() if name != "operationId"}
+        operation |= {
+            "parameters": [*_said(entry), *options],
+            "requestBody": _many_inputs(entry, version, generic["requestBody"]),
+        }
+        found[f"/v1/models/{entry.name}/versions/{version.name}/jobs:batch"] = {"post": operation}
+        if version is entry.default:
+            found[f"/v1/models/{entry.name}/jobs:batch"] = {"post": copy.deepcopy(operation)}
+    return found
+
+
+def _many_inputs(entry: ModelEntry, version: VersionEntry, generic: dict[str, Any]) -> dict[str, Any]:
+    body = copy.deepcopy(generic)
+    if version.info is not None and version.info.input_schema:
+        items = {"$ref": f"#/components/schemas/{entry.name}.{version.name}.input"}
+        body["content"]["application/json"]["schema"] |= {"items": items}
+    return body
 
 
 def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobPlace
-from penstock.run import FailureLimit, RunCounts, RunState
+from penstock.run import FailureLimit, RunCounts, RunState, check_said
 from penstock.runs.driver import Driver, RunLimits, StopReason
 from penstock.runs.journal import Journal
 from penstock.runs.lease import OwnedRun, RunLease
@@ -154,6 +154,8 @@ class Execution:
             model = self._await_model(store, lease)
             if model is None:
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
+            check_said(run.spec.headers, model.request_headers, "headers")
+            check_said(run.spec.query, model.query, "query")
             self._version = model.version
             lease.refresh_slots()
             files = self._open_files(open_things, model, lease)

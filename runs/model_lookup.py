@@ -24,12 +24,14 @@ class ModelLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One version of a model that is served now."""
+    """One version of a model that is served now. `request_headers`, `query`: what its handler is told of a request."""
 
     model: str
     version: str
     max_queue_depth: int
     input_schema: dict[str, Any] | None = None
+    request_headers: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
             hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
     found = info.versions.get(version)
-    return ServedModel(model, version, info.limits.max_queue_depth, found.input_schema if found else None)
+    schema = found.input_schema if found else None
+    return ServedModel(model, version, info.limits.max_queue_depth, schema, info.request_headers, info.query)
 
 
 def find_model(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: str) -> ModelInfo:

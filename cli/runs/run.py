@@ -72,6 +72,12 @@ def start(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", help="A word by which the run is found and cancelled. Repeatable.")
     ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="A header that all rows are told. Repeatable.")
+    ] = None,
+    query: Annotated[
+        list[str] | None, typer.Option("--query", metavar="NAME=VALUE", help="A query parameter for all rows. Repeatable.")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output, once the new one is complete.")
     ] = False,
@@ -104,6 +110,8 @@ def start(
         deadline_s=deadline_s,
         overwrite=overwrite,
         tags=checked_tags(tags or ()),
+        headers=headers_of(headers or []),
+        query=query_of(query or []),
     )
     session = RunSession(models, config, state_dir, redis_url, as_json)
     raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model))
@@ -123,6 +131,30 @@ def columns_of(pairs: Sequence[str]) -> dict[str, str]:
             hint="write --column FIELD=COLUMN once per field, or a single --column COLUMN",
         )
     return columns
+
+
+def headers_of(lines: Sequence[str]) -> dict[str, str]:
+    """NAME:VALUE lines, by their names in lower case."""
+    return _said([(line, *_halves(line, ":")) for line in lines], "--header", "NAME:VALUE")
+
+
+def query_of(pairs: Sequence[str]) -> dict[str, str]:
+    return _said([(pair, *pair.partition("=")) for pair in pairs], "--query", "NAME=VALUE")
+
+
+def _halves(line: str, mark: str) -> tuple[str, str, str]:
+    name, found, value = line.partition(mark)
+    return name.strip().lower(), found, value.strip()
+
+
+def _said(parts: Sequence[tuple[str, str, str, str]], option: str, form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text, name, mark, value in parts:
+        if not name or not mark or name in found:
+            why = f"names {name!r} a second time" if name in found else f"is not {form}"
+            raise BadRequest(f"{option} {text[:200]!r} {why}", hint=f"write {option} {form} once per name")
+        found[name] = value
+    return found
 
 
 def _absolute(name: str) -> str:

@@ -1,6 +1,6 @@
 """Compares the columns that a run names with the beginning of its input: a wrong name is refused before the run is stored.
 
-A Parquet file has its columns at its end, and takes a library that gateways need not have: there the runner does this.
+A Parquet file has its columns at its end, in the footer. What cannot be read here is left to the runner.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidInput
+from penstock.gateway.runs.parquet_columns import parquet_columns
 from penstock.inputs.input_shape import InputShape, shape_of
 
 _HEAD_BYTES = 1 << 18
 # The members of so many first lines count as the columns of JSON lines, because a line may leave some out.
 _HEAD_LINES = 100
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_TABLES = (*_DELIMITERS, "parquet")
 _ALL = "*"
 _BOM = b"\xef\xbb\xbf"
 
@@ -29,7 +31,7 @@ _BOM = b"\xef\xbb\xbf"
 def check_columns(
     path: Path, kind: str, columns: Mapping[str, str], carry: Sequence[str], *, schema: Mapping[str, Any] | None
 ) -> None:
-    """Reads the file's beginning: call it in a thread. A file that cannot be read so is left to the runner.
+    """Reads the file's beginning or footer: call it in a thread. A file that cannot be read so is left to the runner.
 
     Raises `InvalidInput` with a pointer to each column that is not there, and for columns that do not fit the model's fields.
     """
@@ -38,7 +40,7 @@ def check_columns(
         _check_fields(shape, columns)
     if kind == "text" and (columns or carry):
         raise _refusal([("/columns" if columns else "/carry", "a text file has no columns: every line is one row")])
-    there = _columns(_head(path), kind) if path.is_file() else None
+    there = _columns(path, kind) if path.is_file() else None
     if there is None:
         return
     named = [(f"/columns/{_escaped(field)}", column) for field, column in columns.items()]
@@ -47,7 +49,7 @@ def check_columns(
     if faults:
         raise _refusal(faults, hint=f"The columns of the input are {', '.join(map(repr, there)) or 'none'}.")
     is_bare = shape.is_scalar and len(there) == 1
-    if kind in _DELIMITERS and not columns and not is_bare:
+    if kind in _TABLES and not columns and not is_bare:
         _check_table(shape, there)
 
 
@@ -94,11 +96,13 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _columns(head: bytes, kind: str) -> list[str] | None:
-    """The columns that the beginning of a file shows; None if it shows none."""
+def _columns(path: Path, kind: str) -> list[str] | None:
+    """The columns that the file shows; None if it shows none."""
+    if kind == "parquet":
+        return parquet_columns(path)
     if kind in _DELIMITERS:
-        return _of_header(head, _DELIMITERS[kind])
-    return _of_lines(head) if kind == "jsonl" else None
+        return _of_header(_head(path), _DELIMITERS[kind])
+    return _of_lines(_head(path)) if kind == "jsonl" else None
 
 
 def _of_header(head: bytes, delimiter: str) -> list[str] | None:

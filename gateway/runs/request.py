@@ -15,7 +15,6 @@ from penstock.errors import BadParameter, BadRequest, InvalidInput
 T = TypeVar("T", bound=Struct)
 
 MAX_PAIRS, MAX_PAIR_KEY, MAX_PAIR_VALUE = 16, 64, 512
-MAX_SAID = 1_024
 LONGEST_WINDOW_S = 30 * 86_400.0
 # Metadata under names with this beginning is ours. Callers cannot set or see it.
 RESERVED = "penstock:"
@@ -63,21 +62,6 @@ def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
                 param="metadata",
             )
     return metadata
-
-
-def check_said(given: dict[str, str], known: Sequence[str], member: str) -> dict[str, str]:
-    """Headers or query parameters for all rows, by the names that the model's settings have. Raises `InvalidInput`."""
-    named = {(name.lower() if member == "headers" else name): value for name, value in given.items()}
-    wrong = [name for name in named if name not in known]
-    faults = [(name, "the model's settings name no such " + member.removesuffix("s")) for name in wrong]
-    faults += [(name, f"it has more than {MAX_SAID} characters") for name, value in named.items() if len(value) > MAX_SAID]
-    if faults:
-        raise InvalidInput(
-            f"the run cannot be created with these {member}",
-            errors=[{"pointer": f"/{member}/{name[:80]}", "detail": detail} for name, detail in faults],
-            hint=f"The model takes {', '.join(known) or 'none'}: request_headers and query of its settings name them.",
-        )
-    return named
 
 
 def allowed_path(text: str, roots: Sequence[Path]) -> Path:

@@ -24,14 +24,13 @@ from penstock.gateway.runs.request import (
     RunRequest,
     allowed_path,
     check_metadata,
-    check_said,
     fingerprint,
     read_body,
 )
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
 from penstock.job import MAX_TAGS, checked_tag, checked_tags
-from penstock.run import FailureLimit, Run, RunSpec, RunState, format_of
+from penstock.run import FailureLimit, Run, RunSpec, RunState, check_said, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -149,11 +148,18 @@ class RunRoutes:
             raise Conflict(f"run {run_id} cannot be cancelled: {error.message}") from None
         return json_response(await self._view(run), status=202)
 
-    async def cancel_tagged(self, caller: CallerParam, tag: _TagParam) -> Response:
-        ended = await self._service.cancel_tagged(checked_tag(tag), caller)
-        cancelled = sum(run.state is RunState.CANCELLED for run in ended.runs)
-        view = {"cancelled": cancelled, "requested": len(ended.runs) - cancelled, "has_more": ended.has_more}
-        return json_response(view, status=202)
+    async def cancel_tagged(
+        self,
+        caller: CallerParam,
+        tag: _TagParam,
+        after: Annotated[str, Query(description="The `next_after` of the previous answer.")] = "",
+    ) -> Response:
+        if after:
+            await self._service.visible(after, caller)
+        ended = await self._service.cancel_tagged(checked_tag(tag), caller, after=after)
+        cancelled, more = sum(run.state is RunState.CANCELLED for run in ended.runs), ended.next_after
+        view: dict[str, Any] = {"cancelled": cancelled, "requested": len(ended.runs) - cancelled, "has_more": bool(more)}
+        return json_response(view | ({"next_after": more} if more else {}), status=202)
 
     async def _spec(self, wanted: RunRequest, caller: Caller) -> RunSpec:
         check_ranges(wanted)

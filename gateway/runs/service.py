@@ -36,11 +36,11 @@ class RunOutputFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelledRuns:
-    """The runs that were asked to end, as they are now, and whether there are more of their tag."""
+class TaggedRuns:
+    """The runs that were asked to end, as they are now. `next_after`: the last run that was looked at, if there are more."""
 
     runs: list[Run]
-    has_more: bool
+    next_after: str
 
 
 class RunService:
@@ -107,17 +107,23 @@ class RunService:
 
     async def page(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], bool]:
         """The wanted runs, newest first, and whether there are more."""
+        found, _ = await self._read(caller, after=after, limit=limit + 1, is_wanted=is_wanted)
+        return found[:limit], len(found) > limit
+
+    async def _read(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], str]:
+        """The wanted runs, newest first, and the last one that was read; "" at the end of all."""
         owner = None if caller.sees("\0") else caller.owner
         found: list[Run] = []
-        read = 0
-        while len(found) <= limit and read < _MOST_ROWS_READ:
+        for _ in range(_MOST_ROWS_READ // _ROWS_PER_READ):
             rows = await self._runs.runs(owner=owner, after=after, limit=_ROWS_PER_READ)
-            found += [run for run in rows if is_wanted(run)]
-            read += len(rows)
+            for run in rows:
+                after = run.id
+                found += [run] if is_wanted(run) else []
+                if len(found) == limit:
+                    return found, after
             if len(rows) < _ROWS_PER_READ:
-                break
-            after = rows[-1].id
-        return found[:limit], len(found) > limit
+                return found, ""
+        return found, after
 
     async def cancel(self, run: Run) -> Run:
         """The run with the cancel request recorded, also if that was so before. Raises `Conflict` if it ended otherwise."""
@@ -127,16 +133,19 @@ class RunService:
             raise Conflict(f"the run has ended; its state is {run.state.value}")
         return run
 
-    async def cancel_tagged(self, tag: str, caller: Caller) -> CancelledRuns:
-        """Ask for the end of the caller's runs of this tag. One that ends by itself meanwhile is left out."""
-        found, more = await self.page(
-            caller, after="", limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
+    async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> TaggedRuns:
+        """Ask for the end of the caller's runs of this tag, some hundred of those behind the run `after`.
+
+        One that ends by itself meanwhile is left out.
+        """
+        found, next_after = await self._read(
+            caller, after=after, limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
         )
         told: list[Run] = []
         for run in found:
             with suppress(Conflict):
                 told.append(await self.cancel(run))
-        return CancelledRuns(told, more)
+        return TaggedRuns(told, next_after)
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for a run that goes on."""

@@ -30,7 +30,7 @@ MODEL = """
 import os
 import time
 
-from penstock import Failure, Handler
+from penstock import Failure, Handler, Request
 
 
 class Double(Handler):
@@ -48,6 +48,21 @@ class Double(Handler):
         if not isinstance(item["x"], int):
             return Failure("x must be a whole number", code="not_a_number")
         return {"y": 2 * item["x"]}
+
+
+class Told(Handler):
+    def inference(self, batch: list[Request]) -> list:
+        return [[item.input["x"], dict(item.headers), dict(item.query)] for item in batch]
+"""
+SETTINGS = """
+[models.double]
+source = "double.py:Double"
+max_batch_size = 64
+
+[models.told]
+source = "double.py:Told"
+request_headers = ["X-Tenant"]
+query = ["language"]
 """
 ROWS = 2_000
 ENDPOINT = "/v1/models/double/jobs"
@@ -58,7 +73,7 @@ BROUGHT = ("--models", "double=double.py:Double")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("runs")
     (folder / "double.py").write_text(MODEL)
-    (folder / "penstock.toml").write_text('[models.double]\nsource = "double.py:Double"\nmax_batch_size = 64\n')
+    (folder / "penstock.toml").write_text(SETTINGS)
     write_input(folder / "in.jsonl", ROWS)
     running = started(folder)
     yield running
@@ -221,6 +236,8 @@ def test_a_run_is_cancelled_from_another_terminal_and_listed(up: Up) -> None:
     assert up.penstock("run", "cancel", "--tag", "weekly").returncode == 0
     assert up.penstock("run", "cancel", run_id, "--tag", "nightly").returncode == 2
     assert up.penstock("run", "cancel", "--tag", "a b").returncode == 5
+    # A shard that were cancelled as a job of the tag would be rows that fail.
+    assert up.penstock("jobs", "cancel", "--tag", "nightly").stdout == "0 jobs cancelled, 0 running: cancel requested\n"
     listed = [json.loads(line)["id"] for line in up.penstock("run", "list", "--tag", "nightly", "--json").stdout.splitlines()]
     assert listed == [run_id]
     assert up.penstock("run", "cancel", "--tag", "nightly").returncode == 0
@@ -246,6 +263,17 @@ def test_failed_rows_are_run_again_and_the_output_is_published_anew_in_order(up:
     assert "299 rows done, 1 failed" in again.stdout
     assert outputs(up.folder / "early_out.jsonl") == expected(300, 8)
     assert [error["row"] for error in events((up.folder / "early_out.jsonl.errors.jsonl").read_text())] == [8]
+
+
+def test_the_failed_rows_of_a_table_are_not_run_again_and_the_command_says_why(up: Up) -> None:
+    write_input(up.folder / "tabled.jsonl", 3, row_1={"x": "never"})
+    run_id = up.penstock("run", "double", "tabled.jsonl", "-o", "tabled.csv").stdout.split()[1]
+    before = (up.folder / "tabled.csv").read_text()
+    refused = up.penstock("run", "retry-failed", run_id)
+    assert refused.returncode != 0
+    assert "is a table of texts, which do not say whether they were numbers" in refused.stderr
+    assert "run all rows again with --overwrite" in refused.stderr
+    assert (up.folder / "tabled.csv").read_text() == before
 
 
 def test_a_run_made_by_another_face_is_driven_by_the_runner_of_penstock_up(up: Up) -> None:
@@ -296,6 +324,28 @@ def found(runs: RunStore, run_id: str) -> Run:
     run = runs.read(run_id)
     assert run is not None
     return run
+
+
+def test_all_rows_are_told_the_headers_and_parameters_of_the_command(up: Up) -> None:
+    write_input(up.folder / "said.jsonl", 3)
+    said = ("--header", "X-Tenant: blue", "--query", "language=de=at")
+    done = up.penstock("run", "told", "said.jsonl", "-o", "said_out.jsonl", *said)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(up.folder / "said_out.jsonl") == [[row, {"x-tenant": "blue"}, {"language": "de=at"}] for row in range(3)]
+
+
+def test_headers_and_parameters_that_the_model_does_not_take_end_the_run_and_say_which_it_takes(up: Up) -> None:
+    done = up.penstock("run", "told", "in.jsonl", "-o", "wrong_out.jsonl", "--query", "lang=de", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    error = events(done.stdout)[-1]["error"]
+    assert (
+        error["message"]
+        == "the run cannot have these query parameters: 'lang', the model's settings name no such query parameter"
+    )
+    assert "The model takes language" in error["hint"]
+    refused = up.penstock("run", "double", "in.jsonl", "-o", "wrong_out.jsonl", "--header", "X-Tenant")
+    assert refused.returncode == 5, refused.stdout + refused.stderr
+    assert "--header 'X-Tenant' is not NAME:VALUE" in refused.stderr
 
 
 def test_a_model_that_nobody_serves_is_said_so_at_once(up: Up) -> None:

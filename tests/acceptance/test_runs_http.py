@@ -15,10 +15,12 @@ from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.client.aio import AsyncClient
-from penstock.client.runs import RowFailed, RunEnded, RunOptions, RunView
+from penstock.client.runs import CancelledRuns, RowFailed, RunEnded, RunOptions, RunView
 from penstock.client.sync import Client
 from penstock.errors import BadRequest, Conflict, InvalidInput, NotFound
-from penstock.run import Run, RunCounts, RunState
+from penstock.gateway.runs.service import _MOST_CANCELLED
+from penstock.job import new_serial
+from penstock.run import Run, RunCounts, RunSpec, RunState
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {
@@ -300,6 +302,8 @@ def test_runs_are_found_and_cancelled_by_their_tags(gateway: GatewayClient, clie
     assert (ended.status_code, ended.json()) == (202, {"cancelled": 1, "requested": 1, "has_more": False})
     assert (waits.refresh().status, other.refresh().status) == ("cancelled", "queued")
     assert under_way.refresh().body["cancel_requested"]
+    assert client.cancel_runs("weekly") == CancelledRuns(cancelled=1, requested=0)
+    assert client.cancel_runs("nightly") == CancelledRuns(cancelled=0, requested=1)
     for params in ({"tag": "a b"}, {}, {"tag": "a", "model": "square"}):
         assert gateway.post("/v1/runs:cancel", params=params).status_code == 400
     assert gateway.get("/v1/runs", params={"tag": ","}).status_code == 400
@@ -319,7 +323,16 @@ def test_what_all_rows_are_told_is_stored_if_the_models_settings_name_it(client:
         RunOptions(query={"lang": "de"}),
         RunOptions(headers={"x-tenant": "a" * 2_000}),
     ):
-        with pytest.raises(InvalidInput, match="the run cannot be created with these"):
+        with pytest.raises(InvalidInput, match="the run cannot have these"):
             client.run("told", [1], options=wrong)
     with pytest.raises(InvalidInput, match="The model takes none"):
         client.run("square", [1], options=said)
+
+
+def test_more_runs_than_one_request_looks_at_are_cancelled_in_several(client: Client, runner: Runner) -> None:
+    """An answer said that there is more and not where to go on: a repeat found the same running runs for ever."""
+    spec = RunSpec(model="square", input="in.jsonl", output="out.jsonl", tags=("many",))
+    made = [runner.runs.create(new_serial(), spec).run.id for _ in range(_MOST_CANCELLED + 3)]
+    for run_id in made:
+        runner.tell(run_id, RunChange(state=RunState.RUNNING))
+    assert client.cancel_runs("many") == CancelledRuns(cancelled=0, requested=len(made))

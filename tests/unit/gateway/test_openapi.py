@@ -59,6 +59,24 @@ def test_a_model_without_an_output_schema_may_answer_with_bytes(gateway: Gateway
     assert answers(gateway, "/predictions/m", "post", typed)["200"] == ["application/json"]
 
 
+def test_the_routes_of_a_model_name_the_parameters_of_its_settings(gateway: Gateway) -> None:
+    version = VersionEntry("1", VersionInfo(input_schema={"type": "integer"}), None, SlotCapacity())
+    entry = ModelEntry(ModelInfo("m", query=("language",), request_headers=("x-tenant",)), version, {"1": version})
+    paths = document(gateway.parts.api, {"m": entry})["paths"]
+    own = {("language", "query"), ("x-tenant", "header")}
+    for path in ("/predictions/m", "/v1/models/m/jobs", "/v1/models/m/jobs:batch", "/v1/models/m/versions/1/jobs:batch"):
+        found = {(parameter["name"], parameter["in"]) for parameter in paths[path]["post"]["parameters"]}
+        assert own <= found, path
+        assert "path" not in {place for _, place in found}
+    many = paths["/v1/models/m/jobs:batch"]["post"]
+    assert {"partial", "priority", "tags"} <= {parameter["name"] for parameter in many["parameters"]}
+    assert many["requestBody"]["content"]["application/json"]["schema"]["items"] == {"$ref": "#/components/schemas/m.1.input"}
+    generic = {parameter["name"] for parameter in paths["/v1/models/{model}/jobs:batch"]["post"]["parameters"]}
+    assert not {name for name, _ in own} & generic
+    ids = [operation["operationId"] for item in paths.values() for operation in item.values() if "operationId" in operation]
+    assert len(ids) == len(set(ids))
+
+
 @pytest.mark.parametrize("media", ["image/png", "audio/wav", "application/octet-stream"])
 def test_a_model_whose_annotation_names_a_media_type_answers_with_that_alone(gateway: Gateway, media: str) -> None:
     described = answers(gateway, "/predictions/m", "post", VersionInfo(answers=(media,)))["200"]
