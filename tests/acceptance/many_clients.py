@@ -24,15 +24,18 @@ class Connection:
 
     async def ask(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
         """The answer; raises `ConnectionError` or `asyncio.IncompleteReadError` if the server breaks it off."""
-        answer = await self.head_of(method, path, headers, body)
+        return await self.whole(await self.head_of(method, path, headers, body))
+
+    async def whole(self, head: Answer) -> Answer:
+        """The answer of which `head_of` returned the head, with its body."""
         assert self._reader is not None
-        if answer.headers.get("transfer-encoding") == "chunked":
+        if head.headers.get("transfer-encoding") == "chunked":
             content = await self._chunks(self._reader)
         else:
-            content = await self._reader.readexactly(int(answer.headers.get("content-length", 0)))
-        if answer.headers.get("connection") == "close":
+            content = await self._reader.readexactly(int(head.headers.get("content-length", 0)))
+        if head.headers.get("connection") == "close":
             await self.close()
-        return Answer(answer.status, answer.headers, content)
+        return Answer(head.status, head.headers, content)
 
     async def head_of(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
         """The head of the answer; its body stays unread."""

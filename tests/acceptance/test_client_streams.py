@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 
 from penstock import AsyncClient, Client
 from penstock.client.problems import JobFailed, StreamRestarted
+from tests.acceptance.many_clients import Answer, Connection, allow_connections
 from tests.acceptance.test_cli import Up, started, stopped
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS
 
 EXAMPLES = HANDLERS.parents[1] / "examples"
+STREAMS = 200
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("streams")
     (folder / "penstock.toml").write_text(
         f'[models.spell]\nsource = "{HANDLERS}/speller.py:spell"\nwarm_up = false\n'
+        f'[models.chorus]\nsource = "{HANDLERS}/speller.py:Speller"\nwarm_up = false\n'
         f'[models.steady]\nsource = "{HANDLERS}/steady.py"\nwarm_up = false\n'
         f'[models.teller]\nsource = "{EXAMPLES}/teller.py"\n[models.heat]\nsource = "{EXAMPLES}/heat.py"\n'
     )
@@ -121,3 +126,28 @@ def test_the_example_that_simulates_says_how_far_it_is_and_stops_when_it_is_canc
     assert client.job(job.id).view.progress is not None
     job.cancel()
     assert job.wait(timeout_s=60).status == "cancelled"
+
+
+async def test_two_hundred_streams_at_once_have_their_own_chunks_in_order_and_an_end(up: Up, tmp_path: Path) -> None:
+    allow_connections(STREAMS)
+    gate, port = tmp_path / "gate", int(up.ready["url"].rpartition(":")[2])
+    readers = [Connection(port) for _ in range(STREAMS)]
+    texts = [f"stream {number} of {STREAMS}" for number in range(STREAMS)]
+    heads = await asyncio.gather(*(_open_stream(one, text, gate) for one, text in zip(readers, texts, strict=True)))
+    assert {head.status for head in heads} == {200}
+    # No job ends before all streams are open: the last letter of each waits for the gate.
+    gate.touch()
+    answers = await asyncio.gather(*(reader.whole(head) for reader, head in zip(readers, heads, strict=True)))
+    for text, answer in zip(texts, answers, strict=True):
+        told = [json.loads(line) for line in answer.body.splitlines() if line]
+        news = [event for event in told if event["event"] != "status"]
+        assert [event["data"] for event in news[:-1]] == list(text)
+        assert [int(event["id"].rpartition(":")[2]) for event in news[:-1]] == list(range(1, len(text) + 1))
+        assert (news[-1]["event"], news[-1]["data"]["status"], news[-1]["data"]["result"]) == ("end", "succeeded", text)
+    await asyncio.gather(*(reader.close() for reader in readers))
+
+
+async def _open_stream(reader: Connection, text: str, gate: Path) -> Answer:
+    headers = {"content-type": "application/json", "accept": "application/x-ndjson"}
+    body = json.dumps({"text": text, "until": str(gate)}).encode()
+    return await reader.head_of("POST", "/predictions/chorus", headers, body)

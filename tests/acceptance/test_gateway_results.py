@@ -17,7 +17,7 @@ import pytest
 
 from penstock import Media
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.records import BatchStamp, Ending
+from penstock.broker.records import BatchStamp, ClaimedJob, Ending
 from penstock.gateway.asgi.multipart import multipart_parts
 from penstock.handlers.media import encode
 from penstock.job import JobState, Payload
@@ -58,11 +58,18 @@ def ended(client: httpx2.Client, hand: Hand, output: bytes, media: str) -> str:
 
 def ended_large(client: httpx2.Client, hand: Hand, folder: Path, output: bytes, media: str) -> str:
     """As `ended`, with the output in a blob, as a worker stores what is large."""
-    job, claimed = client.post("/v1/models/square/jobs", json={"x": 4}).json(), hand.take()
-    [blob] = LocalBlobs(folder / "blobs").append_all([(f"{claimed.id.serial}.9f86d081.out", output)])
-    ending = Ending(claimed.id, claimed.token, JobState.SUCCEEDED, Payload(media, blob=blob))
-    hand.store.finish([ending], worker=hand.name, stamp=BatchStamp("b1", 1, "idle"))
+    job = client.post("/v1/models/square/jobs", json={"x": 4}).json()
+    finish_large(hand, hand.take(), folder, output, media)
     return str(job["links"]["result"])
+
+
+def finish_large(hand: Hand, job: ClaimedJob, folder: Path, output: bytes, media: str, *, size: int = 0) -> None:
+    """End the job with an output in a blob; `size` makes the file longer, by zeros that take no disk."""
+    [blob] = LocalBlobs(folder / "blobs").append_all([(f"{job.id.serial}.9f86d081.out", output)])
+    if size:
+        os.truncate(next((folder / "blobs").rglob(f"{job.id.serial}*.out")), size)
+    ending = Ending(job.id, job.token, JobState.SUCCEEDED, Payload(media, blob=blob))
+    hand.store.finish([ending], worker=hand.name, stamp=BatchStamp("b1", 1, "idle"))
 
 
 def test_a_file_keeps_its_type_and_its_name_on_every_way(client: GatewayClient, hand: Hand) -> None:
@@ -184,6 +191,31 @@ def test_readers_that_do_not_read_on_take_no_place_of_others(
             reader.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             assert reader.recv(12) == b"HTTP/1.1 200"
         assert small.get("/v1/models").status_code == 200
+
+
+def test_who_reads_a_large_answer_has_a_place_of_those_that_wait_and_gives_it_back(
+    redis_url: str, client: GatewayClient, hand: Hand, folder: Path
+) -> None:
+    waiting = client.post("/v1/models/square/jobs", json={"x": 4}).json()
+    held = hand.take()
+    events = {"url": waiting["links"]["events"], "headers": {"accept": "text/event-stream"}}
+    with gateway_process(redis_url, folder, models=MODELS, max_predictions=1, max_waits=1) as small:
+        with socket.create_connection((small.base_url.host, small.base_url.port)) as reader:
+            head = "POST /predictions/square HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            reader.sendall(f'{head}content-length: 8\r\n\r\n{{"x": 4}}'.encode())
+            finish_large(hand, hand.take(), folder, LARGE, "video/mp4", size=100 * MIB)
+            assert reader.recv(12) == b"HTTP/1.1 200"
+            with hand.serving():
+                assert small.post("/predictions/square", json={"x": 4}).status_code == 200
+            with small.stream("GET", **events) as refused:
+                assert (refused.status_code, "gateway.max_waits" in refused.read().decode()) == (503, True)
+        eventually(lambda: _is_open(small, events))
+    hand.finish(held)
+
+
+def _is_open(client: GatewayClient, request: dict[str, Any]) -> bool:
+    with client.stream("GET", **request) as answer:
+        return answer.status_code == 200
 
 
 def test_a_large_answer_is_never_in_the_gateways_memory_as_a_whole(client: GatewayClient, hand: Hand, folder: Path) -> None:

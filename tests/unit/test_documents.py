@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,23 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def test_the_maps_name_only_paths_that_exist(page: Path) -> None:
     named = {path for _, line in prose(page) for path in PATH.findall(line)} - NOT_IN_THE_TREE
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+def test_the_pip_commands_of_readme_name_extras_and_files_that_exist_and_do_what_make_does() -> None:
+    [block] = [block.text for page, block in blocks("bash") if page == "README.md" and "-m venv" in block.text]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    installs = re.findall(r"pip install -e '\.\[(\w+)\]' -c (\S+) && (.+)", block)
+    assert [extra for extra, _, _ in installs] == ["onnx", "test"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for (extra, pins, command), target in zip(installs, ("demo", "test"), strict=True):
+        assert extra in extras
+        assert (ROOT / pins).is_file()
+        rule = makefile.partition(f"\n{target}: ")[2]
+        assert rule.startswith(f"$(VENV)/.installed-{extra} ")
+        made = rule.splitlines()[1].strip().removeprefix("$(BIN)/")
+        assert made.startswith(command)
+        assert command.startswith("python -m") or (ROOT / command.removeprefix("python ")).is_file()
+    assert block.count("pip install") == len(installs)
 
 
 @each_page

@@ -15,7 +15,7 @@ from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
-from penstock.handlers.media import plain_all
+from penstock.handlers.media import encode, plain_all
 
 Make = Callable[..., Path]
 
@@ -222,3 +222,17 @@ def test_a_subclass_may_replace_the_outer_stages(saved: Make) -> None:
     handler.initialize(Context("add", folder=path.parent))
     assert handler.postprocess(handler.inference(handler.preprocess([1, 2]))) == [4.0, 6.0]
     assert handler.input_schema is None
+
+
+def test_a_subclass_gets_arrays_from_postprocess_and_may_return_them_anywhere_in_an_output(saved: Make) -> None:
+    class Named(ArrayHandler):
+        def postprocess(self, outputs: list[Any], /) -> list[Any]:
+            found = [output["total"] for output in super().postprocess(outputs)]
+            return [{"best": value.argmax(), "scores": [value, value.max()]} for value in found]
+
+    path = saved(["n", 2])
+    Named.model_file = path.name
+    handler = Named()
+    handler.initialize(Context("add", folder=path.parent))
+    [output] = handler.postprocess(handler.inference(handler.preprocess([{"a": [0.1, 2.0], "b": [0.0, 1.0]}])))
+    assert encode(output) == ("application/json", b'{"best":1,"scores":[[0.1,3.0],3.0]}')
