@@ -27,11 +27,11 @@ def parquet_columns(path: Path) -> list[str] | None:
     """The names of the outermost columns, in order; None if the file shows none that can be read here."""
     try:
         return _top_names(_schema(_Compact(_footer(path))))
-    except (OSError, _Unreadable, IndexError):
+    except (OSError, _NoSchema, IndexError):
         return None
 
 
-class _Unreadable(ValueError):
+class _NoSchema(ValueError):
     """The bytes are no footer, or one that is too long or too deep."""
 
 
@@ -49,7 +49,7 @@ def _footer(path: Path) -> bytes:
         tail = file.read(_TAIL_BYTES)
         length = int.from_bytes(tail[:4], "little")
         if tail[4:] != _MAGIC or length > size - _TAIL_BYTES:
-            raise _Unreadable
+            raise _NoSchema
         file.seek(size - _TAIL_BYTES - length)
         return file.read(min(length, _MOST_BYTES))
 
@@ -92,7 +92,7 @@ class _Compact:
         elif depth < _DEPTH:
             self._pass_over_parts(kind, depth + 1)
         else:
-            raise _Unreadable
+            raise _NoSchema
 
     def _pass_over_parts(self, kind: int, depth: int) -> None:
         if kind == _STRUCT:
@@ -104,7 +104,7 @@ class _Compact:
                 # A flag is the type of its field; in a list it is a byte.
                 self.pass_over(_BYTE if inner in _FLAGS else inner, depth)
         else:
-            raise _Unreadable
+            raise _NoSchema
 
     def _byte(self) -> int:
         self._at += 1
@@ -118,7 +118,7 @@ class _Compact:
             if byte < 128:
                 return value
             shift += 7
-        raise _Unreadable
+        raise _NoSchema
 
     def _skip(self, size: int) -> None:
         self._at += size
@@ -131,10 +131,10 @@ def _schema(footer: _Compact) -> list[_Element]:
         if number == _SCHEMA and kind == _LIST:
             count, inner = footer.elements()
             if inner != _STRUCT:
-                raise _Unreadable
+                raise _NoSchema
             return [_element(footer) for _ in range(count)]
         footer.pass_over(kind)
-    raise _Unreadable
+    raise _NoSchema
 
 
 def _element(footer: _Compact) -> _Element:
