@@ -228,8 +228,8 @@ FAULTS = (
     Cure(
         "F42",
         f"{_LUA}/report.lua",
-        "  if redis.call('LINDEX', key, 0) ~= mark then -- guard:mark",
-        "  if redis.call('EXISTS', key) == 0 then",
+        "local same = redis.call('LINDEX', key, 0) == mark -- guard:mark",
+        "local same = redis.call('EXISTS', key) == 1",
         fault="F42",
     ),
     Cure(
