@@ -19,6 +19,7 @@ from penstock.workers.ipc.frames import Ready
 from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.child.process import ChildProcess
 from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -129,35 +130,25 @@ def test_what_a_handler_started_ends_with_its_child(
     eventually(partial(has_none_running, others))
 
 
-SUPERVISING = """
-import sys, time
-from penstock.model_spec import ModelSpec
-from penstock.workers.devices.pins import Pin
-from penstock.workers.slot.child.process import ChildProcess
-
-child = ChildProcess(ModelSpec("m", sys.argv[1], warm_up=False), Pin((), 1), max_batch_size=1)
-time.sleep(600)
-"""
-
-
 def test_what_a_killed_worker_left_is_ended_by_the_next_one(
-    source: str, tmp_path: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    source: str, tmp_path: Path, redis_url: str, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     neighbour, others = started(source, tmp_path / "neighbour", monkeypatch)
     folder = tmp_path / "killed"
     folder.mkdir()
-    with closing(neighbour):
-        with subprocess.Popen(
-            [sys.executable, "-c", SUPERVISING, source], env={**os.environ, "TMPDIR": str(folder)}
-        ) as supervisor:
-            eventually(lambda: all((folder / name).exists() for name in NAMES), timeout_s=60.0)
+    models = {"m": {"source": source, "warm_up": False}}
+    with closing(neighbour), WorkerProcess(redis_url, tmp_path / "worker", models, env={"TMPDIR": str(folder)}) as worker:
+        worker.await_ready()
+        family = [int((folder / name).read_text()) for name in NAMES]
+        end_orphans()
+        assert all(map(is_running, family)), "their supervisor lives"
+        # A worker of another test may start in between, and end them first.
+        while not worker.events("orphaned_processes_ended"):
             family = [int((folder / name).read_text()) for name in NAMES]
-            end_orphans()
-            assert all(map(is_running, family)), "their supervisor lives"
-            supervisor.kill()
-        assert all(map(is_running, family)), "nobody has ended them yet"
-        assert end_orphans() >= len(family)
-        eventually(partial(has_none_running, family))
+            worker.kill()
+            worker.start()
+            worker.await_ready()
+            eventually(partial(has_none_running, family))
         assert all(map(is_running, [*others, neighbour.pid, bystander.pid]))
 
 
