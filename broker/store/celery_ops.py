@@ -8,6 +8,7 @@ The door is the queue of clients who name none. `*` stands in the place of a mod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.broker.store.ops import Command, Operation, digest, prefix, queue_name
 from penstock.job import SERIAL_CHARS, JobId, parse_job_id
@@ -20,6 +21,18 @@ PRIORITY_SEPARATOR = "\x06\x16"
 PRIORITIES = range(10)
 # In these the tickets of jobs lie as well, so that claims draw from them.
 _TICKETED = (0, 6, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A message that does not become a job. `celery_id` is empty if even the id could not be read. With the code `expired` or
+    `cancelled` its task is revoked.
+    """
+
+    message: bytes
+    celery_id: str
+    reason: str
+    code: str = INVALID_MESSAGE
 
 
 def priority_list(queue: str, priority: int) -> str:
@@ -58,9 +71,10 @@ def pass_messages(messages: Sequence[tuple[str, bytes]]) -> Operation[None]:
     return Operation("pass_messages", prefix(DOOR), [part for one in messages for part in one], lambda _: None)
 
 
-def reject_foreign(model: str, message: bytes, *, celery_id: str, reason: str, code: str = INVALID_MESSAGE) -> Operation[None]:
-    """Answer a message that does not become a job. With the code `expired` or `cancelled` its task is revoked."""
-    return Operation("reject_foreign", prefix(model), [message, celery_id, code, reason], lambda _: None)
+def reject_foreign(model: str, rejected: Rejected) -> Operation[None]:
+    """Answer a message that does not become a job, and forget it."""
+    args = [rejected.message, rejected.celery_id, rejected.code, rejected.reason]
+    return Operation("reject_foreign", prefix(model), args, lambda _: None)
 
 
 def due_answers(limit: int) -> Operation[list[JobId]]:

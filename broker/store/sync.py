@@ -163,9 +163,9 @@ class RedisStore:
         """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
         return self.run(ops.reconcile_next(model, pace_s=pace_s, limit=limit))
 
-    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str, code: str) -> None:
-        """Answer a stock Celery message that cannot become a job."""
-        self.run(celery_ops.reject_foreign(model, message, celery_id=celery_id, reason=reason, code=code))
+    def reject_foreign(self, model: str, rejected: Sequence[celery_ops.Rejected]) -> None:
+        """Answer stock Celery messages that cannot become jobs, all in one round trip."""
+        self.run_all([celery_ops.reject_foreign(model, one) for one in rejected])
 
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))

@@ -8,6 +8,7 @@ and a message that comes twice makes one job, because the task's id is the job's
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Container
 from json import dumps
 
@@ -16,15 +17,15 @@ from kombu.utils import json as kombu_json
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.store import celery_ops
-from penstock.broker.store.celery_ops import DOOR
+from penstock.broker.store.celery_ops import DOOR, Rejected
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import NotFound, PenstockError, TooLarge
 from penstock.job import Job, JobId, Payload
-from penstock.workers.slot.celery_messages import DoorMessage, Rejected, asked_by
+from penstock.workers.slot.celery_messages import DoorMessage, asked_by
 
 log = structlog.get_logger(__name__)
 CLIENTS_NOT_SERVED = "celery_clients_not_served"
-MESSAGE_REJECTED = "celery_message_rejected"
+MESSAGES_REJECTED = "celery_messages_rejected"
 # How long a worker listens at the door before it looks at the other lists; a message to the door itself ends the wait.
 _LISTEN_S = 0.25
 _AT_ONCE_S = 0.001
@@ -67,11 +68,14 @@ class CeleryClients:
         known = [(one.model, one.message) for one in asked if one.model in self._known]
         if known:
             self._store.run(celery_ops.pass_messages(known))
-        for one in read:
-            if isinstance(one, Rejected):
-                self._reject(one)
-            elif one.model not in self._known:
-                self._reject(self._unknown(one))
+        refused = [one if isinstance(one, Rejected) else self._unknown(one) for one in read if not self._is_known(one)]
+        if refused:
+            self._store.reject_foreign(DOOR, refused)
+        for reason, count in Counter(one.reason for one in refused).items():
+            log.warning(MESSAGES_REJECTED, reason=reason, count=count)
+
+    def _is_known(self, read: DoorMessage | Rejected) -> bool:
+        return isinstance(read, DoorMessage) and read.model in self._known
 
     def _unless_revoked(self, read: DoorMessage | Rejected) -> DoorMessage | Rejected:
         if read.celery_id not in self._revoked:
@@ -81,11 +85,6 @@ class CeleryClients:
     def _unknown(self, asked: DoorMessage) -> Rejected:
         names = ", ".join(sorted(self._known)[:20])
         return Rejected(asked.message, asked.celery_id, f"there is no model {asked.model[:80]!r}; the models: {names}"[:300])
-
-    def _reject(self, rejected: Rejected) -> None:
-        log.warning(MESSAGE_REJECTED, reason=rejected.reason)
-        why = {"celery_id": rejected.celery_id, "reason": rejected.reason, "code": rejected.code}
-        self._store.reject_foreign(DOOR, rejected.message, **why)
 
     def answer_due(self) -> None:
         """Write the results that Lua cannot: large ones, and bytes."""

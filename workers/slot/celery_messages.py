@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
-from penstock.broker.store.celery_ops import EXPIRED, INVALID_MESSAGE, task_key
+from penstock.broker.store.celery_ops import EXPIRED, INVALID_MESSAGE, Rejected, task_key
 from penstock.job import MAX_DELAY_S, JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelInfo, ModelSpec
 
@@ -31,16 +31,6 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,60}/[a-z0-9][a-z0-9!#$&^_.+-]{0,60}")
 _HEAD_BYTES = 64
 _FIRST_BULK = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A message that cannot become a job. `celery_id` is empty if even the id could not be read."""
-
-    message: bytes
-    celery_id: str
-    reason: str
-    code: str = INVALID_MESSAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
+from penstock.broker.store.celery_ops import Rejected
 from penstock.broker.store.registry import KeptTimes
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
@@ -55,7 +56,7 @@ class SlotStore(Protocol):
 
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
 
-    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str, code: str) -> None: ...
+    def reject_foreign(self, model: str, rejected: Sequence[Rejected]) -> None: ...
 
     def close(self) -> None: ...
 

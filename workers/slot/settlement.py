@@ -14,6 +14,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
+from penstock.broker.store.celery_ops import Rejected
 from penstock.errors import InternalError
 from penstock.failpoints import failpoint
 from penstock.job import JobId, JobState, Payload, new_job_id
@@ -31,7 +32,7 @@ from penstock.workers.slot.batch import (
     stopped_stamp,
     unneeded_blobs,
 )
-from penstock.workers.slot.celery_messages import Rejected, job_from
+from penstock.workers.slot.celery_messages import job_from
 from penstock.workers.slot.child.events import BatchLost, Cause
 from penstock.workers.slot.context import Observers, SlotStore
 from penstock.workers.slot.reports import AttemptKey, Said
@@ -187,13 +188,11 @@ class Settlements:
             job_from(message, new_job_id(self._spec.name), spec=self._spec, info=info, now=claim.now)
             for message in claim.foreign
         ]
-        jobs = [item for item in read if isinstance(item, NewJob)]
-        for item in read:
-            if isinstance(item, Rejected):
+        if rejected := [item for item in read if isinstance(item, Rejected)]:
+            for item in rejected:
                 log.warning(FOREIGN_REJECTED, model=self._spec.name, reason=item.reason)
-                why = {"celery_id": item.celery_id, "reason": item.reason, "code": item.code}
-                self._store.reject_foreign(self._spec.name, item.message, **why)
-        if jobs:
+            self._store.reject_foreign(self._spec.name, rejected)
+        if jobs := [item for item in read if isinstance(item, NewJob)]:
             self._store.submit(jobs, max_depth=_NO_LIMIT)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.forget([JOB] * max(1, items)),
         ops.reconcile("m", cursor="0", limit=10),
         ops.reconcile_next("m", pace_s=1.0, limit=10),
-        celery_ops.reject_foreign("m", b"", celery_id="", reason=""),
+        celery_ops.reject_foreign("m", celery_ops.Rejected(b"", "", "")),
         celery_ops.draw_door(),
         celery_ops.draw_model("m"),
         celery_ops.pass_messages([("m", b"message")] * items),

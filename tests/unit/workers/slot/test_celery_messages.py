@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.records import NewJob
+from penstock.broker.store.celery_ops import Rejected
 from penstock.broker.store.ops import submit_args
 from penstock.job import MAX_DELAY_S, JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
-from penstock.workers.slot.celery_messages import Rejected, job_from
+from penstock.workers.slot.celery_messages import job_from
 
 SPEC = ModelSpec("square", "square.py", version="2")
 INFO = ModelInfo("square", "1", versions={"1": None, "2": None})

@@ -21,6 +21,7 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
+from penstock.broker.store.celery_ops import Rejected
 from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
@@ -92,8 +93,8 @@ class ShakyStore:
         self.details.append(detail)
         return [self.answer for _ in items]
 
-    def reject_foreign(self, model: str, message: bytes, *, celery_id: str, reason: str, code: str) -> None:
-        self._take("reject_foreign", message)
+    def reject_foreign(self, model: str, rejected: Sequence[Rejected]) -> None:
+        self._take("reject_foreign", rejected)
 
     def close(self) -> None: ...
 
