@@ -13,11 +13,12 @@ class NewJob:
     """A job to be stored. `deadline_s` and `result_ttl_s` count from the submit by Redis' clock.
 
     `reply_to` names the gateway channel to which the job's end is pushed; `celery_id` the stock Celery task that waits for the
-    job; `foreign` the exact Celery message that the job replaces, so that storing the job removes the message. `max_open_jobs`
-    limits the owner's jobs of this model that have not ended, this one included (0: no limit). `trace`: as in `Job`.
-    `replay_of`: the ended job of the same model whose input this one repeats, which leaves the inbox. With `call` SHARD the job
-    holds many rows, is bulk whatever its `priority`, and waits in a line of its own. The job is DELAYED for `delay_s` seconds
-    before it is queued; they are a part of `deadline_s`. `tags`: words by which its caller finds it, each without a comma.
+    job, `followed_by` the tasks after it, as `celery_ops.followed_by` writes them; `foreign` the exact Celery message that the
+    job replaces, so that storing the job removes the message. `max_open_jobs` limits the owner's jobs of this model that have
+    not ended, this one included (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job of the same model whose input
+    this one repeats, which leaves the inbox. With `call` SHARD the job holds many rows, is bulk whatever its `priority`, and
+    waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of `deadline_s`.
+    `tags`: words by which its caller finds it, each without a comma.
     """
 
     id: JobId
@@ -33,6 +34,7 @@ class NewJob:
     max_crashes: int = 2
     reply_to: str = ""
     celery_id: str = ""
+    followed_by: str = ""
     foreign: bytes = b""
     max_open_jobs: int = 0
     call: Call = Call.PREDICT

@@ -17,7 +17,12 @@ local function error_meta(kind, home, message)
   return cjson.encode({exc_type = kind, exc_message = {message}, exc_module = home})
 end
 
+-- What a record's field `celery` says: the job's own task, empty if nobody wants its result; `,`; those that fail with it, joined
+-- by `,`; a line feed; what is to be sent when the job has ended, for a worker to read. Mostly it is the first of these alone.
+local function tasks_in(celery) return string.match(celery, '^([^,\n]*),?([^\n]*)\n?(.*)$') end
+
 local function celery_meta(todo, task, status, result)
+  if task == '' then return end
   local meta = '{"status":"' .. status .. '","result":' .. result .. ',"traceback":null,"children":[],"task_id":'
     .. cjson.encode(task) .. '}'
   set_later(todo, META .. task, meta, META_TTL_MS)
@@ -41,7 +46,7 @@ end
 -- A job that ran, and waits to run again.
 local function celery_waits(todo, celery, code, message)
   local why = code and code .. ': ' .. (message or '') or 'it waits to run again'
-  celery_meta(todo, celery, 'RETRY', error_meta('Retry', 'celery.exceptions', why))
+  celery_meta(todo, (tasks_in(celery)), 'RETRY', error_meta('Retry', 'celery.exceptions', why))
 end
 
 -- Have a worker answer the task: one that waits for messages wakes up.
@@ -50,12 +55,22 @@ local function answer_soon(todo, p, serial, now)
   if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
 end
 
--- The answer to a task whose job has ended: at once, unless the output is no JSON, or too
--- large to be at hand: then a worker reads it and answers.
-local function celery_ended(todo, p, serial, celery, state, now, media, output, code, message)
+-- The answer to a task whose job succeeded: at once, unless messages follow, or the output is no JSON, or too large to be at hand:
+-- then a worker reads it, answers and sends.
+local function celery_succeeded(todo, p, serial, task, follows, now, media, output)
   local is_json = media == 'application/json' and output and output ~= ''
-  if state == 'succeeded' and not is_json then return answer_soon(todo, p, serial, now) end
-  if state == 'succeeded' then return celery_meta(todo, celery, 'SUCCESS', output) end
-  if state ~= 'cancelled' and state ~= 'expired' then return celery_failed(todo, celery, code, message) end
-  celery_meta(todo, celery, 'REVOKED', error_meta('TaskRevokedError', 'celery.exceptions', code .. ': ' .. message))
+  if follows or not is_json then return answer_soon(todo, p, serial, now) end
+  celery_meta(todo, task, 'SUCCESS', output)
+end
+
+-- The answer to a task whose job has ended. The tasks that were to follow in its chain end as it did, or a client would wait for them.
+local function celery_ended(todo, p, serial, celery, state, now, media, output, code, message)
+  local task, chain, rest = tasks_in(celery)
+  if state == 'succeeded' then return celery_succeeded(todo, p, serial, task, rest ~= '', now, media, output) end
+  local revoked = state == 'cancelled' or state == 'expired'
+  for one in string.gmatch(task .. ',' .. chain, '[^,]+') do
+    if revoked then celery_meta(todo, one, 'REVOKED', error_meta('TaskRevokedError', 'celery.exceptions', code .. ': ' .. message))
+    else celery_failed(todo, one, code, message) end
+  end
+  if rest ~= '' and not revoked then answer_soon(todo, p, serial, now) end
 end

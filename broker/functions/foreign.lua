@@ -37,7 +37,7 @@ local function pass_messages(keys, args, todo)
 end
 
 -- reject_foreign: answer a stock Celery message that cannot become a job, and forget the message.
--- ARGS: message, celery id ('' = unreadable), code, reason
+-- ARGS: message, tasks (as in the record's field `celery`; '' = unreadable), code, reason
 -- REPLY: ok
 -- LARGEST: one message
 local function reject_foreign(keys, args, todo)
@@ -58,19 +58,39 @@ local function due_answers(keys, args, todo)
   return hand_out(ANSWERS, now_ms(), math.min(DRAW_MAX, tonumber(args[1])))
 end
 
--- answer: write the answer to a Celery task, unless another worker has. A client that waits for it gets it.
--- ARGS: job id, task id, answer ('' = none: nobody wants the result)
--- REPLY: ok
--- LARGEST: one job
-local function answer(keys, args, todo)
-  if redis.call('ZREM', ANSWERS, args[1]) == 0 or args[3] == '' then return 'ok' end
-  redis.call('SET', META .. args[2], args[3], 'PX', META_TTL_MS)
-  redis.call('PUBLISH', META .. args[2], args[3])
-  return 'ok'
+local function can_send(list)
+  return redis.acl_check_cmd('LPUSH', list, '') and type(redis.pcall('LLEN', list)) == 'number'
 end
+
+-- answer: write the answers to Celery tasks and send the messages that follow a job, unless another worker has. A client that waits
+-- for an answer gets it. If one of them cannot be sent, none is, and the job is handed out again.
+-- ARGS: job id; per answer or message: 'task' | 'queue', the task's id or the queue's list, text
+-- REPLY: the list that cannot be written to; empty if all is sent
+-- LARGEST: one job, with what follows it (follow_ups.py: MOST)
+local function answer(keys, args, todo)
+  if not redis.call('ZSCORE', ANSWERS, args[1]) then return '' end
+  for i = 2, #args, 3 do
+    if args[i] == 'queue' and not can_send(args[i + 1]) then return args[i + 1] end
+  end
+  for i = 2, #args, 3 do
+    if args[i] == 'queue' then redis.call('LPUSH', args[i + 1], args[i + 2])
+    else
+      redis.call('SET', META .. args[i + 1], args[i + 2], 'PX', META_TTL_MS)
+      redis.call('PUBLISH', META .. args[i + 1], args[i + 2])
+    end
+  end
+  redis.call('ZREM', ANSWERS, args[1])
+  return ''
+end
+
+-- may_send: whether the caller can write to a list, as `answer` will: its user may, and no key of another type has the name.
+-- ARGS: list
+-- REPLY: 1 or 0
+local function may_send(keys, args) return can_send(args[1]) and 1 or 0 end
 
 register('draw_messages', draw_messages, {'allow-oom'})
 register('pass_messages', pass_messages, {'allow-oom'})
 register('reject_foreign', reject_foreign, {'allow-oom'})
 register('due_answers', due_answers, {'allow-oom'})
 register('answer', answer, {'allow-oom'})
+register('may_send', may_send, {'no-writes'})

@@ -1,6 +1,6 @@
 -- submit: store new jobs of one model.
 -- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery id, foreign message,
+--       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery (see tasks_in), foreign message,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
 --       delay ms (0 = none): the job is put aside until then; tags, joined by commas
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, serial

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from penstock.broker.store.ops import Command, Operation, digest, prefix, queue_name
 from penstock.job import SERIAL_CHARS, JobId, parse_job_id
@@ -26,13 +27,30 @@ _TICKETED = (0, 6, 9)
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A message that does not become a job. `celery_id` is empty if even the id could not be read. With the code `expired` or
-    `cancelled` its task is revoked.
+    `cancelled` its task is revoked. `chain` are the tasks that end with it.
     """
 
     message: bytes
     celery_id: str
     reason: str
     code: str = INVALID_MESSAGE
+    chain: tuple[str, ...] = ()
+
+
+class AnsweredTask(NamedTuple):
+    """A job's Celery task, empty if nobody wants its result; those that fail with it; what its end sends, empty if nothing."""
+
+    own: str
+    chain: tuple[str, ...]
+    follow_ups: str
+
+
+class Sent(NamedTuple):
+    """A text for the entry of a task, or for the list of a queue."""
+
+    to: Literal["task", "queue"]
+    name: str
+    text: bytes
 
 
 def priority_list(queue: str, priority: int) -> str:
@@ -73,7 +91,8 @@ def pass_messages(messages: Sequence[tuple[str, bytes]]) -> Operation[None]:
 
 def reject_foreign(model: str, rejected: Rejected) -> Operation[None]:
     """Answer a message that does not become a job, and forget it."""
-    args = [rejected.message, rejected.celery_id, rejected.code, rejected.reason]
+    tasks = rejected.celery_id and rejected.celery_id + followed_by(rejected.chain)
+    args = [rejected.message, tasks, rejected.code, rejected.reason]
     return Operation("reject_foreign", prefix(model), args, lambda _: None)
 
 
@@ -82,14 +101,34 @@ def due_answers(limit: int) -> Operation[list[JobId]]:
     return Operation("due_answers", prefix(DOOR), [limit], lambda reply: [parse_job_id(text.decode()) for text in reply])
 
 
-def answer(job: JobId, task: str, text: bytes) -> Operation[None]:
-    """Write the answer to a task; empty if nobody wants it."""
-    return Operation("answer", prefix(DOOR), [str(job), task, text], lambda _: None)
+def answer(job: JobId, sent: Sequence[Sent]) -> Operation[str]:
+    """Write these answers and send these messages, unless another worker has.
+
+    Returns the list that cannot be written to, if there is one: then nothing was sent.
+    """
+    return Operation("answer", prefix(DOOR), [str(job), *(part for one in sent for part in one)], lambda reply: reply.decode())
 
 
-def task_of(job: JobId) -> Command[bytes]:
-    """What the record says of the task that the job answers; empty if there is none."""
-    return Command(("HGET", f"{prefix(job.model)}job:{job.serial}", "celery"), lambda reply: reply or b"")
+def may_send(list_name: str) -> Operation[bool]:
+    """Whether the list of a queue can be written to by this store's user."""
+    return Operation("may_send", prefix(DOOR), [list_name], bool)
+
+
+def followed_by(chain: Sequence[str], follow_ups: str = "") -> str:
+    """What stands behind the task in a record: the ids, which hold neither a comma nor a line feed, then what is sent."""
+    ids = "".join(f",{id}" for id in chain)
+    return f"{ids}\n{follow_ups}" if follow_ups else ids
+
+
+def task_of(job: JobId) -> Command[AnsweredTask]:
+    """The task that the job answers; empty if there is none."""
+    return Command(("HGET", f"{prefix(job.model)}job:{job.serial}", "celery"), _answered_task)
+
+
+def _answered_task(reply: bytes | None) -> AnsweredTask:
+    tasks, _, follow_ups = (reply or b"").decode().partition("\n")
+    own, *chain = tasks.split(",")
+    return AnsweredTask(own, tuple(chain), follow_ups)
 
 
 def job_of_task(model: str, task: str) -> Command[JobId | None]:

@@ -229,7 +229,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.fingerprint,
             f"{job.max_attempts},{job.max_crashes}",
             _watchers(job),
-            job.celery_id,
+            job.celery_id + job.followed_by,
             job.foreign,
             job.max_open_jobs,
             job.call.value,

@@ -163,6 +163,10 @@ class RedisStore:
         """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
         return self.run(ops.reconcile_next(model, pace_s=pace_s, limit=limit))
 
+    def may_send(self, queue: str) -> bool:
+        """Whether messages can be sent to a queue of Celery's."""
+        return self.run(celery_ops.may_send(queue))
+
     def reject_foreign(self, model: str, rejected: Sequence[celery_ops.Rejected]) -> None:
         """Answer stock Celery messages that cannot become jobs, all in one round trip."""
         self.run_all([celery_ops.reject_foreign(model, one) for one in rejected])

@@ -12,7 +12,7 @@ from penstock import Context, Failure, Handler
 
 class Ordered(Handler):
     """`{"echo": value}`; `{"size": n}`: a text; `{"bytes": n}`; `{"code": c}`: fails; `{"busy": name}`: fails once and
-    is tried again; `{"until": path}`: waits for this file, and reports half if it ends in `.half`.
+    is tried again; `{"until": path}`: waits for this file, and reports half if it ends in `.half`. A list comes back.
     """
 
     def initialize(self, context: Context, /) -> None:
@@ -22,7 +22,9 @@ class Ordered(Handler):
     def inference(self, batch: list[Any], /) -> list[Any]:
         return [self._obey(place, order) for place, order in enumerate(batch)]
 
-    def _obey(self, place: int, order: dict[str, Any]) -> Any:
+    def _obey(self, place: int, order: dict[str, Any] | list[Any]) -> Any:
+        if isinstance(order, list):
+            return order
         if "size" in order:
             return "x" * order["size"]
         if "bytes" in order:

@@ -1,4 +1,4 @@
-"""A stock Celery client for tests: `celery_client.py` in a process of its own, and what it is told to run."""
+"""Stock Celery for tests, in processes of their own: a client, which is told what to run, and a worker of a user's own app."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def stock_worker(url: str, folder: Path) -> Iterator[None]:
+    """Run the worker of `shop_app.py` on Celery's default queue."""
+    here = str(Path(__file__).parent)
+    words = ["--workdir", here, "-A", "shop_app", "-b", url, "--result-backend", url, "worker", "-P", "solo", "-l", "WARNING"]
+    command = [sys.executable, "-m", "celery", *words, "--without-mingle", "--without-gossip", "--without-heartbeat"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    with (folder / "shop.log").open("wb") as log:
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 class StockClient:

@@ -19,7 +19,7 @@ import redis
 
 from tests.eventually import eventually
 from tests.faults.server import Server
-from tests.integration.stock_client import StockClient
+from tests.integration.stock_client import StockClient, stock_worker
 from tests.integration.worker_process import Gate, JobClient, WorkerProcess
 
 ORDERED = str(Path(__file__).resolve().parents[1] / "handlers" / "ordered.py")
@@ -137,16 +137,73 @@ def test_a_start_and_an_expiry_are_kept(client: StockClient) -> None:
     assert late["error"] == "TaskRevokedError"
 
 
-def test_a_group_works_and_what_needs_a_worker_of_celery_is_refused(client: StockClient) -> None:
+def test_a_group_works(client: StockClient) -> None:
     code = 'found = group(signature("penstock.ordered", [{"echo": n}], app=app) for n in range(5))().get(timeout=60)'
     assert client.found(code) == [0, 1, 2, 3, 4]
-    one = 'signature("penstock.ordered", [{"echo": 1}], app=app)'
-    for code in (
-        f"({one} | {one})().parent.get(timeout=60)",
-        f'{one}.apply_async(link=signature("shop.done", app=app)).get(timeout=60)',
-        f'chord([{one}], signature("shop.sum", app=app))().parent[0].get(timeout=60)',
-    ):
-        assert "chains, chords and callbacks are not supported" in client.run(code)["text"], code
+
+
+@pytest.fixture(scope="module")
+def shop(server: Server, client: StockClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StockClient]:
+    """Yield a client beside which a worker of its own app runs: `m(order)` is a model's task, `s(name)` one of the app's."""
+    client.found('m = lambda *args, **more: signature("penstock.ordered", args=args, app=app, **more)')
+    client.found('s = lambda name, *args, **more: signature(f"shop.{name}", args=args, app=app, **more)')
+    with stock_worker(server.url, tmp_path_factory.mktemp("shop")):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ('m({"echo": {"echo": 5}}) | m()', 5),
+        ('m({"echo": 4}) | s("double") | m()', 8),
+        ('s("double", 4) | m() | s("double", "key")', {"key": 16}),
+        ('m({"echo": 1}) | s("double", 7, immutable=True) | m()', 14),
+        ('m({"bytes": 3}) | s("size")', 3),
+        ('m({"size": 300_000}) | s("size").set(priority=9)', 300_000),
+        ('m({"echo": 2}).set(ignore_result=True) | s("double")', {"echo": 4}),
+        ('m({"echo": 3}) | group(s("double"), s("double", "key"))', [{"echo": 6}, {"key": 6}]),
+        ('chord([s("double", 1), s("double", 2)], m())', [{"echo": 2}, {"echo": 4}]),
+    ],
+)
+def test_a_chain_goes_on_with_the_result(shop: StockClient, code: str, result: Any) -> None:
+    assert shop.found(f"found = ({code})().get(timeout=60)") == result
+
+
+def test_a_callback_gets_the_result_and_is_the_tasks_child(shop: StockClient) -> None:
+    shop.found('sent = m({"echo": 4}).apply_async(link=[s("double"), s("double", "key").set(countdown=0.1)])')
+    assert shop.found("found = sent.get(timeout=60)") == 4
+    assert shop.found("found = [one.get(timeout=60) for one in sent.children]") == [{"echo": 8}, {"key": 8}]
+
+
+def test_a_failed_task_ends_its_chain_and_calls_its_errbacks(shop: StockClient) -> None:
+    shop.found('sent = (m({"code": "not_a_cat"}) | s("double") | m()).apply_async(link_error=s("failed").set(task_id="told"))')
+    assert shop.run("sent.get(timeout=60)")["error"] == "HandlerError"
+    assert shop.found('found = app.AsyncResult("told").get(timeout=60) == sent.parent.parent.id') is True
+
+
+def test_a_revoked_task_ends_its_chain_and_calls_no_errback(shop: StockClient, server: Server) -> None:
+    shop.found('sent = (m({"echo": 1}).set(countdown=600) | m()).apply_async(link_error=s("failed").set(task_id="silent"))')
+    eventually(lambda: asked(shop, "revoke(sent.parent.id") and shop.found("found = sent.state") == "REVOKED")
+    with redis.Redis.from_url(server.url) as store:
+        assert not store.zcard("ps:{*}:answers")
+        assert not store.exists("celery-task-meta-silent")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ('(m(1) | s("double").set(exchange="celery.pidbox"))().parent', "unknown field `exchange`"),
+        ('m(1).apply_async(link=s("double").set(queue="ps:models"))', "no queue that a follow-up may be sent to"),
+        ('m(1).apply_async(link=m() | s("double"))', "not by a chain"),
+        ('m(1).apply_async(link=[s("double")] * 101)', "at most 100 tasks may follow"),
+        ('m(1).apply_async(link=s("double", "x" * 70_000))', "at most 65536 bytes"),
+        ('chord([m(1), m(2)], s("size"))()', "cannot be one of a chord"),
+        ("(m(1) | group(m(), m()) | m())()", "by tasks and groups, not by a chord"),
+    ],
+)
+def test_what_cannot_follow_a_task_is_refused_at_once(shop: StockClient, code: str, reason: str) -> None:
+    error = shop.run(f"({code}).get(timeout=60)")
+    assert (error["error"], reason in error["text"]) == ("BadRequest", True), error
 
 
 def test_a_result_that_nobody_wants_is_not_kept(client: StockClient, server: Server) -> None:
@@ -157,6 +214,45 @@ def test_a_result_that_nobody_wants_is_not_kept(client: StockClient, server: Ser
         jobs.await_final([job])
     with redis.Redis.from_url(server.url) as store:
         assert not store.exists(f"celery-task-meta-{id}")
+
+
+def test_results_are_kept_for_a_day(client: StockClient, server: Server) -> None:
+    """Those that Lua writes, and those that a worker does."""
+    with redis.Redis.from_url(server.url) as store:
+        for order in ({"echo": 1}, {"bytes": 1}, {"code": "no"}):
+            client.found(f'sent = app.send_task("penstock.ordered", [{order!r}]); sent.get(timeout=60, propagate=False)')
+            id = client.found("found = sent.id")
+            assert 86_000 < store.ttl(f"celery-task-meta-{id}") <= 86_400
+
+
+def test_the_settings_of_a_django_project_send_a_task(client: StockClient, server: Server) -> None:
+    """`config_from_object` with the namespace CELERY, as in a project's celery.py, here without Django itself."""
+    code = f"""
+import types
+from celery import current_app
+url = {server.url!r}
+settings = types.SimpleNamespace(CELERY_BROKER_URL=url, CELERY_RESULT_BACKEND=url)
+settings.CELERY_TASK_ROUTES = {{"penstock.*": {{"queue": "penstock"}}}}
+project = Celery("proj")
+project.config_from_object(settings, namespace="CELERY")
+project.set_current()
+found = current_app.send_task("penstock.ordered", [{{"echo": 11}}]).get(timeout=60)
+app.set_current()
+"""
+    assert client.found(code) == 11
+
+
+def test_a_flask_view_sends_a_task(client: StockClient, server: Server) -> None:
+    code = f"""
+from flask import Flask, jsonify
+web = Flask("shop")
+celery_app = Celery(web.name, broker={server.url!r}, backend={server.url!r})
+celery_app.conf.task_routes = {{"penstock.*": {{"queue": "penstock"}}}}
+web.route("/")(lambda: jsonify(celery_app.send_task("penstock.ordered", [{{"echo": 12}}]).get(timeout=60)))
+found = web.test_client().get("/").json
+app.set_current()
+"""
+    assert client.found(code) == 12
 
 
 BAD = {
@@ -172,6 +268,7 @@ BAD = {
     "compression": ('"penstock.ordered", [1], compression="zlib"', "compressed"),
     "pickle": ('"penstock.ordered", [1], serializer="pickle"', "only the json serializer"),
     "a start after its end": ('"penstock.ordered", [1], {"deadline_s": 1}, countdown=60', "before the start"),
+    "a start in 31 days": ('"penstock.ordered", [1], countdown=31 * 86_400', "at most 2592000 s"),
     "another model's queue": ('"penstock.infer", ["sized", 1], queue="penstock.{ordered}"', "this is the queue of"),
 }
 
@@ -267,10 +364,18 @@ def test_celerys_command_line_calls_a_model(client: StockClient, server: Server)
 
 
 def test_a_worker_refuses_options_that_cannot_do_what_they_say(server: Server) -> None:
-    refused = own_celery(server, "worker", "-c", "7", "--autoscale", "4,1")
+    refused = own_celery(server, "worker", "-Q", "penstock.{ordered}", "-c", "7", "--autoscale", "4,1")
     assert refused.returncode == 4
+    assert "-Q: a worker serves the models of its settings; give each worker a penstock.toml" in refused.stderr
     assert "--autoscale: slots do not follow the load" in refused.stderr
     assert "-c: a worker has the slots of its models" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["add_consumer", "cancel_consumer"])
+def test_celerys_command_line_shows_why_a_command_is_refused(worker: WorkerProcess, server: Server, command: str) -> None:
+    # With a destination, Celery does not wait for answers of others.
+    said = own_celery(server, "control", "-d", worker.await_ready(), "--timeout", "20", command, "penstock.{ordered}")
+    assert "a worker serves the models of its settings" in said.stdout + said.stderr, said
 
 
 def test_the_table_names_tests_that_exist() -> None:

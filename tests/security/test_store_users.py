@@ -232,6 +232,16 @@ def test_a_celery_client_does_its_work_as_its_user(open_server: EmbeddedServer, 
         admin.acl_log_reset()
         answer = client.run('found = app.send_task("penstock.square", [{"x": 4}], priority=3).get(timeout=20)')
         assert answer == {"found": {"y": 16}}, admin.acl_log()
+        client.found('square = lambda *args, **more: signature("penstock.square", args=args, app=app, **more)')
+        assert client.found('found = (square({"x": 2}) | square({"x": 3}, immutable=True))().get(timeout=20)') == {"y": 9}
+        # Where a worker's user may not write, nothing is promised to be sent.
+        refused = client.run('square({"x": 2}).apply_async(link=signature("shop.done", app=app)).get(timeout=20)')
+        assert "may not write to the queue 'celery'" in refused["text"]
+        admin.execute_command("ACL", "SETUSER", WORKER, "~celery")
+        assert client.found('found = square({"x": 2}).apply_async(link=signature("shop.done", app=app)).get(timeout=20)') == {
+            "y": 4
+        }
+        assert admin.llen("celery") == 1
         client.found('sent = app.send_task("penstock.square", [{"x": 1}], countdown=600)')
         eventually(lambda: client.found("app.control.revoke(sent.id); found = sent.state") == "REVOKED")
         client.found("sent.forget()")

@@ -9,7 +9,7 @@ and a message that comes twice makes one job, because the task's id is the job's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from json import dumps
 
 import structlog
@@ -17,15 +17,17 @@ from kombu.utils import json as kombu_json
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.store import celery_ops
-from penstock.broker.store.celery_ops import DOOR, Rejected
+from penstock.broker.store.celery_ops import DOOR, AnsweredTask, Rejected, Sent
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import NotFound, PenstockError, TooLarge
-from penstock.job import Job, JobId, Payload
-from penstock.workers.slot.celery_messages import DoorMessage, asked_by
+from penstock.job import Job, JobId, JobState, Payload
+from penstock.workers.slot.celery_messages import DoorMessage, asked_by, chain_of
+from penstock.workers.slot.follow_ups import after_failure, after_success
 
 log = structlog.get_logger(__name__)
 CLIENTS_NOT_SERVED = "celery_clients_not_served"
 MESSAGES_REJECTED = "celery_messages_rejected"
+FOLLOW_UP_NOT_SENT = "celery_follow_up_not_sent"
 # How long a worker listens at the door before it looks at the other lists; a message to the door itself ends the wait.
 _LISTEN_S = 0.25
 _AT_ONCE_S = 0.001
@@ -50,15 +52,18 @@ class CeleryClients:
         self._known: Collection[str] = ()
         # A worker that stops takes no more messages, and answers on.
         self.draining = False
+        # For how long the next round waits for a message: hardly, if more answers may be due.
+        self.listen_s = _LISTEN_S
 
     def run_once(self, _: float) -> float:
         """Seconds until the next round. Raises `StoreUnavailable`."""
         if not self.draining:
-            self._store.send(celery_ops.await_message(_LISTEN_S))
+            self._store.send(celery_ops.await_message(self.listen_s))
             self._pass_on(self._store.run(celery_ops.draw_door()))
             self._store.run_all([celery_ops.draw_model(model) for model in self._models()])
-        self.answer_due()
-        return _LISTEN_S if self.draining else _AT_ONCE_S
+        more = self.answer_due() == _ANSWERS_AT_ONCE
+        self.listen_s = _AT_ONCE_S if more else _LISTEN_S
+        return self.listen_s if self.draining else _AT_ONCE_S
 
     def _pass_on(self, messages: list[bytes]) -> None:
         read = [self._unless_revoked(asked_by(message)) for message in messages]
@@ -80,49 +85,75 @@ class CeleryClients:
     def _unless_revoked(self, read: DoorMessage | Rejected) -> DoorMessage | Rejected:
         if read.celery_id not in self._revoked:
             return read
-        return Rejected(read.message, read.celery_id, "revoked before it became a job", celery_ops.CANCELLED)
+        chain = chain_of(read.message)
+        return Rejected(read.message, read.celery_id, "revoked before it became a job", celery_ops.CANCELLED, chain)
 
     def _unknown(self, asked: DoorMessage) -> Rejected:
         names = ", ".join(sorted(self._known)[:20])
-        return Rejected(asked.message, asked.celery_id, f"there is no model {asked.model[:80]!r}; the models: {names}"[:300])
+        why = f"there is no model {asked.model[:80]!r}; the models: {names}"[:300]
+        return Rejected(asked.message, asked.celery_id, why, chain=chain_of(asked.message))
 
-    def answer_due(self) -> None:
-        """Write the results that Lua cannot: large ones, and bytes."""
-        for job in self._store.run(celery_ops.due_answers(_ANSWERS_AT_ONCE)):
+    def answer_due(self) -> int:
+        """Write the results that Lua cannot, large ones and bytes, and send what follows a job. How many jobs were due."""
+        due = self._store.run(celery_ops.due_answers(_ANSWERS_AT_ONCE))
+        for job in due:
             try:
                 self._answer(job)
             except BlobsUnavailable as away:
                 # The store hands it out again.
                 log.warning(CLIENTS_NOT_SERVED, job=str(job), error=away.message)
+        return len(due)
 
     def _answer(self, job: JobId) -> None:
-        task = self._store.send(celery_ops.task_of(job)).decode()
+        task = self._store.send(celery_ops.task_of(job))
         found = self._store.result(job)
         # A record that was collected meanwhile has no result for anybody.
-        text = answer_text(task, *self._loaded(found)) if task and found else b""
-        self._store.run(celery_ops.answer(job, task, text))
+        sent = self._sent(task, found) if found else []
+        if refused := self._store.run(celery_ops.answer(job, sent)):
+            # The store hands it out again, until the record is collected.
+            log.warning(FOLLOW_UP_NOT_SENT, job=str(job), queue=refused)
 
-    def _loaded(self, found: tuple[Job, Payload | None]) -> tuple[Job, Payload | PenstockError]:
-        job, output = found
+    def _sent(self, task: AnsweredTask, found: tuple[Job, Payload | None]) -> list[Sent]:
+        """What the end of a job tells Celery's clients and sends to Celery's workers."""
+        now = self._store.now()
+        if found[0].state is not JobState.SUCCEEDED:
+            # Whatever ended the job has answered already.
+            return [one.message for one in after_failure(task.follow_ups, now=now)]
+        return answers(task, self._loaded(*found), now=now)
+
+    def _loaded(self, job: Job, output: Payload | None) -> Payload | PenstockError:
         if output is None:
-            return job, NotFound(f"job {job.id} ended as {job.state.value} without an output")
+            return NotFound(f"job {job.id} ended as {job.state.value} without an output")
         try:
             data = self._blobs.get(output.blob) if output.blob else output.data
         except NotFound as error:
-            return job, error
+            return error
         if len(data) > MAX_RESULT_BYTES:
-            return job, TooLarge(f"the output has {len(data)} bytes; read it at the gateway: GET /v1/jobs/{job.id}/result")
-        return job, Payload(output.content_type, data)
+            return TooLarge(f"the output has {len(data)} bytes; read it at the gateway: GET /v1/jobs/{job.id}/result")
+        return Payload(output.content_type, data)
 
 
-def answer_text(task: str, job: Job, output: Payload | PenstockError) -> bytes:
-    """An entry of Celery's result backend: the JSON as the model wrote it, everything else as bytes."""
+def answers(task: AnsweredTask, output: Payload | PenstockError, *, now: float) -> list[Sent]:
+    """The answer to a task, and what follows it: JSON as the model wrote it, everything else as bytes."""
     if isinstance(output, PenstockError):
-        name = type(output).__name__
-        error = {"exc_type": name, "exc_message": [f"{output.kind}: {output.message}"], "exc_module": "penstock.errors"}
-        return _entry(task, "FAILURE", dumps(error).encode())
-    is_json = output.content_type == "application/json"
-    return _entry(task, "SUCCESS", output.data if is_json else _as_kombu(output.data))
+        return _failed(task, output, now)
+    result = output.data if output.content_type == "application/json" else _as_kombu(output.data)
+    following = after_success(task.follow_ups, result, now=now)
+    if len(result) * len(following) > MAX_RESULT_BYTES:
+        return _failed(task, TooLarge(f"{len(following)} tasks would each be sent {len(result)} bytes"), now)
+    children = [[[one.id, None], None] for one in following]
+    return [*(one.message for one in following), *_entries([task.own], "SUCCESS", result, children)]
+
+
+def _failed(task: AnsweredTask, error: PenstockError, now: float) -> list[Sent]:
+    """The tasks of its chain fail with it."""
+    told = {
+        "exc_type": type(error).__name__,
+        "exc_message": [f"{error.kind}: {error.message}"],
+        "exc_module": "penstock.errors",
+    }
+    sent = [one.message for one in after_failure(task.follow_ups, now=now)]
+    return [*sent, *_entries([task.own, *task.chain], "FAILURE", dumps(told).encode())]
 
 
 def _as_kombu(data: bytes) -> bytes:
@@ -130,6 +161,11 @@ def _as_kombu(data: bytes) -> bytes:
     return text.encode()
 
 
-def _entry(task: str, status: str, result: bytes) -> bytes:
-    tail = dumps({"traceback": None, "children": [], "task_id": task})[1:].encode()
+def _entries(tasks: Sequence[str], status: str, result: bytes, children: Sequence[object] = ()) -> list[Sent]:
+    """Entries of Celery's result backend; none for a task whose result nobody wants."""
+    return [Sent("task", task, _entry(task, status, result, children)) for task in tasks if task]
+
+
+def _entry(task: str, status: str, result: bytes, children: Sequence[object]) -> bytes:
+    tail = dumps({"traceback": None, "children": children, "task_id": task})[1:].encode()
     return b'{"status":"%b","result":%b,%b' % (status.encode(), result, tail)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,13 +17,14 @@ from msgspec import Raw, Struct
 
 from penstock import trace_context
 from penstock.broker.records import NewJob
+from penstock.broker.store import celery_ops
 from penstock.broker.store.celery_ops import EXPIRED, INVALID_MESSAGE, Rejected, task_key
 from penstock.job import MAX_DELAY_S, JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelInfo, ModelSpec
+from penstock.workers.slot.follow_ups import NotSendable, follow_ups, ids_of_chain
 
 # A task of any model, `args=[model, input]`; a task of one model, `penstock.<model>`, takes `args=[input]`.
 TASK, TASK_OF_MODEL = "penstock.infer", "penstock."
-_FOLLOW_UPS = ("chain", "chord", "callbacks", "errbacks")
 # Celery's own ids have 36 characters. A longer one is not answered, because it becomes the name of a key.
 _MAX_ID_CHARS = 255
 _MAX_REASON_CHARS = 300
@@ -67,13 +68,16 @@ _Body = tuple[list[Raw], dict[str, Raw] | None, dict[str, Raw] | None]
 _objects = msgspec.json.Decoder(dict[str, Raw])
 _bodies = msgspec.json.Decoder(_Body)
 _values = msgspec.json.Decoder()
-_UNREADABLE = (_Unreadable, msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+_UNREADABLE = (_Unreadable, NotSendable, msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
-def job_from(message: bytes, id: JobId, *, spec: ModelSpec, info: ModelInfo, now: float) -> NewJob | Rejected:
+def job_from(
+    message: bytes, id: JobId, *, spec: ModelSpec, info: ModelInfo, now: float, may_send: Callable[[str], bool]
+) -> NewJob | Rejected:
     """The job that a message asks for. `now` is Unix seconds; the same message always gives the same idempotency key.
 
-    `info` says which versions the model has, and which of them serves a caller who names none.
+    `info` says which versions the model has, and which of them serves a caller who names none; `may_send` whether the worker
+    may write to a queue.
     """
     celery_id = ""
     try:
@@ -81,24 +85,37 @@ def job_from(message: bytes, id: JobId, *, spec: ModelSpec, info: ModelInfo, now
         headers = _objects.decode(envelope.get("headers", b"{}"))
         celery_id = _celery_id(headers)
         _check_task(headers, celery_id)
-        return _job(
-            message,
-            _call(_body(envelope), _text(headers, "task")),
-            headers,
-            celery_id,
-            _sent_priority(envelope),
-            id=id,
-            spec=spec,
-            info=info,
-            now=now,
-        )
+        body, sent = _body(envelope), _sent_priority(envelope)
+        call = _call(body, _text(headers, "task"))
+        follows = _follows(body[2] or {}, headers, celery_id, may_send)
+        return _job(message, call, headers, celery_id, sent, id=id, spec=spec, info=info, now=now, followed_by=follows)
     except _UNREADABLE as error:
         return _rejected(message, celery_id, error)
 
 
 def _rejected(message: bytes, celery_id: str, error: Exception) -> Rejected:
     code = EXPIRED if isinstance(error, _Expired) else INVALID_MESSAGE
-    return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS], code)
+    return Rejected(message, celery_id, str(error)[:_MAX_REASON_CHARS], code, chain_of(message))
+
+
+def chain_of(message: bytes) -> tuple[str, ...]:
+    """The tasks that end with this one if it does not succeed; none if they cannot be read."""
+    try:
+        embed = _body(_objects.decode(message))[2] or {}
+        return ids_of_chain({name: _values.decode(embed.get(name, b"null")) for name in ("chain", "chord")})
+    except _UNREADABLE:
+        return ()
+
+
+def _follows(embed: _Parts, headers: _Parts, celery_id: str, may_send: Callable[[str], bool]) -> str:
+    found = follow_ups(embed, id=celery_id, root=_text(headers, "root_id"))
+    if found is None:
+        return ""
+    for queue in found.queues():
+        if not may_send(queue):
+            raise _Unreadable(f"penstock's workers may not write to the queue {queue[:80]!r}, where what follows would be sent")
+    chain = ids_of_chain({"chain": _values.decode(embed.get("chain", b"null"))})
+    return celery_ops.followed_by(chain, msgspec.json.encode(found).decode())
 
 
 def asked_by(message: bytes) -> DoorMessage | Rejected:
@@ -125,6 +142,7 @@ def _job(
     spec: ModelSpec,
     info: ModelInfo,
     now: float,
+    followed_by: str,
 ) -> NewJob:
     if call.model != id.model:
         raise _Unreadable(f"this is the queue of the model {id.model!r}, but the task asks for {call.model[:80]!r}")
@@ -142,6 +160,7 @@ def _job(
         max_attempts=spec.limits.max_attempts,
         max_crashes=spec.limits.max_crashes,
         celery_id="" if _flag(headers, "ignore_result") else celery_id,
+        followed_by=followed_by,
         foreign=message,
         trace=_trace(headers),
     )
@@ -165,7 +184,7 @@ def _flag(parts: _Parts, name: str) -> bool:
 
 def _celery_id(headers: _Parts) -> str:
     found = _text(headers, "id")
-    return found if len(found) <= _MAX_ID_CHARS and "," not in found else ""
+    return found if len(found) <= _MAX_ID_CHARS and not {",", "\n"} & set(found) else ""
 
 
 def _text(parts: _Parts, name: str) -> str:
@@ -196,13 +215,11 @@ def _body(envelope: _Parts) -> _Body:
 
 
 def _call(body: _Body, task: str) -> _Call:
-    args, kwargs, embed = body
+    args, kwargs, _ = body
     names, of_model = (("model", "input"), {}) if task == TASK else (("input",), {"model": task.removeprefix(TASK_OF_MODEL)})
     takes = f"{task[:80]} takes args=[{', '.join(names)}]"
     if len(args) > len(names):
         raise _Unreadable(takes)
-    if any(_values.decode((embed or {}).get(name, b"null")) for name in _FOLLOW_UPS):
-        raise _Unreadable("chains, chords and callbacks are not supported; send the next task when this one has its result")
     given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
     if of_model and "model" in given:
         raise _Unreadable(f"{takes}: its name says which model")

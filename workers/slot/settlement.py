@@ -184,16 +184,17 @@ class Settlements:
 
         The messages already stood in the queue (D3), so no limit of its depth applies.
         """
+        name, store = self._spec.name, self._store
         read = [
-            job_from(message, new_job_id(self._spec.name), spec=self._spec, info=info, now=claim.now)
+            job_from(message, new_job_id(name), spec=self._spec, info=info, now=claim.now, may_send=store.may_send)
             for message in claim.foreign
         ]
         if rejected := [item for item in read if isinstance(item, Rejected)]:
             for item in rejected:
-                log.warning(FOREIGN_REJECTED, model=self._spec.name, reason=item.reason)
-            self._store.reject_foreign(self._spec.name, rejected)
+                log.warning(FOREIGN_REJECTED, model=name, reason=item.reason)
+            store.reject_foreign(name, rejected)
         if jobs := [item for item in read if isinstance(item, NewJob)]:
-            self._store.submit(jobs, max_depth=_NO_LIMIT)
+            store.submit(jobs, max_depth=_NO_LIMIT)
 
     def close(self) -> None:
         self._store.close()

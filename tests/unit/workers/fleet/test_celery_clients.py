@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from penstock.broker.store.celery_ops import AnsweredTask
 from penstock.errors import TooLarge
 from penstock.job import Job, JobState, Payload, Priority, new_job_id
-from penstock.workers.fleet.celery_clients import answer_text
+from penstock.workers.fleet.celery_clients import answers
 
 JOB = Job(new_job_id("m"), JobState.SUCCEEDED, "1", Priority.INTERACTIVE, created_at=1.0, deadline_at=2.0)
 
@@ -20,12 +21,15 @@ JOB = Job(new_job_id("m"), JobState.SUCCEEDED, "1", Priority.INTERACTIVE, create
     ],
 )
 def test_an_output_is_written_as_celerys_clients_read_it(output: Payload, result: object) -> None:
-    entry = json.loads(answer_text("task", JOB, output))
+    [sent] = answers(AnsweredTask("task", (), ""), output, now=1.0)
+    entry = json.loads(sent.text)
     assert entry == {"status": "SUCCESS", "result": result, "traceback": None, "children": [], "task_id": "task"}
 
 
 def test_an_output_beyond_the_limit_is_an_error_with_the_jobs_id() -> None:
-    entry = json.loads(answer_text("task", JOB, TooLarge(f"read it at the gateway: GET /v1/jobs/{JOB.id}/result")))
+    error = TooLarge(f"read it at the gateway: GET /v1/jobs/{JOB.id}/result")
+    [sent] = answers(AnsweredTask("task", (), ""), error, now=1.0)
+    entry = json.loads(sent.text)
     assert entry["status"] == "FAILURE"
     assert entry["result"]["exc_type"] == "TooLarge"
     assert str(JOB.id) in entry["result"]["exc_message"][0]

@@ -16,6 +16,7 @@ from penstock.broker.store.ops import submit_args
 from penstock.job import MAX_DELAY_S, JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.slot.celery_messages import job_from
+from penstock.workers.slot.follow_ups import after_failure, after_success
 
 SPEC = ModelSpec("square", "square.py", version="2")
 INFO = ModelInfo("square", "1", versions={"1": None, "2": None})
@@ -46,8 +47,16 @@ def in_header(name: str, value: Any) -> bytes:
     return json.dumps(parts | {"headers": parts["headers"] | {name: value}}).encode()
 
 
+def may_send(queue: str) -> bool:
+    return queue != "forbidden"
+
+
+def followed(**signature: Any) -> bytes:
+    return message(chain=[signature])
+
+
 def read(raw: bytes) -> NewJob | Rejected:
-    return job_from(raw, ID, spec=SPEC, info=INFO, now=NOW)
+    return job_from(raw, ID, spec=SPEC, info=INFO, now=NOW, may_send=may_send)
 
 
 def accepted(raw: bytes) -> NewJob:
@@ -80,7 +89,7 @@ def test_celerys_eta_and_countdown_are_the_jobs_start() -> None:
     assert (job.delay_s, job.deadline_s) == (60.0, SPEC.limits.deadline_s + 60.0)
     raw = message(countdown=60)
     eta = datetime.fromisoformat(json.loads(raw)["headers"]["eta"]).timestamp()
-    counted = job_from(raw, ID, spec=SPEC, info=INFO, now=eta - 45.0)
+    counted = job_from(raw, ID, spec=SPEC, info=INFO, now=eta - 45.0, may_send=may_send)
     assert isinstance(counted, NewJob)
     assert counted.delay_s == pytest.approx(45.0)
 
@@ -105,7 +114,14 @@ def test_no_task_outlives_the_models_own_limit() -> None:
         (lambda: message(eta=datetime.fromtimestamp(NOW + 60.0, UTC), kwargs={"deadline_s": 30}), "before the start"),
         (lambda: message(eta=datetime.fromtimestamp(NOW + 2 * MAX_DELAY_S, UTC)), "at most 2592000 s"),
         (lambda: in_header("eta", 60), "eta is a moment"),
-        (lambda: message(chain=[{"task": "next"}]), "chains"),
+        (lambda: followed(task="shop.done", options={"queue": "forbidden"}), "may not write to the queue 'forbidden'"),
+        (lambda: followed(task="shop.done", options={"queue": "x.reply.celery.pidbox"}), "no queue"),
+        (lambda: followed(task="shop.done", options={"serializer": "pickle"}), "unknown field `serializer`"),
+        (lambda: followed(task="shop.done", options={"countdown": "soon"}), "Expected `float | null`"),
+        (lambda: followed(task="celery.chord", subtask_type="chord"), "not by a chord"),
+        (lambda: followed(task="celery.group", subtask_type="group", kwargs={"tasks": 5}), "Expected `array`"),
+        (lambda: followed(args=[]), "missing required field `task`"),
+        (lambda: message(chord={"task": "shop.sum"}), "cannot be one of a chord"),
         (lambda: message(kwargs={"version": "3"}), "no version '3'; its versions: 1, 2"),
         (lambda: message(kwargs={"version": "1:someone-else"}), "no version '1:someone-else'"),
         (lambda: message(kwargs={"version": ["1"]}), "Expected `str | null`, got `array`"),
@@ -123,6 +139,24 @@ def test_what_cannot_become_a_job_is_answered_with_the_reason(raw: Any, reason: 
     assert isinstance(rejected, Rejected)
     assert rejected.celery_id == "task-1"
     assert reason in rejected.reason
+
+
+def test_what_waits_for_a_task_that_is_refused_is_known() -> None:
+    """Or a client would wait for the end of a chain that never began."""
+    chain = [{"task": "c", "options": {"task_id": "id-c"}}, {"task": "b", "options": {"task_id": "id-b"}}]
+    refused = read(message(args=["square"], chain=chain))
+    assert isinstance(refused, Rejected)
+    assert refused.chain == ("id-c", "id-b")
+    refused = read(message(chord={"task": "sum", "options": {"task_id": "id-sum"}}))
+    assert isinstance(refused, Rejected)
+    assert refused.chain == ("id-sum",)
+
+
+def test_a_later_tasks_queue_is_the_matter_of_who_runs_the_task_before_it() -> None:
+    later = {"task": "shop.b", "options": {"queue": "forbidden"}}
+    accepted(message(chain=[later, {"task": "shop.a"}]))
+    refused = read(message(chain=[later, {"task": "penstock.square"}]))
+    assert isinstance(refused, Rejected), "a model's own task would be refused after the first had run"
 
 
 def test_an_input_stays_as_its_sender_wrote_it() -> None:
@@ -150,10 +184,25 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
+SIGNATURES = st.fixed_dictionaries(
+    {},
+    optional={
+        "task": st.sampled_from(["shop.done", "penstock.square", "celery.group"]) | JSON_VALUES,
+        "subtask_type": st.sampled_from([None, "group", "chord"]) | JSON_VALUES,
+        "options": st.fixed_dictionaries({}, optional=dict.fromkeys(("queue", "task_id", "countdown", "other"), JSON_VALUES)),
+        "kwargs": st.fixed_dictionaries({}, optional={"tasks": JSON_VALUES, "body": JSON_VALUES}) | JSON_VALUES,
+        "args": JSON_VALUES,
+    },
+)
+EMBEDS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("chain", "callbacks", "errbacks", "chord"), st.lists(SIGNATURES, max_size=3) | JSON_VALUES)
+)
 CALLS = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(("model", "input", "version", "priority", "deadline_s", "other"), JSON_VALUES)
 )
-BODIES = JSON_VALUES | st.tuples(st.lists(JSON_VALUES, max_size=3) | st.just(["square", 4]), CALLS, JSON_VALUES)
+BODIES = JSON_VALUES | st.tuples(
+    st.lists(JSON_VALUES, max_size=3) | st.just(["square", 4]), CALLS | st.just({}), EMBEDS | JSON_VALUES
+)
 HEADERS = st.fixed_dictionaries(
     {"task": st.just("penstock.infer"), "id": st.just("task-1") | JSON_VALUES},
     optional=dict.fromkeys(("expires", "traceparent", "tracestate"), JSON_VALUES),
@@ -179,6 +228,9 @@ def test_whatever_is_sent_becomes_a_job_of_a_known_version_or_is_rejected_with_a
         assert (found.reason + found.celery_id).encode()
         return
     assert found.version in INFO.versions
+    _, _, kept = (found.celery_id + found.followed_by).partition("\n")
+    for one in [*after_success(kept, b"[1]", now=NOW), *after_failure(kept, now=NOW)]:
+        assert json.loads(one.message.text)["headers"]["id"] == one.id
     assert 0 < found.deadline_s <= max(SPEC.limits.deadline_s, SPEC.limits.bulk_deadline_s)
     # What the store is sent: numbers that are whole and fit, texts that have a form in bytes.
     assert all(isinstance(arg, (int, bytes)) or arg.encode() is not None for arg in submit_args([found], 1))

@@ -93,6 +93,9 @@ class ShakyStore:
         self.details.append(detail)
         return [self.answer for _ in items]
 
+    def may_send(self, queue: str) -> bool:
+        return True
+
     def reject_foreign(self, model: str, rejected: Sequence[Rejected]) -> None:
         self._take("reject_foreign", rejected)
 
