@@ -361,6 +361,7 @@ def own_celery(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
 def test_celerys_command_line_calls_a_model(client: StockClient, server: Server) -> None:
     called = own_celery(server, "call", "penstock.infer", "--args", json.dumps(["ordered", {"echo": 7}]))
     assert client.found(f"found = app.AsyncResult({called.stdout.strip()!r}).get(timeout=60)") == 7
+    assert own_celery(server, "result", called.stdout.strip()).stdout.strip() == "7"
 
 
 def test_a_worker_refuses_options_that_cannot_do_what_they_say(server: Server) -> None:
