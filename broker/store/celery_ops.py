@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from penstock.broker.store.ops import Command, Operation, digest, prefix, queue_name
+from penstock.broker.store.ops import Arg, Command, Operation, digest, prefix, queue_name
 from penstock.job import SERIAL_CHARS, JobId, parse_job_id
 
 DOOR_QUEUE, DOOR = "penstock", "*"
@@ -91,8 +91,8 @@ def pass_messages(messages: Sequence[tuple[str, bytes]]) -> Operation[None]:
 
 def reject_foreign(model: str, rejected: Rejected) -> Operation[None]:
     """Answer a message that does not become a job, and forget it."""
-    tasks = rejected.celery_id and rejected.celery_id + followed_by(rejected.chain)
-    args = [rejected.message, tasks, rejected.code, rejected.reason]
+    tasks = rejected.celery_id + followed_by(rejected.chain) if rejected.celery_id else ""
+    args: list[Arg] = [rejected.message, tasks, rejected.code, rejected.reason]
     return Operation("reject_foreign", prefix(model), args, lambda _: None)
 
 

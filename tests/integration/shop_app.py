@@ -12,17 +12,17 @@ app.conf.task_routes = {"penstock.*": {"queue": "penstock"}}
 app.conf.worker_enable_remote_control = False
 
 
-@app.task(name="shop.double")
+@app.task(name="shop.double")  # type: ignore[untyped-decorator]
 def double(result: Any, key: str = "echo") -> dict[str, Any]:
     """Return an input for a model that doubles what came."""
     return {key: result * 2}
 
 
-@app.task(name="shop.size")
+@app.task(name="shop.size")  # type: ignore[untyped-decorator]
 def size(result: Any) -> int:
     return len(result)
 
 
-@app.task(name="shop.failed")
+@app.task(name="shop.failed")  # type: ignore[untyped-decorator]
 def failed(task_id: str) -> str:
     return task_id
