@@ -52,7 +52,7 @@ class DoorStack:
     roots: tuple[int, ...]
 
     def ended(self) -> int:
-        return int(self.store.stats(_MODEL).counters.get("ended:succeeded", 0))
+        return self.store.stats(_MODEL).ended.get("succeeded", 0)
 
     def door_depth(self) -> int:
         return self.redis.llen("penstock") + self.redis.zcard("ps:{*}:foreign") + self.redis.zcard(f"ps:{{{_MODEL}}}:foreign")

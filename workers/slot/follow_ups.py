@@ -25,7 +25,7 @@ from penstock.broker.store.celery_ops import DOOR_QUEUE, Sent, priority_list
 CELERY_QUEUE = "celery"
 OWN_TASKS = "penstock."
 MOST, MOST_BYTES = 100, 64 * 1024
-_ID = r"^[^,\n]{1,255}$"
+_ID = re.compile(r"\A[^,\n]{1,255}\Z")
 # Beyond this a moment has no form as ISO 8601 writes it.
 _Seconds = Annotated[float, Meta(ge=-1e9, le=1e9)]
 # Keys of Redis that are not queues of tasks: ours, Celery's results, its commands, its events, and kombu's own.
@@ -37,7 +37,7 @@ _KEPT = ("callbacks", "errbacks", "chain")
 class _Options(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What Celery and its users set for a task; a follow-up with another option is refused."""
 
-    task_id: Annotated[str, Meta(pattern=_ID)] | None = None
+    task_id: Annotated[str, Meta(pattern=_ID.pattern)] | None = None
     queue: str | None = None
     priority: Annotated[int, Meta(ge=0, le=255)] | None = None
     countdown: _Seconds | None = None
@@ -156,7 +156,7 @@ def _ids(signature: Any) -> Iterator[str]:
         return
     options, kwargs = signature.get("options"), signature.get("kwargs")
     id = options.get("task_id") if isinstance(options, dict) else None
-    if isinstance(id, str) and re.fullmatch(_ID, id):
+    if isinstance(id, str) and _ID.fullmatch(id):
         yield id
     if isinstance(kwargs, dict):
         tasks = kwargs.get("tasks")

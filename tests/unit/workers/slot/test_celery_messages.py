@@ -120,6 +120,7 @@ def test_no_task_outlives_the_models_own_limit() -> None:
         (lambda: followed(task="shop.done", options={"countdown": "soon"}), "Expected `float | null`"),
         (lambda: followed(task="celery.chord", subtask_type="chord"), "not by a chord"),
         (lambda: followed(task="celery.group", subtask_type="group", kwargs={"tasks": 5}), "Expected `array`"),
+        (lambda: followed(task="shop.done", options={"task_id": "two\nlines"}), "matching regex"),
         (lambda: followed(args=[]), "missing required field `task`"),
         (lambda: message(chord={"task": "shop.sum"}), "cannot be one of a chord"),
         (lambda: message(kwargs={"version": "3"}), "no version '3'; its versions: 1, 2"),
