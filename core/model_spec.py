@@ -234,7 +234,8 @@ class SlotInfo:
     `first_call_s` maps batch size to what its first call took, in the warm-up on an input from `warm_origin` or as the model
     was loaded; `warm_note` says why sizes are missing.
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
-    node that holds all its `cores`; None: several, or not pinned.
+    node that holds all its `cores`; None: several, or not pinned. `at_once`: how many items it runs side by side, each a batch
+    of its own; 0: one batch after the other.
     """
 
     model: str
@@ -258,6 +259,7 @@ class SlotInfo:
     device_uuid: str = ""
     profile: ProfileInfo | None = None
     calls: LearnedCalls | None = None
+    at_once: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class Handler:
     max_wait_s: ClassVar[float | None] = None
     # Media types that inputs may have; None: derived from the type of the items.
     accepts: ClassVar[tuple[str, ...] | None] = None
-    # With an `async def inference`: how many items run at once. None: all of a batch.
+    # With an `async def inference`: how many items run at once. None: `max_batch_size`.
     max_concurrency: ClassVar[int | None] = None
     # What `cost` is given: an item as `preprocess` returned it, or the input as it came.
     cost_stage: ClassVar[CostStage] = "item"

@@ -25,7 +25,7 @@ from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
 from penstock.handlers.tasks.options import task_class
 from penstock.job import NPY_MEDIA
-from penstock.model_spec import BatchPolicy, RuntimeOptions, bucket_fault, size_fault
+from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
 # What TOML reads as a key without quotes.
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -226,10 +226,10 @@ def _check_class(found: type[Handler]) -> None:
 
 def _check_concurrency(found: type[Handler]) -> None:
     most = found.max_concurrency
-    if most is not None and (most < 1 or not inspect.iscoroutinefunction(found.inference)):
+    if most is not None and (not 1 <= most <= MAX_BATCH_SIZE or not inspect.iscoroutinefunction(found.inference)):
         raise HandlerLoadError(
             f"{found.__name__}.max_concurrency = {most!r}: it is for an `async def inference`, and says how many items run at "
-            "once, at least 1"
+            f"once, from 1 to {MAX_BATCH_SIZE}"
         )
 
 
@@ -267,6 +267,8 @@ def _initialize(handler: Handler, context: Context) -> None:
 def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
     kind, types = type(handler), found.types
     streams = inspect.isgeneratorfunction(handler.inference)
+    is_async = inspect.iscoroutinefunction(handler.inference)
+    at_once = (handler.max_concurrency or context.max_batch_size) if is_async else 0
     accepts = found.attributes.accepts or accepted(types.input)
     return Loaded(
         context=context,
@@ -275,7 +277,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         # A model that lists files of numpy's takes arrays.
         codec=replace(codec, form_schema=handler.input_schema, arrays=NPY_MEDIA in accepts),
         accepts=accepts,
-        inference=_inference(handler, context, streams=streams, label=found.label),
+        inference=_inference(handler, context, streams=streams, at_once=at_once, label=found.label),
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
         explain=None if kind.explain is Handler.explain else handler.explain,
@@ -289,7 +291,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         asks=types.asks,
         may_look=_may_look(handler),
         streams=streams,
-        is_async=inspect.iscoroutinefunction(handler.inference),
+        at_once=at_once,
     )
 
 
@@ -300,15 +302,15 @@ def _may_look(handler: Handler) -> bool:
     return not type(handler).__module__.startswith("penstock.")
 
 
-def _inference(handler: Handler, context: Context, *, streams: bool, label: str) -> Stage:
+def _inference(handler: Handler, context: Context, *, streams: bool, at_once: int, label: str) -> Stage:
     """The stage as a plain function. Only models that stream, or are async, load what that needs."""
     inference: Any = handler.inference
     if streams:
         from penstock.handlers.running.streaming import streaming_stage
 
         return streaming_stage(inference, context)
-    if inspect.iscoroutinefunction(inference):
+    if at_once:
         from penstock.handlers.running.coroutines import CoroutineStage
 
-        return CoroutineStage(inference, context, name=label, most=handler.max_concurrency)
+        return CoroutineStage(inference, context, name=label, at_once=at_once)
     return handler.inference

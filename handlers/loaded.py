@@ -47,8 +47,8 @@ class Loaded:
     # The settings name headers or query parameters for it.
     told: bool = False
     streams: bool = False
-    # The items of a call run side by side, as coroutines.
-    is_async: bool = False
+    # How many items run side by side, as coroutines; 0: the model takes a list at a time.
+    at_once: int = 0
     input_urls: tuple[str, ...] = ()
     input_urls_s: float = 10.0
     input_urls_ca: str = ""

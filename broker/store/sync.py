@@ -125,6 +125,17 @@ class RedisStore:
         settled, next_batch = self._replies([finish, claim])
         return finish.decode(settled), claim.decode(next_batch)
 
+    def finish_all(
+        self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
+    ) -> tuple[list[list[Settled]], Claim | None]:
+        """Settle batches, each with its worker and stamp, and take the next if there is a request, in one round trip."""
+        finishes = [ops.finish(endings, worker=worker, stamp=stamp) for endings, worker, stamp in ended]
+        if request is None:
+            return self.run_all(finishes), None
+        claim = ops.claim(request)
+        *settled, taken = self._replies([*finishes, claim])
+        return [one.decode(reply) for one, reply in zip(finishes, settled, strict=True)], claim.decode(taken)
+
     def report(self, reports: Sequence[Report]) -> list[Reported]:
         return self.run(ops.report(reports))
 

@@ -55,7 +55,9 @@ def capacity_of(slots: Iterable[SlotInfo]) -> SlotCapacity:
             continue
         count += 1
         learned = {size: seconds for size, seconds in slot.latency_s.items() if seconds > 0.0}
-        rates = [size / seconds for size, seconds in sorted(learned.items())]
+        # Batches that overlap end as often as if so many slots ran them.
+        overlap = max(1, slot.at_once)
+        rates = [overlap * size / seconds for size, seconds in sorted(learned.items())]
         per_s += max(rates, default=0.0)
         # Of two sizes, because a single measurement may have met a machine that stood still.
         full_per_s += max(rates[-2:], default=0.0)

@@ -99,6 +99,7 @@ def _slot_view(slot: SlotInfo) -> dict[str, Any]:
         "provider": slot.provider or None,
         "latency_s": {str(size): seconds for size, seconds in sorted(slot.latency_s.items())},
         "calls": calls_view(slot.calls) if slot.calls else None,
+        "at_once": slot.at_once or None,
         "load_s": slot.load_s,
         "error": slot.error or None,
         "restarts": slot.restarts,

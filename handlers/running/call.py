@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import inf
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import HandlerContractError
 from penstock.model_spec import Limits
@@ -16,9 +17,7 @@ NOTE_CHARS = 200
 
 
 class Reporter(Protocol):
-    """Where the reports of items go. `batch` and `place` name an item. `progressed_at`: of the latest progress (monotonic)."""
-
-    progressed_at: float
+    """Where the reports of items go. `batch` and `place` name an item."""
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None: ...
 
@@ -27,6 +26,10 @@ class Reporter(Protocol):
     def chunk(self, batch: int, place: int, data: bytes) -> None: ...
 
     def is_unwanted(self, batch: int, place: int) -> bool: ...
+
+    def progressed_at(self, batch: int, place: int) -> float: ...
+
+    def begin(self, batch: int) -> None: ...
 
     def facts(self, batch: int) -> Sequence[Any]: ...
 
@@ -59,6 +62,16 @@ class RunningItem:
         """Whether nobody wants the item any more: it was cancelled. Its output will be dropped, so its run may end early."""
         return self._reporter is not None and self._reporter.is_unwanted(self._batch, self._place)
 
+    @property
+    def progressed_at(self) -> float:
+        """When the item last said how far it is (monotonic); minus infinity if it has not."""
+        return self._reporter.progressed_at(self._batch, self._place) if self._reporter is not None else -inf
+
+    def begin(self) -> None:
+        """Say that the item begins only now, after it waited for others: its time limit counts from now."""
+        if self._reporter is not None:
+            self._reporter.begin(self._batch)
+
     def restart(self) -> None:
         """What the item yields from now on begins anew: its call may be repeated."""
         if self._reporter is not None:
@@ -68,6 +81,14 @@ class RunningItem:
         """The next chunk of the item's stream, as JSON. Waits while too many are on their way."""
         if self._reporter is not None:
             self._reporter.chunk(self._batch, self._place, chunk)
+
+
+class InHand(NamedTuple):
+    """What one piece of the handler's code works on: places in a batch, and what is known of the items there."""
+
+    batch: int
+    places: Sequence[int]
+    told: Told | None
 
 
 class RunningCall:
@@ -91,18 +112,24 @@ class RunningCall:
         self.places: Sequence[int] = ()
         self.told: Told | None = None
         self.beside: set[int] = set()
-        # Where items are tasks that run side by side: the places of the present task's item.
-        self.of_task: ContextVar[Sequence[int]] | None = None
+        # Where items are tasks that run side by side: what the present task works on.
+        self.of_task: ContextVar[InHand] | None = None
 
     @property
     def items(self) -> list[RunningItem]:
         """The items of the call in its order."""
-        reporter = self.reporter if self.batch else None
-        return [RunningItem(reporter, self.batch, place) for place in self._in_hand]
+        return self.items_of(self.in_hand)
+
+    def items_of(self, hand: InHand) -> list[RunningItem]:
+        """These items, in order."""
+        reporter = self.reporter if hand.batch else None
+        return [RunningItem(reporter, hand.batch, place) for place in hand.places]
 
     @property
-    def _in_hand(self) -> Sequence[int]:
-        return self.places if self.of_task is None else self.of_task.get(self.places)
+    def in_hand(self) -> InHand:
+        """What the code that asks works on."""
+        own = None if self.of_task is None else self.of_task.get(None)
+        return own or InHand(self.batch, self.places, self.told)
 
     def requests(self) -> list[Any]:
         """The `Request`s of the call's items. Raises `HandlerContractError` in the thread of another stage."""
@@ -112,7 +139,8 @@ class RunningCall:
                 "context.requests is for inference, which runs beside preprocess and postprocess; annotate preprocess with "
                 "list[penstock.Request[...]] and hand on what postprocess needs"
             )
-        return [] if self.told is None else self.told.requests(self._in_hand, self.reporter if self.batch else None)
+        hand = self.in_hand
+        return [] if hand.told is None else hand.told.requests(hand.places, self.reporter if hand.batch else None)
 
     @contextmanager
     def only(self, at: int) -> Iterator[None]:

@@ -7,22 +7,28 @@ import atexit
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
+from math import inf
 from time import monotonic
 from typing import Any
 
 from penstock.errors import HandlerContractError, HandlerTimeout
 from penstock.handlers.contract import Context, Failure, failure_of
-from penstock.handlers.running.call import RunningItem
+from penstock.handlers.running.call import InHand, RunningItem
+from penstock.handlers.running.places import Places
 
+# D75, D86: docs/design/workers-and-devices.md
 CANCELLED = "cancelled"
 _UNWANTED = "its run was stopped, because nobody waits for it any more"
 # An item may run for this share of `max_run_s`: then there is time to answer for its neighbours.
 _SHARE = 0.8
 _TOO_LONG = "it ran for more than four fifths of max_run_s"
 Coroutine = Callable[[list[Any]], Awaitable[list[Any]]]
-# The places in its batch of the item that this task runs.
-_PLACES: ContextVar[Sequence[int]] = ContextVar("places")
+# Hears of each item that begins (True) or ends.
+OnTurn = Callable[[bool], None]
+# The item that this task runs.
+_IN_HAND: ContextVar[InHand] = ContextVar("in_hand")
 # How often tasks are looked at that nobody wants any more.
 _LOOK_S = 0.05
 _STANDSTILL_S = 0.5
@@ -31,7 +37,7 @@ _COMPLAIN_EVERY_S = 60.0
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process. It turns in the thread that runs the model, and only while that awaits something."""
+    """The loop of this process. It turns in the thread that runs the model."""
     loop = asyncio.new_event_loop()
     atexit.register(loop.close)
     return loop
@@ -44,64 +50,100 @@ def run_to_end(awaitable: Awaitable[Any]) -> Any:
     return event_loop().run_until_complete(awaited())
 
 
+@dataclass(slots=True, eq=False)
+class _ItemRun:
+    """One item that runs or waits for a place: `began_at` is then infinity."""
+
+    item: RunningItem
+    on_turn: OnTurn
+    task: asyncio.Task[Any] | None = None
+    began_at: float = inf
+
+    @property
+    def alive_at(self) -> float:
+        """When it began, or last said how far it is."""
+        return max(self.began_at, self.item.progressed_at)
+
+
 class CoroutineStage:
-    """The stage of a list that gives each item to a call of its own. `most` calls run at once; None: all of a batch.
+    """The stage of a list that gives each item to a call of its own. At most `at_once` of all lists' calls run at once.
 
     An item that raises fails alone. So does one that nobody wants any more, or that runs for too long: its task is cancelled,
     before the worker would end the process with all items.
     """
 
-    def __init__(self, inference: Coroutine, context: Context, *, name: str, most: int | None) -> None:
+    def __init__(self, inference: Coroutine, context: Context, *, name: str, at_once: int) -> None:
         self._inference = inference
         self._running = context.running
-        self._running.of_task = _PLACES
+        self._running.of_task = _IN_HAND
         self._name = name
-        self._most = most
-        self._began_at = self._looked_at = self._complained_at = float("-inf")
+        self._places = Places(at_once)
+        self._runs: set[_ItemRun] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._looked_at = self._complained_at = float("-inf")
 
     def __call__(self, batch: list[Any]) -> list[Any]:
-        outputs: list[Any] = event_loop().run_until_complete(self._run(batch))
+        """Run these items and no others, to their end."""
+        number, places, told = self._running.in_hand
+        if len(places) != len(batch):
+            # In a loop without a worker nobody waits for the items one by one.
+            number, places, told = 0, range(len(batch)), None
+        outputs: list[Any] = event_loop().run_until_complete(self.run(batch, InHand(number, places, told)))
         return outputs
 
-    async def _run(self, batch: list[Any]) -> list[Any]:
-        room = asyncio.Semaphore(self._most or len(batch))
-        # In a warm-up nobody waits for the items one by one.
-        places = self._running.places if len(self._running.places) == len(batch) else range(len(batch))
-        items = self._running.items if len(self._running.places) == len(batch) else []
-        tasks = [asyncio.create_task(self._one(value, place, room)) for value, place in zip(batch, places, strict=True)]
-        self._began_at = self._looked_at = monotonic()
-        watch = asyncio.create_task(self._watch(tasks, items))
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            watch.cancel()
-            self._note_standstill()
+    async def run(self, values: Sequence[Any], hand: InHand, on_turn: OnTurn = bool) -> list[Any]:
+        """One output or `Failure` per value. `hand` names the items; those of no batch are rows of a run, and stand back."""
+        runs = [_ItemRun(item, on_turn) for item in self._running.items_of(hand)]
+        for value, place, run in zip(values, hand.places, runs, strict=True):
+            run.task = asyncio.create_task(self._one(value, hand._replace(places=(place,)), run))
+        self._begin(runs)
+        return list(await asyncio.gather(*(run.task for run in runs if run.task)))
 
-    async def _one(self, value: Any, place: int, room: asyncio.Semaphore) -> Any:
-        _PLACES.set((place,))
+    async def _one(self, value: Any, hand: InHand, run: _ItemRun) -> Any:
+        _IN_HAND.set(hand)
         try:
-            async with room:
-                return _only(await self._inference([value]))
+            return await self._in_place(value, run, is_row=not hand.batch)
         except asyncio.CancelledError as stopped:
             return failure_of(HandlerTimeout(_TOO_LONG)) if stopped.args == (_TOO_LONG,) else Failure(_UNWANTED, CANCELLED)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             return failure_of(error)
+        finally:
+            self._end(run)
 
-    async def _watch(self, tasks: Sequence[asyncio.Task[Any]], items: Sequence[RunningItem]) -> None:
+    async def _in_place(self, value: Any, run: _ItemRun, *, is_row: bool) -> Any:
+        if await self._places.take(is_row=is_row):
+            run.item.begin()
+        run.began_at = monotonic()
+        run.on_turn(True)
+        try:
+            return _only(await self._inference([value]))
+        finally:
+            run.on_turn(False)
+            self._places.give_back(is_row=is_row)
+
+    # The watch: a task of its own while any item runs.
+
+    def _begin(self, runs: Sequence[_ItemRun]) -> None:
+        self._runs.update(runs)
+        if self._watch is None and self._runs:
+            self._looked_at = monotonic()
+            self._watch = asyncio.create_task(self._look())
+
+    def _end(self, run: _ItemRun) -> None:
+        self._runs.discard(run)
+        if not self._runs and self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+            self._note_standstill()
+
+    async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             self._note_standstill()
-            is_late = self._has_run_long
-            for place, task in enumerate(tasks):
-                if not task.done() and (is_late or (items and items[place].cancelled)):
-                    task.cancel(_TOO_LONG if is_late else None)
-
-    @property
-    def _has_run_long(self) -> bool:
-        """Whether the worker would soon end this process. It counts from the latest progress, too."""
-        running = self._running
-        progressed_at = running.reporter.progressed_at if running.reporter else self._began_at
-        return monotonic() - max(self._began_at, progressed_at) > _SHARE * running.max_run_s
+            for run in list(self._runs):
+                is_late = monotonic() - run.alive_at > _SHARE * self._running.max_run_s
+                if run.task is not None and (is_late or run.item.cancelled):
+                    run.task.cancel(_TOO_LONG if is_late else None)
 
     def _note_standstill(self) -> None:
         """Say so if the loop did not turn for long: meanwhile no other item got on."""

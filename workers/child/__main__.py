@@ -64,6 +64,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             asks=loaded.asks,
             streams=info.streams,
             answers=info.answers,
+            at_once=loaded.at_once,
         ),
     )
 
@@ -96,10 +97,12 @@ def _given(loaded: Loaded, order: LoadModel) -> Loaded:
 def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
-    if loaded.is_async and loaded.handler.sample is None:
+    if loaded.at_once and loaded.handler.sample is None:
         # It calls other services, which must not get inputs that nobody sent.
         return warmup.WarmUp(note="an async handler without a sample")
-    sizes = warmup.sizes(loaded.context.max_batch_size, order.runtime.batch_buckets)
+    # The items of an async handler go to it one by one.
+    most = 1 if loaded.at_once else loaded.context.max_batch_size
+    sizes = warmup.sizes(most, order.runtime.batch_buckets)
     with loaded.context.metrics.paused():
         return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
 
@@ -143,8 +146,17 @@ def main(argv: list[str]) -> int:
     sizes = ShardSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
     if ready.fits is not None:
         sizes.cap(ready.fits)
-    Pipeline(wire, ProgressPage(page_fd), loaded, sizes, calls).serve()
+    _pipeline_of(loaded)(wire, ProgressPage(page_fd), loaded, sizes, calls).serve()
     return 0
+
+
+def _pipeline_of(loaded: Loaded) -> type[Pipeline]:
+    if not loaded.at_once:
+        return Pipeline
+    # Only async models load what their tasks need.
+    from penstock.workers.child.overlap import OverlapPipeline
+
+    return OverlapPipeline
 
 
 def _message(error: Exception) -> str:

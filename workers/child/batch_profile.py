@@ -42,7 +42,7 @@ class ProfileRecorder(Protocol):
 
 
 class BatchProfile:
-    """Call `start` before the batch's clock runs, `run` the batch, and `save` after its clock has stopped."""
+    """Call `start` before the batch's clock runs, `stop` when it has run, and `save` after its clock has stopped."""
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         self._folder = folder
@@ -59,11 +59,15 @@ class BatchProfile:
         self._recorder.start()
 
     def run(self, work: Callable[[], T]) -> T:
+        """Run the batch, and stop."""
         try:
             return work()
         finally:
-            if self._is_recording:
-                self._is_recording = self._try(self._recorder.stop) is not None
+            self.stop()
+
+    def stop(self) -> None:
+        if self._is_recording:
+            self._is_recording = self._try(self._recorder.stop) is not None
 
     def save(self) -> None:
         if self._is_recording:

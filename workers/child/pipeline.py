@@ -166,7 +166,7 @@ class Pipeline:
         self._page = page
         self._loaded = loaded
         self._calls = calls
-        self._reports = loaded.context.running.reporter = ReportSender(wire.write, start_thread=_start_thread)
+        self._reports = loaded.context.running.reporter = ReportSender(wire.write, start_thread=start_thread)
         self._metrics = loaded.context.metrics
         self._shards = ShardPipeline(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
@@ -179,8 +179,14 @@ class Pipeline:
     def serve(self) -> None:
         """Until the supervisor says stop or is gone; a batch that was begun is finished and sent."""
         self._send_measured()
-        writer = _start_thread(self._write)
-        _start_thread(self._read)
+        writer = start_thread(self._write)
+        start_thread(self._read)
+        self._run_all()
+        self._ran.put(None)
+        writer.join()
+
+    def _run_all(self) -> None:
+        """Run what arrives, until the supervisor says stop."""
         while (work := self._device_queue.take()) is not None:
             ran = self._run(work)
             if isinstance(ran, Flow) and self._is_written_at_once(ran):
@@ -190,8 +196,6 @@ class Pipeline:
             self._ran.put(ran)
             if isinstance(ran, DeviceFault):
                 break
-        self._ran.put(None)
-        writer.join()
 
     def _is_written_at_once(self, flow: Flow) -> bool:
         """D71: whether this thread writes the outcomes sooner than it could wake another one, and keeps nothing waiting.
@@ -209,8 +213,7 @@ class Pipeline:
         self._loaded.context.running.beside.add(get_ident())
         while isinstance(frame := self._wire.read(), RunBatch | RunShard | GiveUp | BatchFacts):
             if isinstance(frame, RunBatch):
-                self._device_queue.put(work := self._prepare(frame))
-                if isinstance(work, DeviceFault):
+                if not self._take_up(frame):
                     return
                 continue
             if isinstance(frame, GiveUp):
@@ -223,8 +226,13 @@ class Pipeline:
             if not has_shards:
                 # Most models never get a shard, and do without the thread.
                 has_shards = True
-                _start_thread(partial(self._shards.feed, self._device_queue.await_room, self._device_queue.put_bulk))
+                start_thread(partial(self._shards.feed, self._device_queue.await_room, self._device_queue.put_bulk))
         self._device_queue.put(None)
+
+    def _take_up(self, frame: RunBatch) -> bool:
+        """Prepare the batch and put it into the queue. False if the device is gone."""
+        self._device_queue.put(work := self._prepare(frame))
+        return not isinstance(work, DeviceFault)
 
     def _prepare(self, frame: RunBatch) -> Flow | DeviceFault:
         began_at = time.monotonic()
@@ -341,7 +349,8 @@ class Pipeline:
         os._exit(_DEVICE_EXIT)
 
 
-def _start_thread(work: Callable[[], None]) -> Thread:
+def start_thread(work: Callable[[], None]) -> Thread:
+    """A thread without which this process is no use."""
     made = Thread(target=_run_or_exit, args=(work,), daemon=True)
     made.start()
     return made

@@ -24,7 +24,7 @@ class Speaker:
         own = getattr(serving, "batch", 0)
         if own:
             return mark_of(own)
-        batch, places = self.running.batch, self.running.places
+        batch, places, _ = self.running.in_hand
         return mark_of(batch, places[0] + 1 if len(places) == 1 else 0) if batch else ""
 
 

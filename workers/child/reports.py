@@ -47,17 +47,30 @@ class ReportSender:
         self._stopped: dict[int, set[int]] = {}
         # Of the latest batch whose handler looked at its requests.
         self._facts = BatchFacts(0, [])
+        # When each item last said how far it is, and batches that have begun only now.
+        self._progressed_at: dict[tuple[int, int], float] = {}
+        self._begun: list[int] = []
         self.is_used = False
-        self.progressed_at = float("-inf")
         self._is_sending = False
 
     # The handler's side.
 
     def progress(self, batch: int, place: int, fraction: float, note: str) -> None:
-        self.progressed_at = monotonic()
         with self._changed:
+            self._progressed_at[batch, place] = monotonic()
             pending = self._of(batch, place)
             pending.fraction, pending.note = fraction, note
+            self._changed.notify_all()
+            self._start()
+
+    def progressed_at(self, batch: int, place: int) -> float:
+        """When the item last said how far it is (monotonic)."""
+        return self._progressed_at.get((batch, place), float("-inf"))
+
+    def begin(self, batch: int) -> None:
+        """The batch waited in this process, and begins now."""
+        with self._changed:
+            self._begun.append(batch)
             self._changed.notify_all()
             self._start()
 
@@ -125,20 +138,27 @@ class ReportSender:
         self._unwanted.setdefault(order.batch, set()).update(order.places)
         self.is_used = True
 
-    def end(self, batch: int) -> set[int]:
-        """The batch has run: send what it reported, before its outcomes are. The items that stopped at their deadline."""
+    def end(self, batch: int, *, oldest: int = 0) -> set[int]:
+        """The batch has run: send what it reported, before its outcomes are. The items that stopped at their deadline.
+
+        `oldest`: the first of the batches that run beside it, if any do.
+        """
         self._write_pending()
         stopped = self._stopped.get(batch, set())
+        before = oldest or batch
         for by_batch in (self._unwanted, self._late, self._stopped):
-            for ended in [number for number in by_batch if number <= batch]:
+            for ended in [number for number in list(by_batch) if number == batch or number < before]:
                 by_batch.pop(ended)
-        self._restarts = {item: count for item, count in self._restarts.items() if item[0] > batch}
+        with self._changed:
+            for by_item in (self._restarts, self._progressed_at):
+                for item in [item for item in by_item if item[0] == batch or item[0] < before]:
+                    by_item.pop(item)
         return stopped
 
     def _send(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._pending))
+                self._changed.wait_for(lambda: bool(self._pending or self._begun))
             self._write_pending()
             with self._changed:
                 self._changed.wait_for(lambda: self._bytes > 0, timeout=_PACE_S)
@@ -147,7 +167,8 @@ class ReportSender:
         with self._turn:
             with self._changed:
                 pending, self._pending = self._pending, {}
-            for batch in sorted({batch for batch, _ in pending}):
+                begun, self._begun = self._begun, []
+            for batch in sorted({batch for batch, _ in pending} | set(begun)):
                 said = [_report(place, one) for (number, place), one in pending.items() if number == batch]
                 self._write(ItemReports(batch, said))
             with self._changed:

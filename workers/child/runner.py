@@ -81,6 +81,7 @@ class Flow:
     began_at: float = 0.0
     ended_at: float = 0.0
     device_wait_s: float = 0.0
+    busy_s: float | None = None
 
     def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]:
         """The values at these places as `Request`s."""
@@ -111,6 +112,11 @@ def run_batch(loaded: Loaded, items: Sequence[Item], *, calls: Calls | None = No
 def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock = perf_counter) -> Flow:
     """Read the inputs, which the items hold as `data`, and preprocess them. An input that cannot be read fails alone."""
     began = clock()
+    return preprocessed(loaded, read(loaded, items), calls, began=began, clock=clock)
+
+
+def read(loaded: Loaded, items: Sequence[Item]) -> Flow:
+    """The flow of these items, each with its input as the first stage gets it, or with a `Failure`."""
     to_explain = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
     said: Mapping[int, RequestInput] = {}
     if loaded.told or loaded.asks:
@@ -125,7 +131,7 @@ def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock
         flow.facts = [item.facts for item in items]
     if loaded.asks:
         flow.values = flow.requests(flow.live, None)
-    return _preprocessed(loaded, flow, calls, began=began, clock=clock)
+    return flow
 
 
 def prepare_rows(
@@ -145,16 +151,17 @@ def prepare_rows(
         flow.said = dict.fromkeys(flow.live, said)
     if loaded.asks:
         flow.values = flow.requests(flow.live, None)
-    return _preprocessed(loaded, flow, calls, began=began, clock=clock)
+    return preprocessed(loaded, flow, calls, began=began, clock=clock)
 
 
-def _preprocessed(loaded: Loaded, flow: Flow, calls: Calls, *, began: float, clock: Clock) -> Flow:
-    read = clock()
-    _sift(flow, flow.values)
+def preprocessed(loaded: Loaded, flow: Flow, calls: Calls, *, began: float, clock: Clock = perf_counter) -> Flow:
+    """The flow after the handler's `preprocess`. `began`: when its inputs began to be read."""
+    was_read = clock()
+    sift(flow, flow.values)
     costs = calls.costs_before(flow.values, flow.live)
     _advance(flow, loaded.preprocess, "preprocess", most=loaded.context.max_batch_size)
     flow.costs = calls.costs_after(flow.values, flow.live, costs)
-    flow.decode_s, flow.preprocess_s = read - began, clock() - read
+    flow.decode_s, flow.preprocess_s = was_read - began, clock() - was_read
     return flow
 
 
@@ -163,7 +170,7 @@ def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_count
     began = clock()
     running = loaded.context.running
     if flow.to_explain:
-        _explain(loaded, flow)
+        explain(loaded, flow)
     if flow.values:
         running.told = flow
         running.batch, running.all, running.call, running.places = flow.batch, flow.live, flow.live, flow.live
@@ -173,7 +180,7 @@ def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_count
         flow.padding, flow.calls = done.padding, done.calls
         flow.wish, flow.learned = calls.wish(), calls.news()
         running.batch, running.told = 0, None
-        _sift(flow, done.outputs)
+        sift(flow, done.outputs)
     flow.inference_s = clock() - began
 
 
@@ -183,7 +190,7 @@ def expire(flow: Flow, places: Collection[int]) -> None:
         late = Failure("the deadline passed while the job ran, and its handler stopped", EXPIRED_CODE)
         pairs = zip(flow.live, flow.values, strict=True)
         flow.failed = {place: late if place in places else failure for place, failure in flow.failed.items()}
-        _sift(flow, [late if place in places else value for place, value in pairs])
+        sift(flow, [late if place in places else value for place, value in pairs])
 
 
 def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> BatchDone:
@@ -208,6 +215,7 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
         calls=flow.calls,
         wish=flow.wish,
         learned=flow.learned,
+        busy_s=flow.busy_s,
     )
 
 
@@ -222,7 +230,7 @@ def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) ->
     return RowsOutcome(outputs, clock() - began, flow.largest_ok)
 
 
-def _explain(loaded: Loaded, flow: Flow) -> None:
+def explain(loaded: Loaded, flow: Flow) -> None:
     """Explain the items that ask for it and take them out of the flow: an explanation passes no later stage."""
     pairs = list(zip(flow.live, flow.values, strict=True))
     asking = [(place, value) for place, value in pairs if place in flow.to_explain]
@@ -338,7 +346,7 @@ def _advance(flow: Flow, stage: Stage | None, name: str, *, most: int = NO_LIMIT
         )
         _note_largest(flow, largest_ok)
         outputs = outputs + some if outputs else some
-    _sift(flow, outputs)
+    sift(flow, outputs)
 
 
 def _note_largest(flow: Flow, largest_ok: int | None) -> None:
@@ -346,7 +354,7 @@ def _note_largest(flow: Flow, largest_ok: int | None) -> None:
         flow.largest_ok = largest_ok if flow.largest_ok is None else min(largest_ok, flow.largest_ok)
 
 
-def _sift(flow: Flow, outputs: list[Any]) -> None:
+def sift(flow: Flow, outputs: list[Any]) -> None:
     """Take the failures among `outputs` out of the flow."""
     # A normal batch has none, and its outputs become the values as they are.
     if Failure not in set(map(type, outputs)):

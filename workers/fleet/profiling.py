@@ -41,15 +41,20 @@ class StageSums:
     def __init__(self) -> None:
         self.batches = 0
         self._sums = dict.fromkeys(STAGES, 0.0)
-        self._queued: dict[str, float] = {}
+        # By claim: how long its jobs had waited on average, and how many of them have not been settled.
+        self._queued: dict[str, tuple[float, int]] = {}
 
     def on_claimed(self, batch: Batch) -> None:
         waited = sum(max(0.0, batch.leased_at - job.created_at) for job in batch.jobs)
-        self._queued[batch.nonce] = waited / max(1, batch.size)
+        self._queued[batch.nonce] = waited / max(1, batch.size), batch.size
 
     def on_settled(self, stamp: BatchStamp, store_s: float) -> None:
         self.batches += 1
-        self._sums["queue"] += self._queued.pop(stamp.id, 0.0)
+        waited, left = self._queued.pop(stamp.id, (0.0, 0))
+        self._sums["queue"] += waited
+        if left > stamp.size:
+            # The items of an async handler are settled one by one.
+            self._queued[stamp.id] = waited, left - stamp.size
         for name in ("batch_wait", "decode", "preprocess", "device_wait", "inference", "postprocess"):
             self._sums[name] += getattr(stamp, f"{name}_s")
         self._sums["settle"] += store_s

@@ -167,7 +167,8 @@ class Ready(Struct, tag="ready", array_like=True):
     """The model is loaded. `schemas`: the input's and the output's. `warm` was run on an input from `warm_origin`.
 
     `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
-    each item's job.
+    each item's job. `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one
+    after the other.
     """
 
     load_s: float
@@ -184,6 +185,7 @@ class Ready(Struct, tag="ready", array_like=True):
     asks: bool = False
     streams: bool = False
     answers: tuple[str, ...] = ()
+    at_once: int = 0
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):
@@ -197,7 +199,8 @@ class BatchDone(Struct, tag="done", array_like=True):
     largest part of it that did (0: none); else None. `padding`: the share of the batch that was padding, if the handler says.
     `device_wait_s`: how long the batch was ready while another was at the device. `rows`: of a shard; `bad_rows` of them have
     no output. `calls`: of the model. `wish`: how many items the next batch should have at most, 0: as many as one call may
-    have. `learned`: what is new about calls, from time to time.
+    have. `learned`: what is new about calls, from time to time. `busy_s`: where batches overlap, the seconds since the last one
+    that ended in which any ran; else None.
     """
 
     batch: int
@@ -216,6 +219,7 @@ class BatchDone(Struct, tag="done", array_like=True):
     calls: int = 0
     wish: int = 0
     learned: LearnedCalls | None = None
+    busy_s: float | None = None
 
 
 class ShardDone(Struct, tag="shard_done", array_like=True):

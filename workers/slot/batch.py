@@ -12,7 +12,7 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
 from penstock.errors import InternalError
 from penstock.job import Call, JobState, Payload
-from penstock.model_spec import Limits
+from penstock.model_spec import MAX_BATCH_SIZE, Limits
 from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
 
@@ -79,7 +79,8 @@ class Batch:
 class ChildLoad:
     """What the child has to do: how many batches, and the size and start of the one at the device.
 
-    `alone`: no other batch may join. `shards` are counted apart from `batches`: they delay no batch.
+    `alone`: no other batch may join. `shards` are counted apart from `batches`: they delay no batch. `room`: how many more
+    items a child takes that runs them side by side; None: it runs one batch after the other.
     """
 
     batches: int = 0
@@ -87,6 +88,7 @@ class ChildLoad:
     since: float = 0.0
     alone: bool = False
     shards: int = 0
+    room: int | None = None
 
 
 IDLE = ChildLoad()
@@ -112,6 +114,13 @@ class Release:
     worker: str
     reason: ReleaseReason
     detail: str = ""
+
+    def joined(self, other: Release) -> Release | None:
+        """Both as one; None if they differ in more than their jobs, or are too many for one call."""
+        is_alike = (self.worker, self.reason, self.detail) == (other.worker, other.reason, other.detail)
+        if not is_alike or len(self.items) + len(other.items) > MAX_BATCH_SIZE:
+            return None
+        return replace(self, items=self.items + other.items)
 
 
 def decide(

@@ -207,6 +207,8 @@ class Batcher:
         return request
 
     def _chosen(self, now: float, load: ChildLoad) -> ClaimRequest | None:
+        if load.room is not None:
+            return self._for_room(load.room) if self._has_room(load) and self._is_worth_asking(now) else None
         if load.alone or load.batches >= BATCHES_AHEAD:
             return None
         if load.batches == 0:
@@ -222,12 +224,32 @@ class Batcher:
 
     def ask_at(self, now: float, load: ChildLoad = IDLE) -> float:
         """The moment at which `next_request` may answer differently although nothing has happened."""
+        if load.room is not None:
+            return self._room_at(now, load)
         if load.alone or load.batches >= BATCHES_AHEAD:
             return now + IDLE_POLL_S
         if load.batches:
             return now + IDLE_POLL_S if self._is_about_to_grow else max(now, self._fetch_at(now, load))
+        return self._poll_at(now)
+
+    def _poll_at(self, now: float) -> float:
         poll_at = self._asked_at + self._poll_s
         return max(now, poll_at if self._retry_at is None else min(poll_at, self._retry_at))
+
+    def _room_at(self, now: float, load: ChildLoad) -> float:
+        if not self._has_room(load):
+            return now + IDLE_POLL_S
+        return now if self._is_worth_asking(now) else self._poll_at(now)
+
+    @staticmethod
+    def _has_room(load: ChildLoad) -> bool:
+        return bool(load.room) and not load.alone
+
+    def _for_room(self, room: int) -> ClaimRequest:
+        """D86: what there is, as each item begins at once and ends alone. No batch is worth a wait."""
+        request = self._request(min(self._policy.max_batch_size, room), 0.0)
+        one_s = self._latency.bound(1) or 0.0
+        return replace(request, min_slack_s=one_s, slack_per_item_s=0.0, offer=self._is_lone)
 
     def _rest_s(self, now: float, load: ChildLoad) -> float:
         """How long a batch claimed now waits for the one at the device."""

@@ -48,6 +48,10 @@ class SlotStore(Protocol):
         self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
     ) -> tuple[list[Settled], Claim]: ...
 
+    def finish_all(
+        self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
+    ) -> tuple[list[list[Settled]], Claim | None]: ...
+
     def report(self, reports: Sequence[Report]) -> list[Reported]: ...
 
     def retry(

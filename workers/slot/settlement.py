@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import structlog
 
@@ -45,6 +46,8 @@ SLOT_FAULT = "slot_fault"
 _MISCOUNTED = "answered with a wrong number of outcomes"
 _NO_LIMIT = 1_000_000_000
 RETRY_MOST_S = 2.0
+# So many batches are settled in one round trip: with a small output each, a megabyte.
+_MOST_TOGETHER = 64
 _BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
 # A `Batch` in a debt has its endings.
@@ -96,7 +99,11 @@ class Settlements:
         return bool(self._debts)
 
     def owe(self, debt: Debt) -> None:
-        self._debts.append(debt)
+        last = self._debts[-1] if self._debts else None
+        if isinstance(debt, Release) and isinstance(last, Release) and (joined := last.joined(debt)):
+            self._debts[-1] = joined
+        else:
+            self._debts.append(debt)
 
     def settle_and_claim(self, request: ClaimRequest | None) -> Claim | None:
         """Settle every debt, then claim if there is a request. Raises `StoreUnavailable`; unsettled debts then stay."""
@@ -104,6 +111,12 @@ class Settlements:
             debt = self._debts[0]
             if request is not None and len(self._debts) == 1 and isinstance(debt, Batch):
                 return self._finish_and_claim(debt, request)
+            if len(self._debts) > 1 and len(ended := self._first_ended()) > 1:
+                is_all = len(ended) == len(self._debts)
+                claim = self._finish_all(ended, request if is_all else None)
+                if claim is not None:
+                    return claim
+                continue
             self._settle(debt)
             self._debts.popleft()
         return self._store.claim(request) if request is not None else None
@@ -116,9 +129,29 @@ class Settlements:
         kept = self._store.learned_times(self._spec.name).get(kind)
         return kept.run_s if kept else {}
 
+    def _first_ended(self) -> list[Batch]:
+        """The batches that stand before every other debt: where items end one by one, several ended since the last call."""
+        found: list[Batch] = []
+        for debt in islice(self._debts, _MOST_TOGETHER):
+            if not isinstance(debt, Batch):
+                break
+            found.append(debt)
+        return found
+
+    def _finish_all(self, batches: Sequence[Batch], request: ClaimRequest | None) -> Claim | None:
+        began_at = time.monotonic()
+        batches = self._with_large_outputs_stored(batches)
+        settled, claim = self._store.finish_all([(batch.endings, batch.worker, batch.stamp) for batch in batches], request)
+        failpoint("after_finish_before_reply")
+        store_s = time.monotonic() - began_at
+        for batch, answers in zip(batches, settled, strict=True):
+            self._debts.popleft()
+            self._on_settled(batch, answers, store_s)
+        return claim
+
     def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
         began_at = time.monotonic()
-        batch = self._with_large_outputs_stored(batch)
+        [batch] = self._with_large_outputs_stored([batch])
         answers, claim = self._store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
         failpoint("after_finish_before_reply")
         self._debts.popleft()
@@ -129,7 +162,7 @@ class Settlements:
         match debt:
             case Batch():
                 began_at = time.monotonic()
-                batch = self._with_large_outputs_stored(debt)
+                [batch] = self._with_large_outputs_stored([debt])
                 answers = self._store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
                 failpoint("after_finish_before_reply")
                 self._on_settled(batch, answers, time.monotonic() - began_at)
@@ -148,20 +181,22 @@ class Settlements:
                 given_back = self._store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
                 self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
 
-    def _with_large_outputs_stored(self, batch: Batch) -> Batch:
-        """The first debt, with its large outputs moved to the blob store.
+    def _with_large_outputs_stored(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The first debts, with their large outputs moved to the blob store.
 
         D9: blob first, finish second. A crash between them leaves a blob that no record names, which is collected later; the
         reverse order would show a result whose output does not exist.
         """
-        large = {blob_name(e): e.output.data for e in batch.endings if e.output and is_too_large(e, self._inline_bytes)}
+        endings = [ending for batch in batches for ending in batch.endings]
+        large = {blob_name(e): e.output.data for e in endings if e.output and is_too_large(e, self._inline_bytes)}
         if large:
             stored = dict(zip(large, self._blobs.append_all(list(large.items())), strict=True))
-            batch = replace(batch, endings=tuple(self._with_blob(ending, stored) for ending in batch.endings))
-            # After a lost reply the debt is settled again; its blobs are then already written.
-            self._debts[0] = batch
+            batches = [replace(one, endings=tuple(self._with_blob(e, stored) for e in one.endings)) for one in batches]
+            # After a lost reply these debts are settled again; their blobs are then already written.
+            for place, batch in enumerate(batches):
+                self._debts[place] = batch
         failpoint("after_blob_before_finish")
-        return batch
+        return batches
 
     def _with_blob(self, ending: Ending, stored: Mapping[str, str]) -> Ending:
         if ending.output is None or not is_too_large(ending, self._inline_bytes):

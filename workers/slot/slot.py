@@ -166,6 +166,7 @@ class Slot:
             device_name=pin.device_name,
             device_uuid=pin.uuid,
             calls=self._learned,
+            at_once=warm.at_once,
         )
 
     # The loop.

@@ -133,7 +133,8 @@ class WorkerMetrics(Observer):
         ours.batch_wait.observe(max(0.0, done.began_at - batch.claimed_at))
         ours.size.observe(batch.size)
         ours.decode.observe(done.decode_s)
-        ours.busy.inc(done.inference_s)
+        # Batches that overlap keep a slot busy once.
+        ours.busy.inc(done.inference_s if done.busy_s is None else done.busy_s)
         for histogram, seconds in zip(ours.stages, (done.preprocess_s, done.inference_s, done.postprocess_s), strict=True):
             histogram.observe(seconds)
         if done.padding is not None:

@@ -100,7 +100,7 @@ class Calls:
         if outcome := self._in_parallel(values, costs):
             return outcome
         # Coroutines wait side by side, so that smaller calls gain nothing.
-        if (self._loaded.is_async or not self._pace.is_slow) and self._fits(len(values)):
+        if (self._loaded.at_once or not self._pace.is_slow) and self._fits(len(values)):
             done = self._quick_call(values)
         else:
             done = self._planned(values, costs, clock, may_try=may_try, learn=learn)
@@ -122,7 +122,7 @@ class Calls:
 
     def _quick_call(self, values: list[Any]) -> CallsOutcome:
         outputs, largest_ok = call_stage(self._loaded.inference, "inference", values, on_part=self._on_part)
-        return CallsOutcome(outputs, largest_ok, self._padding(), 1)
+        return CallsOutcome(outputs, largest_ok, self.padding(), 1)
 
     def _on_part(self, first: int, count: int) -> None:
         """The call is repeated with so many of its items, from the one at `first` on."""
@@ -143,7 +143,7 @@ class Calls:
         outputs, largest_ok = call_stage(self._loaded.inference, "inference", values, on_part=self._on_part)
         if learn and largest_ok is None:
             self.planner.on_ran(len(values), costs, clock() - began)
-        return CallsOutcome(outputs, largest_ok, self._padding(), 1)
+        return CallsOutcome(outputs, largest_ok, self.padding(), 1)
 
     def _each_call(self, plan: Plan, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool) -> CallsOutcome:
         outputs: list[Any] = [None] * len(values)
@@ -213,7 +213,7 @@ class Calls:
         padded = sum(len(places) * max(costs[place] for place in places) for places in calls)
         return CallsOutcome(outputs, None, 1 - sum(costs) / padded if padded else 0.0, len(calls))
 
-    def _padding(self) -> float | None:
+    def padding(self) -> float | None:
         """The share of the call just run that was padding, 0 to 1; None if the handler does not say.
 
         A handler says it by an attribute, a property or a method. A fault of that costs the figure and not the batch.

@@ -132,6 +132,10 @@ class InFlight:
         self._head_since = self.alive_at = now
         self._signs += 1
 
+    def on_paused(self, now: float) -> None:
+        """The child is not listened to, or is again: no time limit counts from before."""
+        self.on_alive(now)
+
     def tell_facts(self, number: int) -> None:
         """Answer the handler that looks at the requests of this batch."""
         batch = self._batches.get(number)
@@ -264,6 +268,10 @@ class InFlight:
         found = [(batch, number in batches) for number, batch in self._batches.items()]
         found += [(batch, number in shards) for number, batch in self._shards.items()]
         return [(batch, is_suspect) for batch, is_suspect in found if batch is not None]
+
+    def is_sole_suspect(self, batch: Batch) -> bool:
+        """Whether a child that hung can have hung on nothing but the one item of this batch."""
+        return batch.size == 1
 
     def _touched(self) -> tuple[set[int], set[int]]:
         batches = {number for number in self._batches if self._progress.stage(number)[0].is_touched}

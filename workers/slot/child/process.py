@@ -83,7 +83,9 @@ class Recycling:
         self._limits = limits
         self.is_limited = limits.recycle_after_batches is not None or bool(limits.memory_limit_bytes)
         self._measure_at = float("-inf")
+        # What came back, and how much of that counts as one batch: many where each item is one.
         self.runs = 0
+        self.items_per_run = 1
         self.is_worn = False
         self.is_due = False
         self.due_at = float("-inf")
@@ -104,7 +106,11 @@ class Recycling:
 
     def _has_spent_its_runs(self) -> bool:
         most = self._limits.recycle_after_batches
-        return most is not None and self.runs >= most
+        return most is not None and self.batches >= most
+
+    @property
+    def batches(self) -> int:
+        return self.runs // self.items_per_run
 
     def _is_bloated(self, child: ChildProcess, now: float) -> bool:
         limit = self._limits.memory_limit_bytes
@@ -192,6 +198,14 @@ class ChildProcess:
         except (OSError, IndexError):
             # The child has just ended, which its `exit_fd` reports.
             return 0
+
+    def overlap(self, at_once: int) -> InFlight:
+        """The child has nothing yet, and runs `at_once` items side by side from now on."""
+        # Most models run batches one after the other, and do without this.
+        from penstock.workers.slot.child.overlap import ItemsInFlight
+
+        self.in_flight = ItemsInFlight(self._page, self.wire, at_once=at_once)
+        return self.in_flight
 
     def stop(self) -> None:
         """Ask the child to finish its batches and exit."""

@@ -115,7 +115,7 @@ class ChildSupervisor:
         if not self._recycling.is_limited:
             return
         if self._recycling.check(child, now):
-            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._recycling.runs)
+            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._recycling.batches)
         if self._recycling.is_due and child.in_flight.is_empty:
             child.stop()
             self.state = "loading"
@@ -230,10 +230,10 @@ class ChildSupervisor:
             case ItemReports() | WantFacts():
                 return self._on_item(child, frame, now)
             case ShardDone(number, done, calls):
-                self._recycling.runs += calls
+                self._recycling.runs += calls * self._recycling.items_per_run
                 return self._came_back(child.in_flight.on_shard_done(number, done))
             case Ready():
-                return self._on_ready(frame)
+                return self._on_ready(child, frame)
             case MetricSamples(samples):
                 return HandlerMeasured(samples)
             case LoadFailed(message):
@@ -257,8 +257,10 @@ class ChildSupervisor:
             self.restarts.on_success()
         return event
 
-    def _on_ready(self, ready: Ready) -> Event:
+    def _on_ready(self, child: ChildProcess, ready: Ready) -> Event:
         self.state, self.error, self.asks = "ready", "", ready.asks
+        if ready.at_once:
+            self._overlap(child, ready.at_once)
         self.load_s, self.provider = ready.load_s, ready.provider
         slowest = max(ready.warm, key=lambda run: run.first_s, default=None)
         log.info(
@@ -272,6 +274,12 @@ class ChildSupervisor:
             first_call_size=slowest.size if slowest else None,
         )
         return ChildReady(ready)
+
+    def _overlap(self, child: ChildProcess, at_once: int) -> None:
+        """The child runs items side by side. They come with their facts: a task that asks for them would hold up all others."""
+        self.in_flight = child.overlap(at_once)
+        self.asks = True
+        self._recycling.items_per_run = at_once
 
     def _forward_log(self, child: ChildProcess) -> None:
         lines = child.read_log()
@@ -307,7 +315,7 @@ class ChildSupervisor:
         """Listen to the child no more, or again. The pause is no fault of its own: the time limit counts from then on."""
         self.is_paused = is_paused
         if self._child is not None:
-            self._child.in_flight.on_alive(now)
+            self._child.in_flight.on_paused(now)
             self._watch_wire(self._child)
 
     # The child's end.
@@ -351,13 +359,13 @@ class ChildSupervisor:
 
     def _causes(self, child: ChildProcess) -> list[tuple[Batch, Cause]]:
         suspects = child.in_flight.suspects(is_hung=self._is_hung)
-        return [(batch, self._cause(batch) if is_suspect else Cause.UNSTARTED) for batch, is_suspect in suspects]
+        return [(batch, self._cause(child, batch) if is_suspect else Cause.UNSTARTED) for batch, is_suspect in suspects]
 
-    def _cause(self, batch: Batch) -> Cause:
+    def _cause(self, child: ChildProcess, batch: Batch) -> Cause:
         # D26: an error that no input can cause is not charged.
         if self._fault and self._fault.broken:
             return Cause.UNSTARTED
-        return Cause.TIMED_OUT if self._is_hung and batch.size == 1 else Cause.CRASHED
+        return Cause.TIMED_OUT if self._is_hung and child.in_flight.is_sole_suspect(batch) else Cause.CRASHED
 
     def _forget(self, child: ChildProcess) -> None:
         for fd in (child.wire.fileno(), child.exit_fd, child.log_fd):

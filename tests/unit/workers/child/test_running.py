@@ -19,9 +19,13 @@ from tests.unit.workers.child.test_runner import model, numbers
 class Recorder:
     def __init__(self) -> None:
         self.said: dict[int, str] = {}
-        self.progressed_at = float("-inf")
         self.unwanted: set[int] = set()
         self.streams: dict[int, list[Any]] = {}
+
+    def progressed_at(self, batch: int, place: int) -> float:
+        return float("-inf")
+
+    def begin(self, batch: int) -> None: ...
 
     def facts(self, batch: int) -> list[Any]:
         return []
