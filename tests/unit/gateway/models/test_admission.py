@@ -37,6 +37,16 @@ def test_capacity_is_the_sum_of_each_ready_slots_best_size() -> None:
     assert capacity.latency_s == {1: 0.010, 8: 0.020}
 
 
+def test_a_slot_that_runs_items_side_by_side_ends_as_many_times_more() -> None:
+    alone = slot(b1=0.5)
+    capacity = capacity_of([replace(alone, at_once=64)])
+    assert (capacity.per_s, capacity.full_per_s) == (128.0, 128.0)
+    backlog = Backlog()
+    backlog.record_submit(128, now=1.0)
+    assert predicted_s(backlog, capacity, 1.0) == pytest.approx(1.5)
+    assert predicted_s(backlog, capacity_of([alone]), 1.0) == pytest.approx(64.5)
+
+
 def test_one_cheap_job_that_ran_alone_does_not_open_the_door_for_all_others() -> None:
     """Regression: 44 of the first 60 jobs per second were admitted at 20 per second, because a job of 0.24 ms had run alone."""
     capacity = capacity_of([slot(b1=0.000_24, b2=0.1, b4=0.2)])

@@ -77,6 +77,33 @@ def test_of_a_stream_that_begins_anew_nothing_old_is_sent_afterwards() -> None:
     assert (report.restarts, report.chunks) == (1, [b"2"])
 
 
+def test_where_batches_overlap_the_end_of_one_forgets_no_other() -> None:
+    supervisor = Supervisor()
+    supervisor.open.set()
+    sender = ReportSender(supervisor.write, start_thread=lambda _: None)
+    for batch in (1, 2, 3):
+        sender.give_up(GiveUp(batch, [0], late=True))
+        sender.progress(batch, 0, 0.5, "")
+        assert sender.is_unwanted(batch, 0)
+    assert sender.end(3, oldest=1) == {0}
+    assert [sender.is_unwanted(batch, 0) for batch in (1, 2, 3)] == [True, True, False]
+    assert [sender.progressed_at(batch, 0) > 0 for batch in (1, 2, 3)] == [True, True, False]
+    # What came for a batch that had ended goes with the next one.
+    sender.give_up(GiveUp(3, [0]))
+    assert sender.end(1, oldest=2) == {0}
+    assert sender.end(2, oldest=4) == {0}
+    assert not sender.is_unwanted(3, 0)
+
+
+def test_a_batch_that_waited_says_that_it_begins() -> None:
+    supervisor = Supervisor()
+    supervisor.open.set()
+    sender = ReportSender(supervisor.write, start_thread=lambda _: None)
+    sender.begin(7)
+    sender.end(7)
+    assert supervisor.frames == [ItemReports(7, [])]
+
+
 def test_only_those_who_heard_that_they_are_late_have_stopped() -> None:
     sender = ReportSender(Supervisor().write, start_thread=start_thread)
     sender.give_up(GiveUp(1, [0]))

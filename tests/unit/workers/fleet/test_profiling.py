@@ -14,7 +14,7 @@ from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Se
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec, ProfileInfo, ProfileWish
 from penstock.workers.child.batch_profile import FACTS, Facts
-from penstock.workers.fleet.profiling import KEPT, Profiler, new_folder, stage_table
+from penstock.workers.fleet.profiling import KEPT, Profiler, StageSums, new_folder, stage_table
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
 
@@ -53,6 +53,18 @@ class Bench:
         batch = self.give()
         self.settle(batch)
         return batch
+
+
+def test_items_that_were_claimed_together_and_settled_one_by_one_all_count_their_wait() -> None:
+    sums = StageSums()
+    jobs = tuple(
+        ClaimedJob(JobId(f"{number:026d}", "m"), "t", Payload("text/plain"), Priority.INTERACTIVE, 10.0, 99.0, 1, 0)
+        for number in range(2)
+    )
+    sums.on_claimed(Batch(jobs, "idle", "w", "b", claimed_at=1.0, leased_at=10.5))
+    for _ in jobs:
+        sums.on_settled(BatchStamp("b", 1, "idle", 0.0, 0.01, 0.0), 0.0)
+    assert sums.means_s()["queue"] == pytest.approx(0.5)
 
 
 def test_nothing_is_recorded_and_nothing_counted_unless_asked_for(tmp_path: Path) -> None:

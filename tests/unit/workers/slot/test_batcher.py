@@ -312,3 +312,42 @@ def test_while_memory_is_short_no_batch_grows_beyond_what_fits() -> None:
     slot.on_claim(taken(8, depth=400), asked_at=1.0, now=1.001)
     slot.cap(3)
     assert slot.limit == 3
+
+
+def overlapping(**load: Any) -> ChildLoad:
+    return ChildLoad(**{"room": 4, **load})
+
+
+def test_a_child_that_runs_items_side_by_side_gets_what_there_is_as_far_as_it_has_room() -> None:
+    slot = batcher(limit=8)
+    slot.peers = 3
+    request = slot.next_request(1.0, overlapping(batches=60))
+    assert request is not None
+    # The slack is that of one item: it waits for no other.
+    assert (request.limit, request.enough, request.max_wait_s, request.slack_per_item_s) == (4, 1, 0.0, 0.0)
+    assert 0.0 < request.min_slack_s < 2 * RUN_S
+    assert slot.next_request(1.0, overlapping(room=100)).limit == 8  # type: ignore[union-attr]
+
+
+def test_a_child_without_room_or_with_a_suspect_gets_nothing() -> None:
+    slot = batcher()
+    for load in (overlapping(room=0, batches=4), overlapping(alone=True, batches=1)):
+        assert slot.next_request(1.0, load) is None
+        assert slot.ask_at(1.0, load) == 2.0
+
+
+def test_the_store_is_asked_once_more_after_it_gave_something_so_that_it_wakes_the_slot_for_the_next_job() -> None:
+    slot, busy = batcher(), overlapping(batches=1, room=3)
+    slot.on_claim(taken(1), asked_at=1.0, now=1.0)
+    assert slot.ask_at(1.0, busy) == 1.0
+    assert slot.next_request(1.0, busy) is not None
+    slot.on_claim(NOTHING, asked_at=1.0, now=1.001)
+    assert slot.next_request(1.002, busy) is None
+    assert slot.ask_at(1.002, busy) == 2.001
+    slot.on_wake_up()
+    assert slot.next_request(1.003, busy) is not None
+
+
+def test_a_slot_that_never_ran_anything_is_not_held_to_small_claims_of_items_that_overlap() -> None:
+    slot = Batcher(spec(max_batch_size=64), Latency())
+    assert slot.next_request(1.0, overlapping(room=64)).limit == 64  # type: ignore[union-attr]

@@ -78,6 +78,12 @@ class ShakyStore:
         self.on_finish()
         return [self.answer for _ in endings], Claim()
 
+    def finish_all(
+        self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
+    ) -> tuple[list[list[Settled]], Claim | None]:
+        self._take("finish_all", [endings for endings, _, _ in ended])
+        return [[self.answer for _ in endings] for endings, _, _ in ended], Claim() if request else None
+
     def report(self, reports: Sequence[Report]) -> list[Reported]:
         self._take("report", reports)
         return [Reported.CANCELLED for _ in reports]
@@ -166,6 +172,43 @@ def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlement
     settlements.owe(ended())
     settlements.settle_and_claim(REQUEST)
     assert names(store) == ["release", "finish_and_claim"]
+
+
+def test_batches_that_ended_since_the_last_call_are_settled_in_one_with_the_claim(
+    settlements: Settlements, store: ShakyStore, blobs: LocalBlobs
+) -> None:
+    large = ending(b"x" * 100_000)
+    for one in (ending(), large, ending()):
+        settlements.owe(ended(one))
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        settlements.settle_and_claim(REQUEST)
+    store.away = False
+    assert settlements.settle_and_claim(REQUEST) == Claim()
+    [(name, settled)] = store.calls
+    assert name == "finish_all"
+    assert [end.output and bool(end.output.blob) for [end] in settled] == [False, True, False]
+    assert len(list(blobs.names())) == 1
+    assert not settlements.has_debts
+
+
+def test_no_call_settles_more_batches_than_a_bound(settlements: Settlements, store: ShakyStore) -> None:
+    for _ in range(130):
+        settlements.owe(ended())
+    settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
+    settlements.settle_and_claim(REQUEST)
+    assert [len(what) for name, what in store.calls if name == "finish_all"] == [64, 64, 2]
+    assert names(store)[3:] == ["release", "claim"]
+
+
+def test_jobs_that_go_back_for_one_reason_do_so_in_one_call(settlements: Settlements, store: ShakyStore) -> None:
+    def back(reason: ReleaseReason) -> Release:
+        return Release((GiveBack(ID, "1:w:n"),), "w", reason)
+
+    for reason in (ReleaseReason.CRASHED, ReleaseReason.CRASHED, ReleaseReason.DRAIN):
+        settlements.owe(back(reason))
+    settlements.settle_and_claim(None)
+    assert [len(what) for _, what in store.calls] == [2, 1]
 
 
 def test_what_an_item_said_reaches_the_store_before_its_end_and_a_cancel_comes_back(

@@ -165,6 +165,14 @@ def test_the_busy_seconds_are_those_of_inference(metrics: WorkerMetrics) -> None
     assert metrics.registry.get_sample_value("penstock_io_seconds_sum", {"model": "m", "stage": "decode"}) == pytest.approx(0.5)
 
 
+def test_batches_that_overlap_keep_a_slot_busy_once(metrics: WorkerMetrics) -> None:
+    for number, busy_s in enumerate((0.3, 0.1), 1):
+        metrics.on_ran(SPEC, batch_of(job(number, came_at=0.0)), BatchDone(number, [], 1.0, 2.0, 0.0, 0.3, 0.0, busy_s=busy_s))
+    value = metrics.registry.get_sample_value
+    assert value("penstock_slot_busy_seconds_total", {"model": "m"}) == pytest.approx(0.4)
+    assert value("penstock_handler_seconds_sum", {"model": "m", "stage": "inference"}) == pytest.approx(0.6)
+
+
 def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
     metrics = WorkerMetrics("w")
 
