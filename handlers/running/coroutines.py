@@ -55,7 +55,7 @@ class _ItemRun:
     """One item that runs or waits for a place: `began_at` is then infinity."""
 
     item: RunningItem
-    on_turn: OnTurn
+    on_turn: OnTurn | None
     task: asyncio.Task[Any] | None = None
     began_at: float = inf
 
@@ -91,7 +91,7 @@ class CoroutineStage:
         outputs: list[Any] = event_loop().run_until_complete(self.run(batch, InHand(number, places, told)))
         return outputs
 
-    async def run(self, values: Sequence[Any], hand: InHand, on_turn: OnTurn = bool) -> list[Any]:
+    async def run(self, values: Sequence[Any], hand: InHand, on_turn: OnTurn | None = None) -> list[Any]:
         """One output or `Failure` per value. `hand` names the items; those of no batch are rows of a run, and stand back."""
         runs = [_ItemRun(item, on_turn) for item in self._running.items_of(hand)]
         for value, place, run in zip(values, hand.places, runs, strict=True):
@@ -114,11 +114,13 @@ class CoroutineStage:
         if await self._places.take(is_row=is_row):
             run.item.begin()
         run.began_at = monotonic()
-        run.on_turn(True)
+        if run.on_turn is not None:
+            run.on_turn(True)
         try:
             return _only(await self._inference([value]))
         finally:
-            run.on_turn(False)
+            if run.on_turn is not None:
+                run.on_turn(False)
             self._places.give_back(is_row=is_row)
 
     # The watch: a task of its own while any item runs.

@@ -41,7 +41,7 @@ def test_an_item_is_stopped_at_its_deadline_and_the_process_goes_on(jobs: JobCli
 
 
 def test_an_item_that_runs_past_the_time_limit_fails_alone(jobs: JobClient, fresh_redis: str, tmp_path: Path) -> None:
-    # All in one batch: they wait before the worker starts.
+    # All at once: they wait before the worker starts.
     stuck, *others = jobs.submit("forever", "a", "b", "c")
     with worker_of(fresh_redis, tmp_path, max_run_s=2.0) as worker:
         worker.await_ready()
@@ -55,6 +55,9 @@ def test_an_item_that_runs_past_the_time_limit_fails_alone(jobs: JobClient, fres
 
 class Service(ThreadingHTTPServer):
     """Tells the first request of all to come again. `most`: how many were under way at once."""
+
+    # All items of the model connect at once, and a connection that found no room here would be tried again.
+    request_queue_size = 64
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)

@@ -75,6 +75,8 @@ class OverlapPipeline(Pipeline):
         super().__init__(wire, page, loaded, sizes, calls)
         assert isinstance(loaded.inference, CoroutineStage)
         self._stage = loaded.inference
+        # Made here, by one thread: two that ask for it first would each get a loop.
+        self._loop = event_loop()
         self._arrived: asyncio.Queue[Work | None] = asyncio.Queue()
         self._device_queue = self._loop_queue = LoopQueue(self._arrive)
         # The numbers of the batches that have not been answered. The reading thread adds them, the writing one takes them out.
@@ -95,14 +97,14 @@ class OverlapPipeline(Pipeline):
         return True
 
     def _arrive(self, work: Work | None) -> None:
-        event_loop().call_soon_threadsafe(self._arrived.put_nowait, work)
+        self._loop.call_soon_threadsafe(self._arrived.put_nowait, work)
 
     # The main thread.
 
     def _run_all(self) -> None:
         if self._loaded.input_urls:
             start_thread(self._preprocess)
-        event_loop().run_until_complete(self._take_all())
+        self._loop.run_until_complete(self._take_all())
 
     async def _take_all(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -134,7 +136,7 @@ class OverlapPipeline(Pipeline):
         flow.began_at, flow.ended_at = taken_at, ended_at - (began_at - taken_at)
         flow.device_wait_s = taken_at - flow.ready_at
 
-    async def _infer_items(self, flow: Flow, on_turn: OnTurn = bool) -> None:
+    async def _infer_items(self, flow: Flow, on_turn: OnTurn | None = None) -> None:
         began = time.perf_counter()
         if flow.to_explain:
             runner.explain(self._loaded, flow)

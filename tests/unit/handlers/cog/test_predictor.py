@@ -218,7 +218,7 @@ def test_a_coroutine_is_awaited(tmp_path: Path) -> None:
                 return n + self.more
     """
     model = loaded(tmp_path, text)
-    assert model.is_async
+    assert model.at_once
     assert answers(model, {"n": 1}, {"n": 2}) == [2, 3]
 
 
