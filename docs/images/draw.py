@@ -76,7 +76,17 @@ LAYERS = (
 OUTSIDE = Folder(
     "benchmarks",
     "measures this repository; imported by nobody, not in the wheel",
-    ("main_path", "models", "bulk", "gpu", "peers", "experiments", "experiments/lone_path", "experiments/streams"),
+    (
+        "main_path",
+        "models",
+        "bulk",
+        "gpu",
+        "peers",
+        "experiments",
+        "experiments/lone_path",
+        "experiments/streams",
+        "experiments/async_items",
+    ),
 )
 
 ACTORS = ("client", "gateway", "store", "worker", "child")

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import HandlerContractError, HandlerTimeout
 from penstock.handlers.contract import Context, Failure, failure_of
 from penstock.handlers.running.call import InHand, RunningItem
-from penstock.handlers.running.places import Places
+from penstock.handlers.running.turns import ItemTurns
 
 # D75, D86: docs/design/workers-and-devices.md
 CANCELLED = "cancelled"
@@ -52,7 +52,7 @@ def run_to_end(awaitable: Awaitable[Any]) -> Any:
 
 @dataclass(slots=True, eq=False)
 class _ItemRun:
-    """One item that runs or waits for a place: `began_at` is then infinity."""
+    """One item that runs or waits for its turn: `began_at` is then infinity."""
 
     item: RunningItem
     on_turn: OnTurn | None
@@ -77,7 +77,7 @@ class CoroutineStage:
         self._running = context.running
         self._running.of_task = _IN_HAND
         self._name = name
-        self._places = Places(at_once)
+        self._turns = ItemTurns(at_once)
         self._runs: set[_ItemRun] = set()
         self._watch: asyncio.Task[None] | None = None
         self._looked_at = self._complained_at = float("-inf")
@@ -102,7 +102,7 @@ class CoroutineStage:
     async def _one(self, value: Any, hand: InHand, run: _ItemRun) -> Any:
         _IN_HAND.set(hand)
         try:
-            return await self._in_place(value, run, is_row=not hand.batch)
+            return await self._in_turn(value, run, is_row=not hand.batch)
         except asyncio.CancelledError as stopped:
             return failure_of(HandlerTimeout(_TOO_LONG)) if stopped.args == (_TOO_LONG,) else Failure(_UNWANTED, CANCELLED)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
@@ -110,8 +110,8 @@ class CoroutineStage:
         finally:
             self._end(run)
 
-    async def _in_place(self, value: Any, run: _ItemRun, *, is_row: bool) -> Any:
-        if await self._places.take(is_row=is_row):
+    async def _in_turn(self, value: Any, run: _ItemRun, *, is_row: bool) -> Any:
+        if await self._turns.begin(is_row=is_row):
             run.item.begin()
         run.began_at = monotonic()
         if run.on_turn is not None:
@@ -121,7 +121,7 @@ class CoroutineStage:
         finally:
             if run.on_turn is not None:
                 run.on_turn(False)
-            self._places.give_back(is_row=is_row)
+            self._turns.end(is_row=is_row)
 
     # The watch: a task of its own while any item runs.
 

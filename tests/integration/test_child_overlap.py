@@ -26,7 +26,7 @@ LIMIT_S = 2.0
 
 
 class OverlapBench(Bench):
-    """A child with four places."""
+    """A child that runs four items at once."""
 
     def claim(self, *orders: Any) -> list[Batch]:
         """Give orders as one claim; what becomes of each is known by its job."""
@@ -86,12 +86,12 @@ def test_of_items_that_were_claimed_together_each_ends_alone(bench: OverlapBench
     assert bench.output(slow) == "slow"
 
 
-def test_no_more_run_at_once_than_there_are_places_however_many_are_given(bench: OverlapBench, gate: Path) -> None:
+def test_no_more_run_at_once_than_the_handler_says_however_many_are_given(bench: OverlapBench, gate: Path) -> None:
     many = bench.claim(*({"company": 4} for _ in range(12)))
     assert {bench.output(one) for one in many} == {4}
 
 
-def test_rows_of_a_run_share_the_places_with_jobs_and_get_on_beside_them(bench: OverlapBench, gate: Path) -> None:
+def test_rows_of_a_run_get_on_beside_jobs_and_no_more_run_at_once(bench: OverlapBench, gate: Path) -> None:
     slow = bench.claim(*(held(gate, tag) for tag in range(3)))
     bench.await_begun(gate, 3)
     outcome = bench.outcome_of(bench.shard(*({"tag": tag} for tag in range(20))))

@@ -16,7 +16,7 @@ from tests.integration.worker_process import HANDLERS, Gate, JobClient, WorkerPr
 
 MODEL = "meeting"
 TABLE = {"source": str(HANDLERS / "meeting.py"), "max_run_s": 30.0}
-PLACES = 4
+AT_ONCE = 4
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +57,17 @@ def test_an_item_that_takes_long_holds_up_no_other(worker: WorkerProcess, jobs: 
 
 
 def test_as_many_are_in_flight_as_the_handler_says_and_no_more(worker: WorkerProcess, jobs: JobClient, gate: Gate) -> None:
-    slow = held(jobs, worker, gate, PLACES - 1)
-    together = jobs.submit(*({"company": PLACES} for _ in range(20)))
-    assert {jobs.output(job.id) for job in jobs.await_final(together)} == {PLACES}
+    slow = held(jobs, worker, gate, AT_ONCE - 1)
+    together = jobs.submit(*({"company": AT_ONCE} for _ in range(20)))
+    assert {jobs.output(job.id) for job in jobs.await_final(together)} == {AT_ONCE}
     gate.open()
     jobs.await_final(slow)
 
 
-def test_jobs_that_come_while_all_places_are_taken_wait_in_the_queue(
+def test_jobs_that_come_while_all_run_that_may_wait_in_the_queue(
     worker: WorkerProcess, jobs: JobClient, gate: Gate, tmp_path: Path
 ) -> None:
-    slow = held(jobs, worker, gate, PLACES)
+    slow = held(jobs, worker, gate, AT_ONCE)
     waiting = jobs.submit({"tag": 0}, {"tag": 1})
     other = Gate(tmp_path / "other")
     assert jobs.states(waiting) == ["queued"] * 2
@@ -109,17 +109,17 @@ def test_what_blocks_the_loop_is_named_and_a_line_names_the_job_it_was_printed_f
 def test_every_item_of_a_child_that_is_killed_runs_again_and_ends_once(
     worker: WorkerProcess, jobs: JobClient, gate: Gate
 ) -> None:
-    many = held(jobs, worker, gate, PLACES)
+    many = held(jobs, worker, gate, AT_ONCE)
     [slot] = [slot for found in jobs.store.workers() for slot in found.slots]
-    assert slot.at_once == PLACES
+    assert slot.at_once == AT_ONCE
     os.kill(slot.pid, signal.SIGKILL)
     gate.open()
     ended = jobs.await_final(many)
-    assert [(job.state, job.attempts, job.crashes) for job in ended] == [(JobState.SUCCEEDED, 2, 1)] * PLACES
-    assert [jobs.output(job.id) for job in ended] == list(range(PLACES))
-    # And the new process has all its places.
-    together = jobs.submit(*({"company": PLACES} for _ in range(PLACES)))
-    assert {jobs.output(job.id) for job in jobs.await_final(together)} == {PLACES}
+    assert [(job.state, job.attempts, job.crashes) for job in ended] == [(JobState.SUCCEEDED, 2, 1)] * AT_ONCE
+    assert [jobs.output(job.id) for job in ended] == list(range(AT_ONCE))
+    # And the new process runs as many at once.
+    together = jobs.submit(*({"company": AT_ONCE} for _ in range(AT_ONCE)))
+    assert {jobs.output(job.id) for job in jobs.await_final(together)} == {AT_ONCE}
 
 
 def test_a_worker_that_is_told_to_stop_lets_them_end(redis_url: str, jobs: JobClient, tmp_path: Path, gate: Gate) -> None:

@@ -19,7 +19,7 @@ _ENDED_KEPT = 64
 
 
 class ItemsInFlight(InFlight):
-    """As `InFlight`, for a child that runs up to `at_once` items side by side and is given each as soon as it has a place.
+    """As `InFlight`, for a child that runs up to `at_once` items side by side, and is given no more.
 
     The page of progress has no room for so many batches, so each has a time limit that counts from when it was given, or last
     said something, and none is recalled: it has most likely begun.
@@ -76,7 +76,7 @@ class ItemsInFlight(InFlight):
     # How far.
 
     def load(self) -> ChildLoad:
-        # A row of a shard always has a place, so that runs get on beside any number of jobs.
+        # One row of a shard always runs, so that runs get on beside any number of jobs.
         for_rows = 1 if self._shards and self.at_once > 1 else 0
         return ChildLoad(
             batches=len(self._batches),

@@ -43,7 +43,7 @@ def done(batch: int) -> BatchDone:
 
 
 class Bench:
-    """What a supervisor keeps of a child with four places, and the child's end of the wire."""
+    """What a supervisor keeps of a child that runs four items at once, and the child's end of the wire."""
 
     def __init__(self) -> None:
         self.page = ProgressPage.create()
@@ -88,7 +88,7 @@ def test_a_batch_that_is_recorded_stays_whole_and_takes_the_room_of_its_items(be
     assert bench.items.load().room == 4
 
 
-def test_rows_of_a_shard_take_one_place(bench: Bench) -> None:
+def test_a_shard_takes_the_room_of_one_item(bench: Bench) -> None:
     bench.items.add_shard(1, claimed(1), 100.0)
     assert bench.items.load().room == 3
 

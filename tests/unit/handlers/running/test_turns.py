@@ -1,10 +1,10 @@
-"""Who gets a place when several wait for one."""
+"""Whose turn it is when several wait."""
 
 from __future__ import annotations
 
 import asyncio
 
-from penstock.handlers.running.places import Places
+from penstock.handlers.running.turns import ItemTurns
 
 
 async def settle() -> None:
@@ -14,10 +14,10 @@ async def settle() -> None:
 
 
 class Queue:
-    """Tasks that each take a place, in order, and give it back when the test says so."""
+    """Tasks that begin in order, and end when the test says so."""
 
     def __init__(self, count: int) -> None:
-        self.places = Places(count)
+        self.turns = ItemTurns(count)
         self.got: list[str] = []
         self.tasks: dict[str, asyncio.Task[bool]] = {}
 
@@ -28,17 +28,17 @@ class Queue:
             await settle()
 
     async def _take(self, name: str) -> bool:
-        has_waited = await self.places.take(is_row=name.startswith("r"))
+        has_waited = await self.turns.begin(is_row=name.startswith("r"))
         self.got.append(name)
         return has_waited
 
     async def free(self, *names: str) -> None:
         for name in names:
-            self.places.give_back(is_row=name.startswith("r"))
+            self.turns.end(is_row=name.startswith("r"))
             await settle()
 
 
-def test_no_more_than_the_places_are_taken_and_the_first_that_waits_is_next() -> None:
+def test_no_more_run_at_once_and_the_first_that_waits_is_next() -> None:
     async def run() -> list[str]:
         queue = Queue(2)
         await queue.ask("a", "b", "c", "d")
@@ -52,11 +52,11 @@ def test_no_more_than_the_places_are_taken_and_the_first_that_waits_is_next() ->
     assert asyncio.run(run()) == ["a", "b", "c", "d"]
 
 
-def test_jobs_go_before_rows_but_rows_keep_one_place() -> None:
+def test_jobs_go_before_rows_but_one_row_always_runs() -> None:
     async def run() -> list[str]:
         queue = Queue(2)
         await queue.ask("r1", "r2", "r3", "a", "b")
-        # A row still has a place, so the job gets this one; the last place of the rows stays with them.
+        # A row still runs, so it is the job's turn; when the last row has ended, it is that of another row.
         await queue.free("r1")
         await queue.free("r2")
         return queue.got
@@ -64,7 +64,7 @@ def test_jobs_go_before_rows_but_rows_keep_one_place() -> None:
     assert asyncio.run(run()) == ["r1", "r2", "a", "r3"]
 
 
-def test_a_single_place_changes_hands_between_jobs_and_rows() -> None:
+def test_where_one_runs_at_a_time_jobs_and_rows_take_turns() -> None:
     async def run() -> list[str]:
         queue = Queue(1)
         await queue.ask("a", "b", "c", "r1", "r2")
@@ -74,16 +74,16 @@ def test_a_single_place_changes_hands_between_jobs_and_rows() -> None:
     assert asyncio.run(run()) == ["a", "r1", "b", "r2", "c"]
 
 
-def test_who_is_stopped_while_waiting_takes_no_place() -> None:
+def test_who_is_stopped_while_waiting_takes_no_turn() -> None:
     async def run() -> list[str]:
         queue = Queue(1)
         await queue.ask("a", "b", "c")
         queue.tasks["b"].cancel()
         await settle()
         await queue.free("a")
-        # The place is granted and taken back in one turn of the loop: it goes on to the next.
+        # The item is let go and stopped in one turn of the loop: the next one goes.
         await queue.ask("d")
-        queue.places.give_back(is_row=False)
+        queue.turns.end(is_row=False)
         queue.tasks["d"].cancel()
         await settle()
         await queue.ask("e")

@@ -1,4 +1,4 @@
-"""How many items of an async handler run at once: each takes a place and gives it back."""
+"""How many items of an async handler run at once: the others wait for their turn."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from collections import deque
 
 
-class Places:
-    """Used on one event loop. Items of jobs go before rows of runs, but rows that wait get a place if they have none."""
+class ItemTurns:
+    """Used on one event loop. Items of jobs go before rows of runs, but a row that waits goes first if no row runs."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._jobs: deque[asyncio.Future[None]] = deque()
         self._rows: deque[asyncio.Future[None]] = deque()
-        self._rows_in_hand = 0
+        self._rows_running = 0
         self._was_row = False
 
-    async def take(self, *, is_row: bool) -> bool:
-        """Wait for a place. True if there was none at once."""
+    async def begin(self, *, is_row: bool) -> bool:
+        """Wait until the item may run. True if it had to wait."""
         if self._free:
             self._free -= 1
             self._note(is_row=is_row)
@@ -28,14 +28,14 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(is_row=is_row)
+                self.end(is_row=is_row)
             raise
         return True
 
-    def give_back(self, *, is_row: bool) -> None:
-        """The next one that waits gets the place."""
-        self._rows_in_hand -= is_row
-        is_rows_turn = not self._rows_in_hand and not (self._was_row and self._jobs)
+    def end(self, *, is_row: bool) -> None:
+        """The item has run: it is the turn of the next one that waits."""
+        self._rows_running -= is_row
+        is_rows_turn = not self._rows_running and not (self._was_row and self._jobs)
         for waiting in (self._rows, self._jobs) if is_rows_turn else (self._jobs, self._rows):
             while waiting:
                 turn = waiting.popleft()
@@ -46,5 +46,5 @@ class Places:
         self._free += 1
 
     def _note(self, *, is_row: bool) -> None:
-        self._rows_in_hand += is_row
+        self._rows_running += is_row
         self._was_row = is_row
