@@ -1,6 +1,106 @@
+"""Batches of an async handler that overlap in one process: the pipeline on a real wire, and the time in which any ran."""
+
 from __future__ import annotations
 
-from penstock.workers.child.overlap import BusyTime
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
+
+import pytest
+
+from penstock.handlers.load import load
+from penstock.handlers.loaded import Loaded
+from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.overlap import BusyTime, OverlapPipeline
+from penstock.workers.child.shards.sizes import ShardSizes
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    ChildWire,
+    FromChild,
+    Item,
+    JobFacts,
+    Output,
+    RunBatch,
+    StopChild,
+    SupervisorWire,
+)
+from penstock.workers.ipc.progress_page import ProgressPage
+from tests.eventually import eventually
+
+MODEL = """
+import penstock
+
+@penstock.model
+async def size(file: penstock.File, context: penstock.Context) -> int:
+    [item], [request] = context.items, context.requests
+    assert request.input is file
+    return len(file)
+"""
+
+
+class Pair(BaseHTTPRequestHandler):
+    """Answers two requests once both are here, and none before."""
+
+    together = Barrier(2, timeout=20.0)
+
+    def do_GET(self) -> None:
+        try:
+            self.together.wait()
+        except BrokenBarrierError:
+            self.send_error(500)
+            return
+        self.send_response(200)
+        self.send_header("content-length", "3")
+        self.end_headers()
+        self.wfile.write(b"abc")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def origin() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pair) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def served(loaded: Loaded) -> Iterator[SupervisorWire]:
+    """Yield the supervisor's end of a pipeline that runs in a thread."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    page, wire = ProgressPage.create(), SupervisorWire(ours)
+    thread = Thread(target=OverlapPipeline(ChildWire(theirs), page, loaded, ShardSizes(8), Calls(loaded)).serve)
+    thread.start()
+    yield wire
+    wire.send(StopChild())
+    thread.join()
+    page.close()
+    ours.close()
+    theirs.close()
+
+
+def test_inputs_with_urls_are_read_side_by_side(tmp_path: Path, origin: str) -> None:
+    """Regression: given one by one, each would have waited for the files of those before it."""
+    (tmp_path / "mine.py").write_text(MODEL)
+    loaded = replace(load(str(tmp_path / "mine.py"), "mine"), input_urls=(origin,))
+    frames: list[FromChild] = []
+    with served(loaded) as wire:
+        for number in (1, 2):
+            body = json.dumps(f"{origin}{number}").encode()
+            # As a supervisor sends it: a task that had to ask for the facts would hold up all others.
+            wire.send(RunBatch(number, [Item("application/json", body, facts=JobFacts())]))
+        eventually(lambda: frames.extend(wire.receive()) or len(frames) == 2)
+    done = [frame for frame in frames if isinstance(frame, BatchDone)]
+    assert {one.batch: one.outcomes for one in done} == {number: [Output("application/json", b"3")] for number in (1, 2)}
 
 
 def test_time_in_which_several_ran_counts_once() -> None:
