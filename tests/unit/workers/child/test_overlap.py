@@ -88,6 +88,12 @@ def served(loaded: Loaded) -> Iterator[SupervisorWire]:
     theirs.close()
 
 
+def received(wire: SupervisorWire, frames: list[FromChild]) -> list[FromChild]:
+    """Return the frames, with those that have arrived since."""
+    frames += wire.receive()
+    return frames
+
+
 def test_inputs_with_urls_are_read_side_by_side(tmp_path: Path, origin: str) -> None:
     """Regression: given one by one, each would have waited for the files of those before it."""
     (tmp_path / "mine.py").write_text(MODEL)
@@ -98,7 +104,7 @@ def test_inputs_with_urls_are_read_side_by_side(tmp_path: Path, origin: str) -> 
             body = json.dumps(f"{origin}{number}").encode()
             # As a supervisor sends it: a task that had to ask for the facts would hold up all others.
             wire.send(RunBatch(number, [Item("application/json", body, facts=JobFacts())]))
-        eventually(lambda: frames.extend(wire.receive()) or len(frames) == 2)
+        eventually(lambda: len(received(wire, frames)) == 2)
     done = [frame for frame in frames if isinstance(frame, BatchDone)]
     assert {one.batch: one.outcomes for one in done} == {number: [Output("application/json", b"3")] for number in (1, 2)}
 
