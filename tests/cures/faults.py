@@ -48,7 +48,7 @@ FAULTS = (
     Cure(
         "F7",
         _SUPERVISOR,
-        "return Cause.TIMED_OUT if self._is_hung and batch.size == 1 else Cause.CRASHED",
+        "return Cause.TIMED_OUT if self._is_hung and child.in_flight.is_sole_suspect(batch) else Cause.CRASHED",
         "return Cause.CRASHED",
         fault="F7",
     ),
