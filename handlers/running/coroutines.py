@@ -18,7 +18,7 @@ from penstock.handlers.contract import Context, Failure, failure_of
 from penstock.handlers.running.call import InHand, RunningItem
 from penstock.handlers.running.turns import ItemTurns
 
-# D75, D86: docs/design/workers-and-devices.md
+# D75, D87: docs/design/workers-and-devices.md
 CANCELLED = "cancelled"
 _UNWANTED = "its run was stopped, because nobody waits for it any more"
 # An item may run for this share of `max_run_s`: then there is time to answer for its neighbours.

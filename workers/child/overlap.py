@@ -1,4 +1,4 @@
-"""The pipeline of an async handler: every batch is a task on the main thread's event loop, answered when it has run (D86).
+"""The pipeline of an async handler: every batch is a task on the main thread's event loop, answered when it has run (D87).
 
 A supervisor gives each item as a batch of its own, so that none waits for another one. Preparing and writing keep their
 threads, and the loop's thread writes nothing: a supervisor that does not read holds up no item. Only async models import this.

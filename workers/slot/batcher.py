@@ -246,7 +246,7 @@ class Batcher:
         return bool(load.room) and not load.alone
 
     def _for_room(self, room: int) -> ClaimRequest:
-        """D86: what there is, as each item begins at once and ends alone. No batch is worth a wait."""
+        """D87: what there is, as each item begins at once and ends alone. No batch is worth a wait."""
         request = self._request(min(self._policy.max_batch_size, room), 0.0)
         one_s = self._latency.bound(1) or 0.0
         return replace(request, min_slack_s=one_s, slack_per_item_s=0.0, offer=self._is_lone)

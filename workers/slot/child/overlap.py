@@ -1,4 +1,4 @@
-"""The items that an async handler's child runs side by side, each a batch of its own (D86). Only async models load this."""
+"""The items that an async handler's child runs side by side, each a batch of its own (D87). Only async models load this."""
 
 from __future__ import annotations
 
