@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +49,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     ttl_s: float = 0.0
     sha256: str = ""
     produced: bool = False
+    # What the uploader says of it.
+    metadata: dict[str, Any] = {}
 
     @property
     def expires_at(self) -> float | None:
@@ -220,7 +223,7 @@ class Upload:
         except OSError as fault:
             raise _unwritable(fault) from fault
 
-    def finish(self, *, purpose: str, filename: str, ttl_s: float) -> FileRecord:
+    def finish(self, *, purpose: str, filename: str, ttl_s: float, metadata: dict[str, Any] | None = None) -> FileRecord:
         """Store the file durably. The form may send its other fields after the content, so they are passed here."""
         if not self._size:
             raise BadRequest("the file is empty")
@@ -233,6 +236,7 @@ class Upload:
                 purpose=purpose,
                 filename=plain_name(filename),
                 ttl_s=ttl_s,
+                metadata=metadata or {},
                 size_bytes=self._size,
                 sha256=self._hash.hexdigest(),
             )
