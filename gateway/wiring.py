@@ -23,6 +23,8 @@ from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
+from penstock.gateway.cog.mount import CogMount
+from penstock.gateway.cog.predictions import CogPredictions
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
@@ -154,6 +156,7 @@ class GatewayParts:
             *self._job_routers(),
             *self._foreign_routers(),
             *self._replicate_routers(),
+            self._cog_router(),
             *self._model_routers(),
             Health(self._store, registry=self.registry, lifetime=self._lifetime).router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),
@@ -239,6 +242,19 @@ class GatewayParts:
             waiting=self._waiting,
         )
         return [predictions.router(), ReplicateCatalog(self.registry, self._file_store, options, self.files).router()]
+
+    def _cog_router(self) -> APIRouter:
+        options, store = self._options, self._store
+        predictions = CogPredictions(
+            self._submitter,
+            options,
+            predict=self.predict,
+            store=store,
+            results=self._results,
+            waiting=self._held,
+            streaming=lambda caller: self.streams.held(caller, instead_of=self.requests),
+        )
+        return CogMount(predictions, options, store=store, registry=self.registry, uploads=self._uploads).router()
 
     def _model_routers(self) -> list[APIRouter]:
         store, registry = self._store, self.registry

@@ -41,6 +41,7 @@ LAYERS = (
             "gateway",
             "HTTP in, HTTP out",
             (
+                "cog",
                 "dashboard",
                 "openai",
                 "oip",

@@ -63,6 +63,12 @@ class NotSupported(CallerError):
     kind = "not_supported"
 
 
+class NotAcceptable(CallerError):
+    """No answer has a media type that the caller accepts."""
+
+    kind = "not_acceptable"
+
+
 class WrongHost(CallerError):
     kind = "wrong_host"
 
@@ -120,6 +126,7 @@ STATUS: dict[type[PenstockError], int] = {
     WrongRole: 403,
     NotFound: 404,
     MethodNotAllowed: 405,
+    NotAcceptable: 406,
     Conflict: 409,
     Gone: 410,
     TooLarge: 413,
@@ -162,6 +169,7 @@ TITLES = {
     "not_found": "It does not exist",
     "gone": "It existed, and its retention is over",
     "method_not_allowed": "The path does not support this method",
+    "not_acceptable": "The answer has no such media type",
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
     "expired": "The job's deadline passed before it finished",

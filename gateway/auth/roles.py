@@ -63,6 +63,13 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/replicate/v1/files"): _SEE,
     ("GET", "/replicate/v1/files/{file_id}"): _SEE,
     ("DELETE", "/replicate/v1/files/{file_id}"): _STOP,
+    ("GET", "/cog/{model}"): ANY,
+    ("GET", "/cog/{model}/"): ANY,
+    ("GET", "/cog/{model}/health-check"): ANY,
+    ("GET", "/cog/{model}/openapi.json"): ANY,
+    ("POST", "/cog/{model}/predictions"): _SUBMIT,
+    ("PUT", "/cog/{model}/predictions/{prediction_id}"): _SUBMIT,
+    ("POST", "/cog/{model}/predictions/{prediction_id}/cancel"): _STOP,
     ("POST", "/v1/embeddings"): _SUBMIT,
     ("POST", "/v1/files"): _SUBMIT,
     ("GET", "/v1/files"): _SEE,
@@ -184,7 +191,7 @@ async def authorize(request: Request) -> Caller:
     caller: Caller = request.scope["caller"]
     route = request.scope["route"]
     require_role(caller, request.method, route.path)
-    if route.path.startswith(("/v1/", "/replicate/")) and not route.path.endswith(OWN_PARAMETERS):
+    if route.path.startswith(("/v1/", "/replicate/", "/cog/")) and not route.path.endswith(OWN_PARAMETERS):
         # A misspelt parameter must not be ignored. Probes accept anything, since some monitors add parameters of their own.
         refuse_unknown(request.query_params, [field.alias for field in route.dependant.query_params])
     return caller

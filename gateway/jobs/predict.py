@@ -29,6 +29,7 @@ from penstock.job import BatchRecord, Job, JobId, JobState, Payload, new_job_id
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
+    from penstock.gateway.jobs.events.encoding import EventEncoder
     from penstock.gateway.jobs.events.follow import JobFollower
 
 log = structlog.get_logger(__name__)
@@ -82,7 +83,10 @@ class PredictEndpoint:
         if not request.version.capacity.ready_slots:
             await self.require_worker(request)
         if has_events:
-            ended = await self._stream(request, accept.decode("latin-1"), send, connection_of(scope), deadline_s)
+            from penstock.gateway.jobs.events.encoding import encoding_for
+
+            encoder = encoding_for(accept.decode("latin-1"))
+            ended = await self.stream(request, lambda job: encoder, send, connection_of(scope), deadline_s)
             if ended is not None and ended.state is JobState.SUCCEEDED:
                 self._count_answer(model, version, ended.batch, time.perf_counter() - started)
             return 200
@@ -113,24 +117,42 @@ class PredictEndpoint:
     async def _file(self, end: Push, accept: bytes) -> ContentResponse:
         return await self._results.answer(end, accept=accept.decode("latin-1"), refusal=EndedWithoutOutput)
 
-    async def _stream(
-        self, request: SubmitRequest, accept: str, send: Send, connection: ClientConnection, deadline_s: float
+    async def stream(
+        self,
+        request: SubmitRequest,
+        encoder_of: Callable[[JobId], EventEncoder],
+        send: Send,
+        connection: ClientConnection,
+        deadline_s: float,
+        *,
+        kept_s: float | None = None,
     ) -> Job | None:
-        """The record of the job that ended; None if it goes on."""
-        from penstock.gateway.jobs.events.encoding import encoding_for
+        """Answers with the events of the job. Returns its record if it ended; None if it goes on.
+
+        `kept_s`: seconds for which the result is kept; None: as briefly as an answer needs it (D14).
+        """
+        job, ttl_s = new_job_id(request.model.name), kept_s or request.model.info.limits.sync_result_ttl_s
+        submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
+        if submitted.id != job and await self._store.read(submitted.id) is None:
+            raise first_is_gone(submitted.id)
+        try:
+            return await self.follow(submitted.id, request, encoder_of(submitted.id), send, connection)
+        except ClientGone:
+            # An earlier request with the same key may still wait for its job.
+            if submitted.id == job:
+                await self._cancel(job, request)
+            raise
+
+    async def follow(
+        self, job: JobId, request: SubmitRequest, encoder: EventEncoder, send: Send, connection: ClientConnection
+    ) -> Job | None:
+        """As `stream`, with the events of a job that is stored. Raises `ClientGone` and leaves the job as it is."""
         from penstock.gateway.jobs.events.prediction import StreamedPrediction
 
-        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.sync_result_ttl_s
-        submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
-        streamed = StreamedPrediction(self._follower, self._lifetime)
-        with self._store.waiter(submitted.id) as waiter:
-            try:
-                return await streamed.answer(submitted.id, waiter, request, encoding_for(accept), send, connection)
-            except ClientGone:
-                # An earlier request with the same key may still wait for its job.
-                if submitted.id == job:
-                    await self._cancel(job, request)
-                raise
+        with self._store.waiter(job) as waiter:
+            return await StreamedPrediction(self._follower, self._lifetime).answer(
+                job, waiter, request, encoder, send, connection
+            )
 
     async def require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()
@@ -146,20 +168,25 @@ class PredictEndpoint:
         self._metrics.count_refusal(entry.name, error)
         raise error
 
-    async def end_of(self, request: SubmitRequest, connection: ClientConnection, deadline_s: float) -> Push:
-        """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up."""
+    async def end_of(
+        self, request: SubmitRequest, connection: ClientConnection, deadline_s: float, *, kept_s: float | None = None
+    ) -> Push:
+        """The end of the job; raises `NoAnswerYet` if the deadline passes first, `ClientGone` if the client hangs up.
+
+        `kept_s`: as for `stream`.
+        """
         job = new_job_id(request.model.name)
         with self._store.waiter(job) as waiter:
             # D14: only the request itself and its repeats read this result, so it is kept for a short time.
-            ttl_s = request.model.info.limits.sync_result_ttl_s
+            ttl_s = kept_s or request.model.info.limits.sync_result_ttl_s
             submitted = await self._submitter.store(
                 request, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel
             )
             if submitted.id == job:
                 return await self._wait(waiter, job, connection, deadline_s, request=request)
-        return await self._end_of_first(submitted.id, connection, deadline_s, request=request)
+        return await self.end_of_first(submitted.id, connection, deadline_s, request=request)
 
-    async def _end_of_first(
+    async def end_of_first(
         self, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest
     ) -> Push:
         """The end of the job that an earlier request with the same idempotency key made."""

@@ -44,6 +44,13 @@ def first_is_gone(job: JobId) -> Gone:
     return Gone(f"job {job} of this Idempotency-Key is gone: its retention is over", hint="Use a new key for a new job.")
 
 
+def ended(job: Job) -> Push:
+    """The end of a job that has one, whose output is still to be read."""
+    end = Push.of_end(job, None)
+    assert end is not None
+    return end
+
+
 class ResultReader:
     """Reads outputs from the push, the store or the blobs, wherever they are."""
 

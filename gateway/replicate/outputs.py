@@ -23,23 +23,23 @@ INLINE_BYTES = 256 * 1024
 MOST_JSON_BYTES = 4 * 1024 * 1024
 
 
-async def shown_output(results: ResultReader, end: Push, base: str) -> Any:
-    """A value for orjson. Raises `Gone` if the result is no longer kept."""
+async def shown_output(results: ResultReader, end: Push, base: str, *, inline_bytes: int = INLINE_BYTES) -> Any:
+    """A value for orjson, with links in the place of files beyond `inline_bytes`. Raises `Gone` after the retention."""
     media, reader = await results.opened(end)
     link = result_url(end.id, base)
     if media == BUNDLE_MEDIA:
-        return await _with_links(reader, link)
+        return await _with_links(reader, link, inline_bytes)
     if base_type(media) == JSON:
         return orjson.Fragment(await _bytes(reader)) if reader.size <= MOST_JSON_BYTES else link
-    return await _as_url(media, reader) if reader.size <= INLINE_BYTES else link
+    return await _as_url(media, reader) if reader.size <= inline_bytes else link
 
 
-async def _with_links(reader: BlobReader, link: str) -> Any:
+async def _with_links(reader: BlobReader, link: str, inline_bytes: int) -> Any:
     bundle = await read_bundle(reader)
     json = SliceReader(reader, *bundle.json)
     if json.size > MOST_JSON_BYTES:
         return link
-    urls, left = [], INLINE_BYTES
+    urls, left = [], inline_bytes
     for place, (file, part) in enumerate(bundle.files):
         left -= file.length
         inline = left >= 0

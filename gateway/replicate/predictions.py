@@ -8,7 +8,6 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, NotFound
 from penstock.gateway.asgi.negotiation import JSON
@@ -17,7 +16,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.events.encoding import SSE, STREAM_HEADERS
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.results import ResultReader, visible_job
+from penstock.gateway.jobs.results import ResultReader, ended, visible_job
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
@@ -255,12 +254,7 @@ class Predictions:
 
 
 def base_url(request: Request, options: GatewayOptions) -> str:
-    """The address by which the caller reached this gateway."""
-    return f"{request.url.scheme}://{request.headers.get('host', '')}{options.root_path}"
-
-
-def ended(job: Job) -> Push:
-    """The end of a job that has one, whose output is still to be read."""
-    end = Push.of_end(job, None)
-    assert end is not None
-    return end
+    """The address by which the caller reached this gateway. A proxy that speaks TLS for it says so in X-Forwarded-Proto."""
+    # Whoever sends another word gets links of its own choice, and no other caller reads them.
+    said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    return f"{said if said in ('http', 'https') else request.url.scheme}://{request.headers.get('host', '')}{options.root_path}"

@@ -27,7 +27,7 @@ LIMITS = {"max_json_bytes": 50_000, "max_raw_bytes": 100_000}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
 _SERIAL = UNKNOWN_ID.partition("-")[0]
-OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL}
+OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL, "prediction_id": _SERIAL}
 POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\n"
 DEEP = b"[" * 65 + b"]" * 65
 BAD_NAMES = ("..%2f..%2fetc%2fpasswd", "%00", "a%0d%0aset-cookie:b", "%c0%af", "x" * 300, "%F0%9F%92%A9", "-")
@@ -44,8 +44,9 @@ ROUTES = _routes()
 # The Open Inference Protocol has inputs, statuses and an order of checks of its own: test_open_inference.py.
 OWN = {path: item for path, item in ROUTES.items() if not speaks_oip(path)}
 SUBMITS = [path for path, item in OWN.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
-# A path for many inputs takes a list of them, and limits of its own: test_submit_many.py.
-OF_ONE = [path for path in SUBMITS if not path.endswith(":batch")]
+# A path for many inputs takes a list of them, and limits of its own: test_submit_many.py. A mount of Cog's takes an object
+# that holds the input: test_cog.py.
+OF_ONE = [path for path in SUBMITS if not path.endswith(":batch") and not path.startswith("/cog/")]
 WITH_ID = [path for path in ROUTES if "{job_id}" in path]
 MAKES = "/v1/models/{model}/versions"
 WITH_MODEL = [path for path in OWN if "{model}" in path]

@@ -6,16 +6,15 @@ import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import httpx2
 import pytest
 
 from penstock.job import JobState
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
+from tests.acceptance.predictors import predictors_served
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
 
 with warnings.catch_warnings():
     # The package builds on pydantic's first version.
@@ -23,62 +22,10 @@ with warnings.catch_warnings():
     from replicate.client import Client
     from replicate.exceptions import ModelError, ReplicateError
 
-PREDICTORS = {
-    "hello": """
-        from cog import BasePredictor, Input
-        class Predictor(BasePredictor):
-            def setup(self):
-                self.prefix = "hello"
-            def predict(self, text: str = Input(description="Whom to greet"), times: int = Input(default=1, ge=1, le=3)) -> str:
-                if text == "trouble":
-                    raise ValueError("no greeting for trouble")
-                return " ".join([f"{self.prefix} {text}"] * times)
-    """,
-    "files": """
-        from cog import BasePredictor, BaseModel, Path
-        class Output(BaseModel):
-            size: int
-            small: Path
-            large: Path
-        class Predictor(BasePredictor):
-            def predict(self, image: Path, grow: int = 0) -> Output:
-                data, here = image.read_bytes(), Path(__file__).parent
-                for name, content in (("small.txt", data), ("large.bin", data + bytes(grow))):
-                    (here / name).write_bytes(content)
-                return Output(size=len(data), small=here / "small.txt", large=here / "large.bin")
-    """,
-    "teller": """
-        import time
-        from pathlib import Path as LocalPath
-        from cog import BasePredictor, ConcatenateIterator
-        class Predictor(BasePredictor):
-            def predict(self, n: int, gate: str = "", fail: bool = False) -> ConcatenateIterator[str]:
-                for place in range(n):
-                    yield f"line {place}\\n"
-                while gate and not LocalPath(gate).exists():
-                    time.sleep(0.01)
-                if fail:
-                    raise ValueError("no more")
-                yield "end"
-    """,
-}
-
 
 @pytest.fixture(scope="module")
 def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    folder = tmp_path_factory.mktemp("replicate")
-    models = {}
-    for name, text in PREDICTORS.items():
-        (folder / name).mkdir()
-        (folder / name / "predict.py").write_text(dedent(text))
-        models[name] = {"source": str(folder / name / "predict.py")}
-    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
-    with (
-        WorkerProcess(redis_url, folder / "w", models, blobs) as worker,
-        gateway_process(redis_url, folder / "g", models=models, env=blobs) as client,
-    ):
-        worker.await_ready()
-        eventually(lambda: all(client.get(f"/v1/models/{name}").json()["ready"] for name in models), timeout_s=60.0)
+    with predictors_served(redis_url, tmp_path_factory.mktemp("replicate")) as client:
         yield client
 
 
@@ -261,6 +208,19 @@ def test_links_follow_the_name_by_which_the_gateway_was_called(gateway: GatewayC
     host = f"localhost:{httpx2.URL(str(gateway.base_url)).port}"
     made = gateway.post("/replicate/v1/predictions", json=HELLO, headers={"host": host}).json()
     assert made["urls"]["get"].startswith(f"http://{host}/replicate/v1/predictions/")
+    for said, scheme in (("https", "https"), ("HTTPS, http", "https"), ("gopher", "http"), ("", "http")):
+        head = {"host": host, "x-forwarded-proto": said}
+        found = gateway.get(f"/replicate/v1/predictions/{made['id']}", headers=head).json()
+        assert found["urls"]["get"].startswith(f"{scheme}://{host}/")
+
+
+def test_what_is_said_of_a_file_is_kept(client: Client, gateway: GatewayClient) -> None:
+    made = client.files.create(io.BytesIO(b"abc"), metadata={"kind": "mask", "of": [1, 2]})
+    assert client.files.get(made.id).metadata == made.metadata == {"kind": "mask", "of": [1, 2]}
+    assert client.files.delete(made.id)
+    for said in ("[1]", "{", '"kind"'):
+        refused = gateway.post("/replicate/v1/files", files={"content": ("a", b"x")}, data={"metadata": said})
+        assert (refused.status_code, "metadata" in refused.json()["detail"]) == (400, True)
 
 
 @pytest.mark.parametrize(

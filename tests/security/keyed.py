@@ -116,6 +116,8 @@ def filled(path: str, **values: str) -> str:
         "job_id": UNKNOWN_ID,
         "code": "overloaded",
         **OTHER_IDS,
+        # Callers choose it, so that it is no id of another owner's: test_cog.py.
+        "prediction_id": "mine",
         "name": "icon.svg",
         "place": "0",
         **values,

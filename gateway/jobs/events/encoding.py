@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.gateway.jobs.events.told import ToldEvent
 
@@ -24,16 +25,32 @@ def line(event: ToldEvent) -> bytes:
     return b'{"event":"%b","id":"%b","data":%b}\n' % (event.name.encode("ascii"), event.id.encode("ascii"), event.data)
 
 
+class EventEncoder(Protocol):
+    """Makes the bytes of one response. `first` comes before all events; once `is_over`, none comes any more."""
+
+    @property
+    def media_type(self) -> str: ...
+
+    @property
+    def first(self) -> bytes: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    async def encode(self, events: Sequence[ToldEvent]) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """`first` comes before all events, `heartbeat` after a silence."""
+    """`heartbeat` comes after a silence. The events themselves end the response."""
 
     media_type: str
     event: Callable[[ToldEvent], bytes]
     first: bytes
     heartbeat: bytes
+    is_over: bool = False
 
-    def encode(self, events: Sequence[ToldEvent]) -> bytes:
+    async def encode(self, events: Sequence[ToldEvent]) -> bytes:
         """The events in one piece; the heartbeat if there are none."""
         return b"".join(map(self.event, events)) if events else self.heartbeat
 

@@ -7,7 +7,7 @@ from penstock.errors import CapacityError
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime
 from penstock.gateway.asgi.negotiation import trace_header
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
-from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, Encoding
+from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, EventEncoder
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.job import Job, JobId
@@ -23,18 +23,26 @@ class StreamedPrediction:
         self._lifetime = lifetime
 
     async def answer(
-        self, job: JobId, waiter: Waiter, request: SubmitRequest, encoding: Encoding, send: Send, connection: ClientConnection
+        self,
+        job: JobId,
+        waiter: Waiter,
+        request: SubmitRequest,
+        encoder: EventEncoder,
+        send: Send,
+        connection: ClientConnection,
     ) -> Job | None:
         """The job, which has ended; None if the gateway could not tell its end. Raises `ClientGone` if the client hangs up."""
         ended: Job | None = None
         connection.on_lost = waiter.wake
-        await send({"type": "http.response.start", "status": 200, "headers": _head(job, request, encoding)})
-        await self._send(send, encoding.first)
+        await send({"type": "http.response.start", "status": 200, "headers": _head(job, request, encoder)})
+        await self._send(send, encoder.first)
         try:
             events = self._follower.events(job, waiter, None, stop=lambda: self._is_over(connection), with_output=True)
             async for group in events:
-                await self._send(send, encoding.encode(group))
+                await self._send(send, await encoder.encode(group))
                 ended = group[-1].ended if group else None
+                if encoder.is_over:
+                    break
         except CapacityError:
             # The status line has been sent. The client can go on with the events of the job.
             pass
@@ -50,6 +58,6 @@ class StreamedPrediction:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-def _head(job: JobId, request: SubmitRequest, encoding: Encoding) -> list[tuple[bytes, bytes]]:
-    media = (b"content-type", encoding.media_type.encode("ascii"))
+def _head(job: JobId, request: SubmitRequest, encoder: EventEncoder) -> list[tuple[bytes, bytes]]:
+    media = (b"content-type", encoder.media_type.encode("ascii"))
     return [media, (b"x-penstock-job", str(job).encode("ascii")), NOSNIFF, *_HEADERS, *trace_header(request.trace)]

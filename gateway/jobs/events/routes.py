@@ -61,7 +61,7 @@ class JobEvents:
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             try:
                 async for group in self._follower.events(job, waiter, last_seen, stop=self._lifetime.is_draining):
-                    yield encoding.encode(group)
+                    yield await encoding.encode(group)
             except CapacityError:
                 # The status line has been sent. Closing the stream makes the client reconnect with Last-Event-ID.
                 return

@@ -127,12 +127,12 @@ def test_history_is_lost_when_the_client_saw_more_than_there_is() -> None:
     assert lost_history("of another server", now)
 
 
-def test_an_event_is_one_block_or_one_line() -> None:
+async def test_an_event_is_one_block_or_one_line() -> None:
     event = ToldEvent("chunk", "1.0.0~1.0:7", b'"x"')
-    assert encoding_for("text/event-stream").encode([event]) == b'event: chunk\nid: 1.0.0~1.0:7\ndata: "x"\n\n'
+    assert await encoding_for("text/event-stream").encode([event]) == b'event: chunk\nid: 1.0.0~1.0:7\ndata: "x"\n\n'
     lines = encoding_for("application/x-ndjson")
-    assert json.loads(lines.encode([event])) == {"event": "chunk", "id": "1.0.0~1.0:7", "data": "x"}
-    assert (encoding_for("*/*").encode([]), lines.encode([])) == (HEARTBEAT, b"\n")
+    assert json.loads(await lines.encode([event])) == {"event": "chunk", "id": "1.0.0~1.0:7", "data": "x"}
+    assert (await encoding_for("*/*").encode([]), await lines.encode([])) == (HEARTBEAT, b"\n")
 
 
 @pytest.mark.parametrize("seen", [Seen("1.0.0", "1.0", 7), Seen("1.0.0"), Seen("of another server")])
