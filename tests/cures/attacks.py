@@ -272,6 +272,13 @@ ATTACKS = (
         (f"{_SECURITY}/test_replicate_files.py::test_a_prediction_cannot_read_the_file_of_another_owner",),
     ),
     Cure(
+        "A52",
+        "gateway/cog/predictions.py",
+        "if record is None or not caller.sees(record.owner):",
+        "if record is None:",
+        (f"{_SECURITY}/test_cog.py::test_the_prediction_of_another_owner_is_answered_as_one_that_never_was",),
+    ),
+    Cure(
         "A49",
         "core/tensors/tensor.py",
         "    if len(tensor.data) != size:\n",
