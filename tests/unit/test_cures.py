@@ -71,9 +71,10 @@ def test_a_fault_that_is_not_injected_names_what_is_missing() -> None:
     assert "`python -m benchmarks.main_path.deep_queue`" in NOT_INJECTED["F28"]
     assert (ROOT / "benchmarks" / "main_path" / "deep_queue.py").exists()
     assert "webhooks" in NOT_INJECTED["F32"]
-    # Replicate's protocol has them, and its bodies that name one are refused.
-    refusing = [ROOT / "gateway" / "replicate" / "request.py"]
-    assert [path for path in (ROOT / "gateway").rglob("*.py") if "webhook" in path.read_text("utf-8").lower()] == refusing
+    # The protocols of Replicate and Cog have them, and bodies that name one are refused.
+    refusing = [ROOT / "gateway" / name / "request.py" for name in ("cog", "replicate")]
+    naming = [path for path in (ROOT / "gateway").rglob("*.py") if "webhook" in path.read_text("utf-8").lower()]
+    assert sorted(naming) == refusing
     assert "one version" in NOT_INJECTED["F38"]
     assert len(re.findall(r"^## \d", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)) == 1
 
