@@ -1,1 +1,1 @@
-"""Cog's container contract, translated: each model has a mount that answers as its container would (D86)."""
+"""Cog's container contract, translated: each model has a mount that answers as its container would (D87)."""
