@@ -1,1 +1,1 @@
-"""Cog's container contract, translated: each model has a mount that answers as its container would (D87)."""
+"""Cog's container contract, translated: each model has a mount that answers as its container would (D88)."""

@@ -1,4 +1,4 @@
-"""/cog/{model}: one model as its container would answer, so that a caller of Cog changes only the base URL (D87)."""
+"""/cog/{model}: one model as its container would answer, so that a caller of Cog changes only the base URL (D88)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Predictions of a model as Cog's container makes them: waited for, in the background, or as a stream; found again by id."""
 
-# D87: docs/design/gateway.md
+# D88: docs/design/gateway.md
 from __future__ import annotations
 
 from collections.abc import Callable
