@@ -78,6 +78,10 @@ local function register(name, callback, flags)
   redis.register_function{function_name = 'penstock_' .. name .. '_' .. SUFFIX, callback = whole(callback), flags = flags}
 end
 
+-- D89: docs/design/workers-and-devices.md. The registry's edition, by which workers know that they need not read it again; and of each worker what it serves.
+local EDITION = 'ps:registry'
+local function new_edition() redis.call('HINCRBY', EDITION, 'number', 1) end
+
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

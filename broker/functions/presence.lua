@@ -1,20 +1,53 @@
 -- Which workers there are: the registry that gateways read, and the lease holders whose process has ended. What one worker does
 -- for all.
 
+local LOOKED = 'ps:registry:looked'
+local LOOK_EVERY_MS = 1000
+
+local function remove_worker(key, worker)
+  if redis.call('HDEL', EDITION, 'of:' .. worker) == 1 then new_edition() end
+  return redis.call('HDEL', key, worker)
+end
+
+-- Once a second for all: remove workers whose time to live is over, because they were killed; and entries that nobody can read,
+-- since a live worker writes its entry anew within seconds.
+local function forget_killed(key, now)
+  if not redis.call('SET', LOOKED, '1', 'NX', 'PX', LOOK_EVERY_MS) then return end
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local ends = tonumber(string.match(all[i + 1], '^%[([^,]+),')) or 0
+    if ends * 1000 <= now then remove_worker(key, all[i]) end
+  end
+end
+
 -- announce: enter a worker in the registry until its time to live is over.
 -- KEYS: the hash of workers
--- ARGS: worker, ttl ms, the worker as JSON
--- REPLY: ok
--- LARGEST: one worker
+-- ARGS: worker, ttl ms, the worker as JSON, a digest of what it serves
+-- REPLY: the registry's edition: another number once a worker serves something else, came or went, or a model's entry changed
+-- LARGEST: one worker; once a second a look at each
 -- All moments are of this clock, because a worker's clock may be hours off.
 local function announce(keys, args)
   local now = now_ms()
+  forget_killed(keys[1], now)
+  if redis.call('HGET', EDITION, 'of:' .. args[1]) ~= args[4] then
+    redis.call('HSET', EDITION, 'of:' .. args[1], args[4])
+    new_edition()
+  end
   local ends, seen = string.format('%.3f', (now + args[2]) / 1000), string.format('%.3f', now / 1000)
   redis.call('HSET', keys[1], args[1], '[' .. ends .. ',' .. args[3] .. ',' .. seen .. ']')
-  return 'ok'
+  return tonumber(redis.call('HGET', EDITION, 'number'))
 end
 
 register('announce', announce, {'allow-oom'})
+
+-- withdraw_worker: take a worker that ends out of the registry.
+-- KEYS: the hash of workers
+-- ARGS: worker
+-- REPLY: number of workers removed
+-- LARGEST: one worker
+local function withdraw_worker(keys, args) return remove_worker(keys[1], args[1]) end
+
+register('withdraw_worker', withdraw_worker, {'allow-oom'})
 
 -- place: note where the slot of a worker runs, for the timelines of its jobs.
 -- KEYS: the slot's place
@@ -53,23 +86,6 @@ local function identity(keys, args)
 end
 
 register('identity', identity, {'allow-oom'})
-
--- forget_workers: remove workers from the registry whose time to live is over, because they were killed; and entries that nobody
--- can read, since a live worker writes its entry anew within seconds.
--- KEYS: the hash of workers
--- ARGS: none
--- REPLY: number of workers removed
--- LARGEST: one look at each worker
-local function forget_workers(keys)
-  local now, removed, all = now_ms(), 0, redis.call('HGETALL', keys[1])
-  for i = 1, #all, 2 do
-    local ends = tonumber(string.match(all[i + 1], '^%[([^,]+),')) or 0
-    if ends * 1000 <= now then removed = removed + redis.call('HDEL', keys[1], all[i]) end
-  end
-  return removed
-end
-
-register('forget_workers', forget_workers, {'allow-oom'})
 
 -- absent: look, on behalf of all sweepers, for lease holders whose own channel has no subscriber, because their process has ended.
 -- ARGS: sweeper, ms in which no other sweeper looks, ms after which a holder that is still missing is gone

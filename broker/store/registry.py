@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.store.ops import Command, Operation, ms, prefix
+from penstock.broker.store.ops import Command, Operation, digest, ms, prefix
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -93,16 +93,19 @@ def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
     return [replace(one.info, seen_at=one.seen_at) for one in decoded if one.expires_at > now]
 
 
-def announce_worker(info: WorkerInfo, *, ttl_s: float) -> Operation[None]:
-    return Operation("announce", WORKERS_KEY, [info.name, ms(ttl_s), msgspec.json.encode(info)], _nothing)
+def announce_worker(info: WorkerInfo, *, ttl_s: float) -> Operation[int]:
+    """The registry's edition."""
+    return Operation("announce", WORKERS_KEY, [info.name, ms(ttl_s), msgspec.json.encode(info), _served(info)], int)
 
 
-def forget_workers() -> Operation[int]:
-    return Operation("forget_workers", WORKERS_KEY, [], int)
+def _served(info: WorkerInfo) -> str:
+    """A digest of what others look for in a worker's entry; how busy it is changes with every beat."""
+    slots = sorted((slot.model, slot.version, slot.state) for slot in info.slots)
+    return digest("", msgspec.json.encode([slots, sorted(info.declared.items())]).decode())
 
 
-def withdraw_worker(name: str) -> Command[None]:
-    return Command(("HDEL", WORKERS_KEY, name), _nothing)
+def withdraw_worker(name: str) -> Operation[int]:
+    return Operation("withdraw_worker", WORKERS_KEY, [name], int)
 
 
 def announce_place(place: SlotPlace) -> Operation[None]:

@@ -250,15 +250,12 @@ class RedisStore:
         now, found = self._plain(lambda r: _piped(r, [clock.words, entries.words]))
         return registry.fresh_workers(entries.decode(found), clock.decode(now))
 
-    def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> None:
-        self.run(registry.announce_worker(info, ttl_s=ttl_s))
-
-    def forget_workers(self) -> int:
-        """Remove the registry's entries that have expired; returns how many there were."""
-        return self.run(registry.forget_workers())
+    def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> int:
+        """The registry's edition: another number once its models or what its workers serve have changed."""
+        return self.run(registry.announce_worker(info, ttl_s=ttl_s))
 
     def withdraw_worker(self, name: str) -> None:
-        self.send(registry.withdraw_worker(name))
+        self.run(registry.withdraw_worker(name))
 
     def announce_place(self, place: SlotPlace) -> None:
         self.run(registry.announce_place(place))

@@ -15,9 +15,11 @@ import redis
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import ClaimRequest, Ending, Repair, SweepReport
+from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState
-from penstock.model_spec import WorkerInfo
+from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
+from penstock.workers.fleet.announcer import OtherEntries
 from penstock.workers.fleet.sweeper import Sweeper
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
@@ -250,15 +252,52 @@ def test_killed_workers_are_forgotten(queue: ModelQueue, client: Any) -> None:
     for name in names:
         store.announce_worker(WorkerInfo(name, "here", 1, 0.0), ttl_s=0.0)
     live = WorkerInfo(f"live-{queue.model}", "here", 1, 0.0)
-    store.announce_worker(live, ttl_s=60.0)
     # What nobody can read must not keep the others from being forgotten.
     names.append(f"unreadable-{queue.model}")
     client.hset("ps:workers", names[-1], "no entry")
-    assert store.forget_workers() >= len(names)
+    client.delete("ps:registry:looked")  # as after a second
+    store.announce_worker(live, ttl_s=60.0)
     left = {name.decode() for name in client.hkeys("ps:workers")}
     assert left.isdisjoint(names)
     assert live.name in left
     store.withdraw_worker(live.name)
+
+
+def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: ModelQueue, client: Any) -> None:
+    """Regression: each beat of each worker read the entries of all."""
+    store, others = queue.store, OtherEntries()
+    assert isinstance(store, RedisStore)
+    fleet = [f"{queue.model}-{number}" for number in range(50)]
+
+    def beat(name: str, state: str = "ready", *, busy: int = 0, ttl_s: float = 60.0) -> int:
+        return store.announce_worker(WorkerInfo(name, "h", 1, 0.0, (SlotInfo("m", "1", state, restarts=busy),)), ttl_s=ttl_s)
+
+    def reads(edition: int, now: float = 0.0) -> int:
+        return commands(client, lambda: others.follow(store, edition, now), only="hgetall")
+
+    for name in fleet:
+        beat(name)
+    assert reads(beat(fleet[0])) == 2
+    assert [reads(beat(name, busy=1)) for name in fleet] == [0] * 50
+    beat(fleet[0])  # it looks for killed workers, and for a second no other beat does
+    assert commands(client, lambda: beat(fleet[0])) < 7
+    assert reads(beat(fleet[1], "failed")) == 2
+    assert {worker.slots[0].state for worker in others.workers if worker.name == fleet[1]} == {"failed"}
+    for _ in range(2):  # a worker that drains says so with each beat
+        store.withdraw_worker(fleet[2])
+    assert reads(beat(fleet[0])) == 2
+    beat(fleet[3], ttl_s=0.0)
+    client.delete("ps:registry:looked")
+    assert reads(beat(fleet[0])) == 2
+    assert len([worker for worker in others.workers if worker.name in fleet]) == 48
+    store.swap_model(queue.model, StoredModel(), ModelInfo(queue.model))
+    assert reads(beat(fleet[0])) == 2
+    assert queue.model in {info.name for info in others.models}
+    # However long nothing changes, an expired entry is not believed for ever.
+    assert reads(beat(fleet[0]), now=61.0) == 2
+    for name in fleet:
+        store.withdraw_worker(name)
+    assert client.hkeys("ps:registry") == [b"number"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from penstock.workers.telemetry.host_gauges import HostMeter
 log = structlog.get_logger(__name__)
 SOURCES_DIFFER = "sources_differ"
 
+# Should anybody have changed an entry by hand, which makes no other edition.
+READ_EVERY_S = 60.0
 # The entry of a worker that died expires after this number of beats.
 _ENTRY_BEATS = 5
 
@@ -38,8 +40,8 @@ class Announcer:
         self._places = PlacesDue(name)
         self._meter = HostMeter()
 
-    def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> None:
-        """`infos` are those of the slots, and of versions that have no slot here although they should."""
+    def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> int:
+        """The registry's edition. `infos` are those of the slots, and of versions that have no slot here but should."""
         declared = {name: tuple(info.versions) for name, info in self._versions.infos.items()}
         if self._started_at is None:
             # By the store's clock, because a gateway on another host tells from it how long this worker has been up.
@@ -53,9 +55,10 @@ class Announcer:
             declared=declared,
             machine=self._meter.read(),
         )
-        store.announce_worker(worker, ttl_s=self._ttl_s)
+        edition = store.announce_worker(worker, ttl_s=self._ttl_s)
         self._announce_models(store, slots)
         self._announce_places(store, slots)
+        return edition
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         """At the first beat, and again only after this worker has loaded another version: others announce theirs."""
@@ -76,6 +79,23 @@ class Announcer:
         for place in self._places.due({slot.name: slot.info() for slot in slots}, now):
             store.announce_place(place)
             self._places.mark(place, now)
+
+
+class OtherEntries:
+    """What others wrote into the registry: its models and its live workers, read anew when there is another edition of it."""
+
+    def __init__(self) -> None:
+        self.models: Sequence[ModelInfo] = ()
+        self.workers: Sequence[WorkerInfo] = ()
+        self._edition = -1
+        self._read_at = float("-inf")
+
+    def follow(self, store: RedisStore, edition: int, now: float) -> None:
+        """`now` is by the store's clock. Raises `StoreUnavailable`."""
+        if edition == self._edition and 0.0 <= now - self._read_at < READ_EVERY_S:
+            return
+        self.models, self.workers = store.models(), store.workers()
+        self._edition, self._read_at = edition, now
 
 
 def _with_policy(info: ModelInfo, slots: Iterable[Slot]) -> ModelInfo:

@@ -20,7 +20,7 @@ from penstock.workers.devices.machine import Machine, discover_for
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
-from penstock.workers.fleet.announcer import Announcer
+from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
 from penstock.workers.fleet.learned import TimesKeeper
@@ -68,6 +68,7 @@ class Fleet:
         self._versions = ServedVersions(settings)
         self._times = TimesKeeper()
         self._announcer = Announcer(name, self._versions, beat_s=settings.worker.beat_s)
+        self._others = OtherEntries()
         self._swept_models = set(settings.models)
         self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(settings.store.url, name=f"penstock-sweep-{os.getpid()}")
@@ -249,7 +250,7 @@ class Fleet:
             store.withdraw_worker(self._name)
             return
         slots, infos = self.slots, [*self._roster.infos(), *refusals(self._versions.refused)]
-        self._announcer.announce(store, slots, infos)
+        self._others.follow(store, self._announcer.announce(store, slots, infos), now)
         self._times.save(store, slots, now)
         self._look_around(store, slots, infos, now)
 
@@ -282,7 +283,7 @@ class Fleet:
 
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
-        models, workers = store.models(), store.workers()
+        models, workers = self._others.models, self._others.workers
         self._versions.announced = {info.name: info for info in models}
         self._swept_models |= {info.model for info in infos} | unserved(models, workers)
         for slot in slots:

@@ -49,8 +49,6 @@ class SweepStore(RecordLookup, Protocol):
 
     def reconcile_next(self, model: str, *, pace_s: float) -> Repair: ...
 
-    def forget_workers(self) -> int: ...
-
 
 class SweepObserver(Protocol):
     """Counts what sweeps do."""
@@ -134,7 +132,6 @@ class Sweeper:
             self._linked_at = now
         if now >= self._reconcile_at:
             self._on_each(models, self._reconcile)
-            self._store.forget_workers()
             self._reconcile_at = now + _RECONCILE_S
         self._orphans.run_once(now)
         return left

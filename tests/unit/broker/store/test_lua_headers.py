@@ -67,7 +67,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.unfinished("m", "1"),
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
         ops.withdraw("m", "1", "w"),
-        registry.forget_workers(),
+        registry.withdraw_worker("w"),
         registry.announce_place(SlotPlace("s", "w", "cpu", "")),
         registry.keep_learned_times("m", "k", registry.KeptTimes({}, 0.0)),
         registry.identity("n"),

@@ -29,7 +29,7 @@ class Store:
         self.broken: set[str] = set()
         self.gone: list[list[str]] = []
         self.swept: list[str] = []
-        self.looks = self.forgotten = 0
+        self.looks = 0
 
     def absent(self, model: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
         self.looks += 1
@@ -50,10 +50,6 @@ class Store:
 
     def reconcile_next(self, model: str, *, pace_s: float) -> Repair:
         return Repair()
-
-    def forget_workers(self) -> int:
-        self.forgotten += 1
-        return 0
 
     def identity(self) -> str:
         return "this store"
@@ -151,7 +147,7 @@ def test_an_error_in_one_model_stays_its_own(store: Store, counts: Counts, tmp_p
     sweeper = sweeper_of(store, counts, tmp_path, "a", "b", "c")
     store.broken.add("b")
     sweeper.run_once(0.0)
-    assert (store.swept, counts.reconciled, store.forgotten) == (["a", "c"], 3, 1)
+    assert (store.swept, counts.reconciled) == (["a", "c"], 3)
 
 
 def test_a_blob_that_cannot_be_deleted_does_not_end_the_sweep(store: Store, counts: Counts, tmp_path: Path) -> None:
