@@ -7,7 +7,8 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.acceptance.gateway_process import GatewayClient
+from penstock.broker.records import NewJob
+from penstock.gateway.jobs.submitting.submitter import fingerprint
+from penstock.job import Payload, new_job_id
+from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.acceptance.predictors import predictors_served
 from tests.eventually import eventually
 
@@ -136,6 +140,19 @@ def test_an_id_whose_prediction_failed_may_be_tried_again(gateway: GatewayClient
     assert [one["status"] for one in found] == ["failed", "succeeded", "succeeded"]
     assert found[1:] == [found[1]] * 2
     assert len(jobs_of(gateway, named)) == 2
+
+
+def test_an_id_whose_result_is_no_longer_kept_is_gone(gateway: GatewayClient, redis_url: str) -> None:
+    url, named = "/cog/absent/predictions", next(ids)
+    same = fingerprint("cog", "absent", "", Payload(""))
+    old = NewJob(new_job_id("absent"), "1", Payload("application/json", b"{}"), result_ttl_s=0.0, fingerprint=same)
+    hand = Hand(redis_url, "absent")
+    with closing(hand.store):
+        hand.store.submit([replace(old, idempotency_key=f"cog:{named}", tags=(f"cog:{named}",))])
+        hand.finish(hand.take())
+        hand.store.sweep("absent")
+    answer = gateway.put(f"{url}/{named}", json=GOOD, headers=ASYNC)
+    assert (answer.status_code, answer.json()["code"]) == (410, "gone")
 
 
 def test_a_model_that_yields_is_a_stream_of_cogs_events(gateway: GatewayClient) -> None:

@@ -45,7 +45,9 @@ def test_run_waits_for_the_output(client: Client) -> None:
 
 def test_a_prediction_is_a_job_that_both_protocols_show(client: Client, gateway: GatewayClient) -> None:
     made = client.predictions.create(version="hello:1", input={"text": "you"})
-    assert (made.status, made.input, made.model, made.version) == ("starting", {"text": "you"}, "hello", "hello:1")
+    assert (made.input, made.model, made.version) == ({"text": "you"}, "hello", "hello:1")
+    # A quick model may have ended by the time its record is read.
+    assert made.status in ("starting", "succeeded")
     made.wait()
     assert (made.status, made.output, made.error, made.logs) == ("succeeded", "hello you", None, "")
     assert made.metrics is not None
