@@ -136,3 +136,36 @@ def test_a_loop_that_is_blocked_for_good_costs_each_item_one_crash(bench: Overla
     ended = [*waiting, blocking]
     bench.await_true(lambda: all(bench.ends(one) for one in ended))
     assert [end.cause for one in ended for end in bench.ends(one) if isinstance(end, BatchLost)] == [Cause.CRASHED] * 3
+
+
+def test_a_claim_that_is_recorded_comes_back_whole_with_its_recording(bench: OverlapBench, tmp_path: Path) -> None:
+    jobs = tuple(ClaimedJob(new_job_id("m"), "t", Payload(""), Priority.BULK, 0.0, 1e12, 1, 0) for _ in range(3))
+    items = tuple(Item("application/json", msgspec.json.encode({"tag": tag})) for tag in range(3))
+    batch = Batch(jobs, "idle", "w", "n", claimed_at=time.monotonic(), items=items, profile_dir=str(tmp_path))
+    bench.child.give(batch, time.monotonic())
+    bench.await_true(lambda: bench.ends(batch))
+    [end] = bench.ends(batch)
+    assert isinstance(end, BatchRan)
+    assert [output.data for output in end.done.outcomes if isinstance(output, Output)] == [b"0", b"1", b"2"]
+    assert "meeting.py" in (tmp_path / "profile.txt").read_text()
+
+
+def test_a_child_is_replaced_when_its_items_have_ended_and_wears_by_as_many_as_run_at_once(gate: Path) -> None:
+    bench = OverlapBench(MEETING, batch=8, recycle_after_batches=2)
+    first = bench.child.pid
+    for tag in range(7):
+        assert bench.output(bench.claim({"tag": tag})[0]) == tag
+    [slow] = bench.claim(held(gate))
+    bench.await_begun(gate, 1)
+    bench.child.reload(time.monotonic())
+    bench.await_true(lambda: not bench.child.is_taking)
+    assert (bench.child.pid, bench.ends(slow)) == (first, [])
+    gate.touch()
+    assert bench.output(slow) == 0
+    bench.await_true(lambda: bench.child.is_taking and bench.child.pid != first)
+    second = bench.child.pid
+    for tag in range(8):
+        assert bench.child.pid == second
+        assert bench.output(bench.claim({"tag": tag})[0]) == tag
+    bench.await_true(lambda: bench.child.is_taking and bench.child.pid != second)
+    bench.child.close()
