@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority, StreamPart
+
+if TYPE_CHECKING:
+    from penstock.outbound.webhook import Webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class NewJob:
     not ended, this one included (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job of the same model whose input
     this one repeats, which leaves the inbox. With `call` SHARD the job holds many rows, is bulk whatever its `priority`, and
     waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of `deadline_s`.
-    `tags`: words by which its caller finds it, each without a comma.
+    `tags`: words by which its caller finds it, each without a comma. `webhook`: who hears of its events.
     """
 
     id: JobId
@@ -42,6 +46,7 @@ class NewJob:
     replay_of: JobId | None = None
     delay_s: float = 0.0
     tags: tuple[str, ...] = ()
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class SubmitStatus(StrEnum):
     KEY_REUSED = "key_reused"  # same idempotency key, other fingerprint: nothing stored
     FULL = "full"  # the queue is at its limit: nothing stored
     QUOTA = "quota"  # the owner is at its limit of open jobs: nothing stored
+    UNDELIVERED = "undelivered"  # too many events of the owner are still to be delivered: nothing stored
 
 
 @dataclass(frozen=True, slots=True)

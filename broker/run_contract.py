@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.contract import CancelStatus
 from penstock.run import Run, RunCounts, RunSpec, RunState
+
+if TYPE_CHECKING:
+    from penstock.outbound.webhook import Webhook
 
 KEEP_S = 30 * 86_400.0
 MOST_DRIVES = 3
@@ -89,7 +92,11 @@ class Runs(Protocol):
         """Redis' clock, as Unix seconds: what a run's moments are compared with."""
         ...
 
-    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun: ...
+    def create(
+        self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+    ) -> CreatedRun:
+        """Store a run. Its `webhook` hears of its end; if the run is opened again before that, only of the end that follows."""
+        ...
 
     def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
         """Become the run's driver, unless the run has ended or another driver's lease lasts. `dead`: a driver that is known to

@@ -29,18 +29,22 @@ local function drop_input(p, serial, small, todo)
   if small then later(todo, 'HDEL', p .. 'job:' .. serial, 'in') else drop(todo, p .. 'in:' .. serial) end
 end
 
--- The one way into a final state. `job` holds at least ttl, watch, celery, owner and in; the caller has taken it out of ready, solo
--- or delayed, and takes it out of held. `last` may have media, output, blob, code, message, stamp and token; absent ones count as
+-- The one way into a final state. `job` holds at least ttl, watch, celery, owner, in and webhook; the caller has taken it out of ready,
+-- solo or delayed, and takes it out of held. `last` may have media, output, blob, code, message, stamp and token; absent ones count as
 -- empty. A large output is stored before, so that no reader meets a success without its output. One command is sent at once, the
 -- record's; all others are gathered.
 local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
   local code, message = last.code or '', last.message or ''
   local key = p .. 'job:' .. serial
+  if job.webhook then
+    job.noted = job.noted or {}
+    append(job.noted, end_fields(p, serial, job.webhook, state, now))
+  end
   if state == 'succeeded' then
     local small = blob == '' and #last.output <= SMALL
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
-      'out_media', media, small and 'out' or 'out_blob', small and last.output or blob)
+      'out_media', media, small and 'out' or 'out_blob', small and last.output or blob, unpack(job.noted or NOTHING))
     if job.code then later(todo, 'HDEL', key, 'code', 'message', 'traceback') end
   else
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token or '', 'stamp', last.stamp or '',
@@ -52,7 +56,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   end
   -- A failed, dead or expired job keeps its input for a replay; other jobs no longer need theirs (D13: docs/design/store.md).
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
-  later(todo, 'ZADD', p .. 'outbox', now, serial)
+  if job.webhook then place_end(p, serial, job.webhook, job.owner, state, now, todo) end
   todo.ended = todo.ended or {}
   append(todo.ended, {now + job.ttl, serial})
   count(todo, 'ended:' .. state, 1)
@@ -78,11 +82,14 @@ local function load_job(p, serial, fields)
 end
 
 -- Drop an ended job's record and output; returns the names of its blobs, its owner, and for how many ms its result was to be kept.
+-- Nothing is dropped and returned while its event is still to be delivered, since the record is what the event tells of.
 -- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves. The lists of its
 -- owner and of its tags come before, because only the record names these.
 local function drop_job(p, serial, todo)
   local key, blobs = p .. 'job:' .. serial, {}
-  local input, output, owner, ttl, code, tags = unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags'))
+  local input, output, owner, ttl, code, tags, webhook, event_state =
+    unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags', 'webhook', 'event_state'))
+  if is_pending(webhook, event_state) then return end -- guard:pending
   for _, ref in ipairs({input or '', output or ''}) do
     if ref ~= '' then blobs[#blobs + 1] = ref end
   end
@@ -95,7 +102,8 @@ local function drop_job(p, serial, todo)
   end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)
-  for _, index in ipairs({'outbox', 'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
+  for _, place in ipairs(webhook and event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
+  for _, index in ipairs({'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
   return blobs, owner or '', tonumber(ttl or 0)
 end
 
@@ -133,7 +141,7 @@ end
 
 local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
   'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker', 'epoch',
-  'not_before'}
+  'not_before', 'webhook'}
 
 -- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
 -- that it holds up no other job, and it is counted once. `ended`: the job had ended.
@@ -143,7 +151,7 @@ local function forget_gone(p, serial, todo, ended)
     later(todo, 'HSET', p .. 'strays', 'again', '1')
     if ended then count(todo, 'gone:ended', 1) end
   end
-  for _, index in ipairs({'delayed', 'final', 'outbox', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
+  for _, index in ipairs({'delayed', 'final', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
   drop(todo, p .. 'stream:' .. serial)
 end
 

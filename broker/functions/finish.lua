@@ -14,7 +14,8 @@ local function load_settled(p, args, todo)
   local jobs, seen = {}, {}
   for i = 3, #args, FINISH_STRIDE do
     local serial, token, output = args[i], args[i + 1], args[i + 4]
-    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner', 'in'})
+    local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'ttl', 'watch', 'celery', 'code', 'owner', 'in',
+      'webhook'})
     job.answer = seen[serial] and 'already' or fence(job, token)
     seen[serial] = true
     local large = args[i + 2] == 'succeeded' and args[i + 5] == '' and #output > SMALL

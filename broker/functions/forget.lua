@@ -12,8 +12,7 @@ local function forget(keys, args, todo)
   local p, dropped = keys[1], 0
   for _, serial in ipairs(args) do
     if redis.call('HGET', p .. 'job:' .. serial, 'state') == 'succeeded' then -- guard:forget
-      drop_job(p, serial, todo)
-      dropped = dropped + 1
+      if drop_job(p, serial, todo) then dropped = dropped + 1 end
     end
   end
   flush(p, todo)

@@ -22,7 +22,7 @@
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
 --   look              string  the sweeper that looks for missing lease holders just now
 --   missing           hash    lease holder without a subscription -> since when it was seen so
---   index             zset    every serial, score 0   outbox         zset    serial -> finished at: ends not yet published
+--   index             zset    every serial, score 0; outbox.lua describes the keys and fields of events for webhooks
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed or dismissed, score 0
 --   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner

@@ -37,7 +37,6 @@ end
 -- Give a job back its place. A final one that lacks its own was not counted either.
 local function give_place(p, serial, job, now, todo)
   if job.finished then
-    later(todo, 'ZADD', p .. 'outbox', job.finished, serial)
     local unanswered = job.state ~= 'succeeded' and job.state ~= 'cancelled' and not job.replayed_as and not job.dismissed
     if unanswered then later(todo, 'ZADD', p .. 'inbox', 0, serial) end
     if unanswered and job.owner then later(todo, 'ZADD', p .. 'inbox:' .. job.owner, 0, serial) end
@@ -118,7 +117,8 @@ local function reconcile(keys, args, todo)
   local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags', 'epoch'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags', 'epoch', 'webhook', 'event',
+      'event_state'})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))
@@ -132,7 +132,8 @@ local function reconcile(keys, args, todo)
     end
     if job.state then
       local listed, tagged = mend_lists(p, serial, job.owner), mend_tags(p, serial, job)
-      if listed or tagged then listless = listless + 1 end
+      local mended = job.webhook and mend_event(p, serial, job, now, todo)
+      if listed or tagged or mended then listless = listless + 1 end
     end
   end
   clear_lines(p, gone)

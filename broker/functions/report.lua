@@ -49,7 +49,7 @@ local function give_up(p, serial, token, worker, now, todo)
 end
 
 local function report_one(p, serial, token, progress, restarts, before, chunks, now, todo)
-  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch', 'worker'})
+  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch', 'worker', 'webhook'})
   if fence(job, token) ~= 'ok' then return 'stale' end -- guard:report
   if chunks ~= '' or before > 0 then
     local whole = append_chunks(p, serial, job.epoch .. '.' .. restarts, before, chunks)
@@ -57,6 +57,7 @@ local function report_one(p, serial, token, progress, restarts, before, chunks, 
     if chunks == '' and progress == '' then return job.cancel == '1' and 'cancelled' or 'ok' end
   end
   if progress ~= '' then redis.call('HSET', p .. 'job:' .. serial, 'progress', job.epoch .. ',' .. now .. ',' .. progress) end
+  if job.webhook and progress ~= '' then note_progress(p, serial, job.webhook, progress, now, todo) end
   push_report(todo, p, serial, job, progress, restarts, before, chunks)
   return job.cancel == '1' and 'cancelled' or 'ok'
 end

@@ -15,6 +15,8 @@ local RUN = {'owner', 'spec', 'state', 'created', 'started', 'finished', 'versio
   'request', 'code', 'message', 'details', 'drives'}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
+local HOLD_MS = 60000 -- an old run whose event is still to be delivered is looked at again after this
+local HELD_MOST_MS = 172800000 -- for so long an old run is kept because of its event
 -- A run whose drivers die may take runner after runner along. `drives` counts those begun since the run last got further than ever
 -- (`most`: the rows finished then), or since a driver left it in order.
 local MOST_DRIVES = 3
@@ -58,25 +60,40 @@ end
 
 -- The entry in `final` goes last: a call that fails in between is made up for by the next one that forgets.
 local function forget(r, id)
-  local owner = redis.call('HGET', r .. 'run:' .. id, 'owner') or ''
+  local owner, webhook = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'webhook'))
+  owner = owner or ''
   leave_line(r, id, owner)
   for _, index in ipairs({'index', 'of:' .. owner, 'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
+  -- Of what its event stands in, the line goes last: while there is a record, its event is delivered.
+  local places = webhook and event_places(webhook, owner) or NOTHING
+  for i = 2, #places do redis.call('ZREM', r .. places[i], id) end
   redis.call('DEL', r .. 'run:' .. id)
+  if webhook then redis.call('ZREM', r .. places[1], id) end
   redis.call('ZREM', r .. 'final', id)
 end
 
 local function forget_old(r, keep, now)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'final', '-inf', now - keep, 'LIMIT', 0, KEEP_LOOK)) do
-    local state = redis.call('HGET', r .. 'run:' .. id, 'state')
-    if not state or ENDED[state] then forget(r, id) else redis.call('ZREM', r .. 'final', id) end
+    local state, webhook, event, since = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'webhook', 'event_state', 'event_since'))
+    if state and not ENDED[state] then redis.call('ZREM', r .. 'final', id)
+    elseif is_pending(webhook, event) and now - (since or now) < HELD_MOST_MS then -- guard:pending_run
+      redis.call('ZADD', r .. 'final', now - keep + HOLD_MS, id)
+    else forget(r, id) end
   end
 end
 
-local function end_run(r, id, state, now)
-  -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time.
+local function end_run(r, id, state, now, todo)
+  local owner, webhook = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'webhook'))
+  -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time. Its
+  -- event has its place before, since nobody mends runs; a place without an event is passed over.
   redis.call('ZADD', r .. 'final', now, id)
-  redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now)
-  leave_line(r, id, redis.call('HGET', r .. 'run:' .. id, 'owner') or '')
+  if webhook then
+    place_end(r, id, webhook, owner, state, now, todo)
+    flush(r, todo)
+  end
+  redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now,
+    unpack(webhook and end_fields(r, id, webhook, state, now) or NOTHING))
+  leave_line(r, id, owner or '')
   for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
 end
 
@@ -84,7 +101,8 @@ end
 local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= whose end
 
 -- run_create: store a new run, unless its id is taken; forget runs that ended long ago.
--- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), the command that drives it (empty: runners)
+-- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), the command that drives it (empty: runners),
+--       webhook (as in submit, where the number is not looked at; mostly empty)
 -- REPLY: created | existing, the record
 local function run_create(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
@@ -95,8 +113,13 @@ local function run_create(keys, args)
   for _, index in ipairs({'index', 'of:' .. args[2], 'live'}) do redis.call('ZADD', r .. index, now, id) end
   if tonumber(args[5]) > 0 then redis.call('ZADD', r .. 'due', now + args[5], id) end
   redis.call('ZADD', r .. 'driven', now, id)
-  redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now,
-    unpack(args[6] ~= '' and {'command', args[6]} or NOTHING))
+  local more = args[6] ~= '' and {'command', args[6]} or {}
+  if args[7] ~= '' then
+    local wanted, endpoint, _, url = string.match(args[7], '^(%a*) (%w+) (%d+) (.+)$')
+    append(more, {'webhook', wanted .. ',' .. endpoint, 'hook_url', url})
+    redis.call('ZADD', r .. 'pending:' .. args[2], 0, id)
+  end
+  redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now, unpack(more))
   join_line(r, id, now)
   return {'created', record_of(r, id)}
 end
@@ -104,7 +127,7 @@ end
 -- run_take: make a driver the holder of a run; end a run whose last drivers died without getting any further.
 -- ARGS: id, driver, lease ms, the driver that is known to be dead (empty: none)
 -- REPLY: taken | held (by another driver) | final | missing, the record
-local function run_take(keys, args)
+local function run_take(keys, args, todo)
   local r, now, id, driver = keys[1], now_ms(), args[1], args[2]
   local key = r .. 'run:' .. id
   local state, holder, till, drives, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'until', 'drives',
@@ -115,7 +138,7 @@ local function run_take(keys, args)
   if holder and other and holder ~= args[4] and tonumber(till) > now then return {'held', record_of(r, id)} end -- guard:run_held
   if other and tonumber(drives or 0) >= MOST_DRIVES then -- guard:run_spent
     redis.call('HSET', key, 'code', LOST_CODE, 'message', LOST_WHY)
-    end_run(r, id, request == 'cancel' and 'cancelled' or 'failed', now)
+    end_run(r, id, request == 'cancel' and 'cancelled' or 'failed', now, todo)
     return {'final', record_of(r, id)}
   end
   redis.call('HSET', key, 'driver', driver, 'until', now + args[3])
@@ -128,18 +151,18 @@ end
 -- run_update: write changes of the record and extend the driver's lease.
 -- ARGS: id, driver, lease ms (0 = leave the run), rows finished; per change: field, value
 -- REPLY: ok | cancel (written, and a cancel was asked for) | lost | final | missing
-local function run_update(keys, args)
+local function run_update(keys, args, todo)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
   local state, holder, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'request', 'command', 'owner'))
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
-  local wanted = state
+  local wanted, changes = state, {}
   for i = 5, #args, 2 do
-    if args[i] == 'state' then wanted = args[i + 1] end
+    if args[i] == 'state' then wanted = args[i + 1] else append(changes, {args[i], args[i + 1]}) end
   end
-  if ENDED[wanted] then redis.call('ZADD', r .. 'final', now, id) end
+  if not ENDED[wanted] then append(changes, {'state', wanted}) end -- an end is written with its event
   hold(r, id, owner, command, now + args[3])
   if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then
     redis.call('HSET', key, 'most', args[4], 'drives', 0)
@@ -147,9 +170,17 @@ local function run_update(keys, args)
     redis.call('HSET', key, 'drives', 0)
   end
   if wanted ~= 'queued' then redis.call('HSETNX', key, 'started', now) end
-  redis.call('HSET', key, 'until', now + args[3], unpack(args, 5))
-  if ENDED[wanted] then end_run(r, id, wanted, now) end
+  redis.call('HSET', key, 'until', now + args[3], unpack(changes))
+  if ENDED[wanted] then end_run(r, id, wanted, now, todo) end
   return request == 'cancel' and 'cancel' or 'ok'
+end
+
+-- The end of which the event tells is taken back, so it is not told any more. A delivery under way settles nothing.
+local function take_back_event(r, id, key, webhook, owner)
+  redis.call('HINCRBY', key, 'event_number', 1)
+  redis.call('HDEL', key, 'event', 'event_state')
+  for _, place in ipairs(event_places(webhook, owner)) do redis.call('ZREM', r .. place, id) end
+  redis.call('ZADD', r .. 'pending:' .. owner, 0, id)
 end
 
 -- run_reopen: queue a run again that ended without being completed.
@@ -158,7 +189,7 @@ end
 local function run_reopen(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
-  local state = redis.call('HGET', key, 'state')
+  local state, webhook, owner = unpack(redis.call('HMGET', key, 'state', 'webhook', 'owner'))
   if not state then return 'missing' end
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
@@ -167,6 +198,7 @@ local function run_reopen(keys, args)
   redis.call('ZADD', r .. 'driven', now, id)
   redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
+  if webhook then take_back_event(r, id, key, webhook, owner) end
   redis.call('ZREM', r .. 'final', id)
   join_line(r, id, now)
   return 'reopened'
@@ -175,14 +207,14 @@ end
 -- run_ask: ask that a run be cancelled.
 -- ARGS: id, whose
 -- REPLY: cancelled (it had no driver) | requested | final | missing
-local function run_ask(keys, args)
+local function run_ask(keys, args, todo)
   local r, now, id = keys[1], now_ms(), args[1]
   local state, owner, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner', 'until'))
   if not state or not_theirs(owner, args[2]) then return 'missing' end
   if ENDED[state] then return 'final' end
   redis.call('HSET', r .. 'run:' .. id, 'request', 'cancel')
   if state ~= 'queued' or tonumber(till or 0) > now then return 'requested' end
-  end_run(r, id, 'cancelled', now)
+  end_run(r, id, 'cancelled', now, todo)
   return 'cancelled'
 end
 
@@ -224,13 +256,13 @@ end
 -- run_look: runs that a runner may take, owners in turns, each one's oldest first; queued runs past their deadline end here.
 -- ARGS: limit
 -- REPLY: now ms; per run: id, record
-local function run_look(keys, args)
+local function run_look(keys, args, todo)
   local r, now, limit, reply = keys[1], now_ms(), tonumber(args[1]), {}
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'driven', '-inf', now, 'LIMIT', 0, PAGE)) do join_line(r, id, now) end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'due', '-inf', now, 'LIMIT', 0, PAGE)) do
     redis.call('ZREM', r .. 'due', id)
     -- A run that has begun is ended by its driver, which publishes what there is.
-    if redis.call('HGET', r .. 'run:' .. id, 'state') == 'queued' then end_run(r, id, 'expired', now) end
+    if redis.call('HGET', r .. 'run:' .. id, 'state') == 'queued' then end_run(r, id, 'expired', now, todo) end
   end
   reply[1] = now
   for _, owner in ipairs(limit > 0 and redis.call('ZRANGE', r .. 'turns', 0, limit - 1) or {}) do

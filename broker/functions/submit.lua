@@ -2,11 +2,12 @@
 -- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
 --       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery (see tasks_in), foreign message,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
---       delay ms (0 = none): the job is put aside until then; tags, joined by commas
--- REPLY: depth; per job: created | existing | key_reused | full | quota, serial
+--       delay ms (0 = none; else the job is put aside until then), tags (joined by commas),
+--       webhook (letters of the wanted events, endpoint, most undelivered events of the owner, URL; mostly empty)
+-- REPLY: depth; per job: created | existing | key_reused | full | quota | undelivered, serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
-local SUBMIT_STRIDE = 21
+local SUBMIT_STRIDE = 22
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
@@ -71,6 +72,14 @@ local function in_line(p, at, args, deadline, call)
   return job
 end
 
+local HOOK = '^(%a*) (%w+) (%d+) (.+)$'
+
+-- What a record says of the job's webhook: enough for its end to write the event without another look.
+local function hook_fields(webhook)
+  local wanted, endpoint, _, url = string.match(webhook, HOOK)
+  return {'webhook', wanted .. ',' .. endpoint, 'hook_url', url}
+end
+
 -- Decide on one job that is to be stored: its place, and what its record will hold.
 local function draft(p, todo, now, at, args, call)
   local serial, deadline, start = args[at], now + args[at + 3], now + args[at + 19]
@@ -79,6 +88,10 @@ local function draft(p, todo, now, at, args, call)
     'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
     'terms', job.ahead > 0 and args[at + 11] .. ',' .. job.ahead or args[at + 11]}
   append(record, job.start and {'not_before', start})
+  if args[at + 21] ~= '' then
+    append(record, hook_fields(args[at + 21]))
+    call.pending[args[at + 5]] = (call.pending[args[at + 5]] or 0) + 1
+  end
   local n = #record
   for i = 1, #OPTIONAL, 2 do
     local value = args[at + OPTIONAL[i + 1]]
@@ -122,6 +135,7 @@ local function create(p, todo, now, args, call)
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
     if args[at + 5] ~= '' then later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial) end
+    if args[at + 21] ~= '' then later(todo, 'ZADD', p .. 'pending:' .. args[at + 5], 0, serial) end
     for _, entry in ipairs(tag_entries(args[at + 20], serial)) do
       for _, list in ipairs(tag_lists(p, args[at + 5])) do later(todo, 'ZADD', list, 0, entry) end
     end
@@ -145,6 +159,19 @@ local function spent(p, call, owner, most)
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
+-- Whether as many events of the owner as allowed are still to be delivered. Only then it is looked whether the first of them are of
+-- records that somebody has deleted.
+local function is_behind(p, call, owner, webhook)
+  if webhook == '' then return false end
+  local _, _, most = string.match(webhook, HOOK)
+  local pending, added = p .. 'pending:' .. owner, call.pending[owner] or 0
+  if redis.call('ZCARD', pending) + added < tonumber(most) then return false end -- guard:behind
+  for _, id in ipairs(redis.call('ZRANGE', pending, 0, 3)) do
+    if redis.call('EXISTS', p .. 'job:' .. id) == 0 then redis.call('ZREM', pending, id) end
+  end
+  return redis.call('ZCARD', pending) + added >= tonumber(most)
+end
+
 -- Whether the queue is at its limit. A job with a delay counts those put aside too, or there were no limit to them; the jobs of
 -- now are not refused for the sake of later ones.
 -- D74: docs/design/store.md
@@ -157,7 +184,8 @@ local function submit(keys, args, todo)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now = keys[1], now_ms()
   local waiting, before, reply, adopted = depth(p), repeated(keys[1], args), {0}, {}
-  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, waiting = waiting, delayed = 0}
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, pending = {}, waiting = waiting,
+    delayed = 0}
   for i = 3, #args, SUBMIT_STRIDE do
     local serial, foreign = args[i], args[i + 14]
     local status, first = known(p, call, args[i + 9], args[i + 10])
@@ -166,6 +194,7 @@ local function submit(keys, args, todo)
       if before[serial] then status = 'existing'
       elseif is_full(p, call, waiting, tonumber(args[1]), args[i + 19]) then status = 'full'
       elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
+      elseif is_behind(p, call, args[i + 5], args[i + 21]) then status = 'undelivered'
       else
         draft(p, todo, now, i, args, call)
         before[serial], status = true, 'created'

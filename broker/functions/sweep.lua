@@ -7,6 +7,8 @@
 -- D18: docs/design/store.md
 local SWEEP_MAX = 1000
 local FEW_VERSIONS = 8
+local HOLD_MS = 60000 -- a record whose event is still to be delivered is looked at again after this
+local HELD_MOST_MS = 172800000 -- an event that nobody delivers, nor gives up, is given up here
 
 local function swept(tally, what)
   tally[what], tally.left = tally[what] + 1, tally.left - 1
@@ -159,15 +161,27 @@ local function expire_waiting(p, now, todo, tally)
   end
 end
 
+-- The record of an event that is still to be delivered stays.
+local function hold(p, serial, now)
+  local since = redis.call('HGET', event_key(p, serial), 'event_since')
+  if since and now - since >= HELD_MOST_MS then return give_up_untried(p, serial, now, 'nobody delivered it') end -- guard:held_most
+  redis.call('ZADD', p .. 'final', now + HOLD_MS, serial)
+end
+
 local function collect(p, now, todo, tally)
   local blobs = {}
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, math.max(0, tally.left))) do
     local refs, owner, kept = drop_job(p, serial, todo)
-    append(blobs, refs)
-    -- A tombstone lives as long as the result was kept. A day for each answer-now request would take gigabytes at a few
-    -- thousand requests a second.
-    redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
-    swept(tally, 'collected')
+    if refs then
+      append(blobs, refs)
+      -- A tombstone lives as long as the result was kept. A day for each answer-now request would take gigabytes at a few
+      -- thousand requests a second.
+      redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
+      swept(tally, 'collected')
+    else
+      hold(p, serial, now)
+      tally.left = tally.left - 1
+    end
   end
   return blobs
 end

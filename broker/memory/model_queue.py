@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.broker.memory.lines import WaitingLines
+from penstock.broker.memory.outbox import MemoryOutbox
 from penstock.broker.memory.record import Record
 from penstock.broker.memory.turns import OwnerTurns
-from penstock.broker.records import BatchStamp, Change, NewJob
+from penstock.broker.records import BatchStamp, Change, NewJob, SubmitStatus
 from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState, served_as
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
@@ -47,7 +48,7 @@ class MemoryQueue:
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
     turns: OwnerTurns = field(default_factory=OwnerTurns)
-    outbox: dict[str, JobState] = field(default_factory=dict)
+    outbox: MemoryOutbox = field(default_factory=MemoryOutbox)
     inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     foreign: dict[bytes, float] = field(default_factory=dict)
@@ -60,9 +61,14 @@ class MemoryQueue:
     def depth(self) -> int:
         return self.ordinary + len(self.shards)
 
-    def is_full(self, job: NewJob, most: int) -> bool:
-        """Whether the queue has no place for this job. A job with a delay counts those that are put aside too."""
-        return self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most
+    def refusal(self, job: NewJob, most: int) -> SubmitStatus | None:
+        """Why this job may not be stored, if so. A job with a delay counts those that are put aside too."""
+        if self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most:
+            return SubmitStatus.FULL
+        if job.owner and 0 < job.max_open_jobs <= self.open_jobs()[job.owner]:
+            return SubmitStatus.QUOTA
+        is_behind = job.webhook is not None and self.outbox.is_behind(job.webhook, job.owner)
+        return SubmitStatus.UNDELIVERED if is_behind else None
 
     @property
     def ordinary(self) -> int:
@@ -164,15 +170,15 @@ class MemoryQueue:
         self.held.setdefault(worker, set()).add(record.serial)
 
     def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
-        """The one way into a final state: the job leaves its place, one outbox row, one count. `token` is that of the last
-        attempt.
+        """The one way into a final state: the job leaves its place, its event if it has a webhook, one count. `token` is that
+        of the last attempt.
         """
         if not token:
             self.tell("finished", record, state)
         self._lift(record)
         record.final_token = token
         record.state, record.finished_at, record.error = state, now, error
-        self.outbox[record.serial] = state
+        self.outbox.note_end(record.serial, state.value, now)
         if state in INBOX:
             self.inbox.add(record.serial)
         self.ended[state.value] += 1
@@ -207,9 +213,26 @@ class MemoryQueue:
         holder = (record.worker, record.nonce) if record.token else ("", "")
         self.changes.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
 
+    def kept_until(self, record: Record) -> float:
+        """When to collect an ended job: after the time of its result, and not while its event is to be delivered."""
+        return max(record.collect_at, self.outbox.kept_until.get(record.serial, 0.0))
+
+    def may_forget(self, record: Record) -> bool:
+        return record.state is JobState.SUCCEEDED and not self.outbox.holds(record.serial)
+
+    def hold(self, over: Sequence[Record]) -> list[Record]:
+        """Keep the records whose events are still to be delivered; returns the others."""
+        free = []
+        for record in over:
+            if self.outbox.holds(record.serial):
+                self.outbox.hold(record.serial)
+            else:
+                free.append(record)
+        return free
+
     def drop(self, record: Record) -> None:
         del self.records[record.serial]
-        self.outbox.pop(record.serial, None)
+        self.outbox.drop(record.serial)
         self.inbox.discard(record.serial)
 
     def collect(self, record: Record, *, now: float) -> None:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from msgspec.structs import replace
 
 from penstock.broker.contract import CancelStatus
+from penstock.broker.memory.outbox import HELD_MOST_S, MemoryOutbox
 from penstock.broker.run_contract import (
     KEEP_S,
     LOST_CODE,
@@ -22,6 +23,7 @@ from penstock.broker.run_contract import (
     TakeStatus,
     UpdateStatus,
 )
+from penstock.outbound.webhook import Webhook
 from penstock.run import BY_COMMAND, Run, RunSpec, RunState
 
 
@@ -34,17 +36,22 @@ class MemoryRunStore:
         # The most rows that a run has had, and when an owner's run was last taken, or the first one came.
         self._most: dict[str, int] = {}
         self._turns: dict[str, float] = {}
+        self.outbox = MemoryOutbox(clock, "run")
 
     def now(self) -> float:
         return self._clock()
 
-    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
+    def create(
+        self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+    ) -> CreatedRun:
         self._forget_old(keep_s)
         found = self._runs.get(run_id)
         if found is not None:
             return CreatedRun(found, new=False)
         self._runs[run_id] = Run(id=run_id, spec=spec, state=RunState.QUEUED, created_at=self._clock(), owner=owner)
         self._turns.setdefault(owner, self._clock())
+        if webhook is not None:
+            self.outbox.add(run_id, webhook, owner)
         return CreatedRun(self._runs[run_id], new=True)
 
     def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
@@ -57,7 +64,7 @@ class MemoryRunStore:
             return TakenRun(TakeStatus.HELD, run)
         if run.driver != driver and run.drives >= MOST_DRIVES:
             state = RunState.CANCELLED if run.request == "cancel" else RunState.FAILED
-            self._runs[run_id] = _ended(replace(run, state=state, error_code=LOST_CODE, error_message=LOST_WHY), now)
+            self._end(replace(run, state=state, error_code=LOST_CODE, error_message=LOST_WHY))
             return TakenRun(TakeStatus.FINAL, self._runs[run_id])
         drives = run.drives + (run.driver != driver)
         self._runs[run_id] = replace(run, driver=driver, driver_until=now + lease_s, drives=drives)
@@ -80,7 +87,9 @@ class MemoryRunStore:
             run = replace(run, drives=0)
         if run.state is not RunState.QUEUED and run.started_at is None:
             run = replace(run, started_at=now)
-        self._runs[run_id] = _ended(run, now) if run.state.final else run
+        self._runs[run_id] = run
+        if run.state.final:
+            self._end(run)
         return UpdateStatus.CANCEL if run.request == "cancel" else UpdateStatus.OK
 
     def reopen(self, run_id: str) -> ReopenStatus:
@@ -94,6 +103,7 @@ class MemoryRunStore:
         plain = {"finished_at": None, "request": "", "error_code": "", "error_message": "", "driver": "", "driver_until": 0.0}
         self._runs[run_id] = replace(run, state=RunState.QUEUED, drives=0, **plain)
         self._most.pop(run_id, None)
+        self.outbox.take_back(run_id)
         return ReopenStatus.REOPENED
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
@@ -103,8 +113,9 @@ class MemoryRunStore:
         if run.state.final:
             return CancelStatus.FINAL
         idle = run.state is RunState.QUEUED and run.driver_until <= now
-        asked = replace(run, request="cancel")
-        self._runs[run_id] = _ended(replace(asked, state=RunState.CANCELLED), now) if idle else asked
+        asked = self._runs[run_id] = replace(run, request="cancel")
+        if idle:
+            self._end(replace(asked, state=RunState.CANCELLED))
         return CancelStatus.CANCELLED if idle else CancelStatus.REQUESTED
 
     def read(self, run_id: str) -> Run | None:
@@ -131,7 +142,7 @@ class MemoryRunStore:
         for run in list(self._runs.values()):
             deadline_s = run.spec.deadline_s
             if run.state is RunState.QUEUED and deadline_s and run.created_at + deadline_s <= now:
-                self._runs[run.id] = _ended(replace(run, state=RunState.EXPIRED), now)
+                self._end(replace(run, state=RunState.EXPIRED))
         oldest: dict[str, Run] = {}
         for run in sorted(self._runs.values(), key=lambda run: (run.created_at, run.id)):
             if not run.state.final and run.driver_until <= now and BY_COMMAND not in run.spec.metadata:
@@ -144,14 +155,21 @@ class MemoryRunStore:
             return DropStatus.MISSING
         if not run.state.final:
             return DropStatus.LIVE
-        del self._runs[run_id]
+        self._forget(run_id)
         return DropStatus.DROPPED
 
+    def _end(self, run: Run) -> None:
+        now = self._clock()
+        self._runs[run.id] = replace(run, finished_at=now, driver_until=now)
+        self.outbox.note_end(run.id, run.state.value, now)
+
     def _forget_old(self, keep_s: float) -> None:
-        past = self._clock() - keep_s
-        for run in [run for run in self._runs.values() if run.finished_at is not None and run.finished_at <= past]:
-            del self._runs[run.id]
+        now = self._clock()
+        ended = [(run.id, now - run.finished_at) for run in self._runs.values() if run.finished_at is not None]
+        for run_id, age_s in ended:
+            if age_s >= keep_s and (age_s >= HELD_MOST_S or not self.outbox.holds(run_id)):
+                self._forget(run_id)
 
-
-def _ended(run: Run, now: float) -> Run:
-    return replace(run, finished_at=now, driver_until=now)
+    def _forget(self, run_id: str) -> None:
+        del self._runs[run_id]
+        self.outbox.drop(run_id)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.memory.claim import Gathering
 from penstock.broker.memory.model_queue import IDEMPOTENCY_S, RUN_PAST_DEADLINE_S, KeyUse, MemoryQueue, batch_record
+from penstock.broker.memory.outbox import MemoryOutbox
 from penstock.broker.memory.record import Record
 from penstock.broker.records import (
     BatchStamp,
@@ -50,10 +51,9 @@ class MemoryStore:
 
     def queue(self, model: str) -> MemoryQueue:
         """The inner state of one model, for tests that check the invariants."""
-        found = self._queues.get(model)
-        if found is None:
-            found = self._queues[model] = MemoryQueue(model)
-        return found
+        if model not in self._queues:
+            self._queues[model] = MemoryQueue(model, outbox=MemoryOutbox(self._clock))
+        return self._queues[model]
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = [self._submit_one(job, max_depth) for job in jobs]
@@ -99,7 +99,7 @@ class MemoryStore:
         return [self._report(report) for report in reports]
 
     def _report(self, report: Report) -> Reported:
-        _, record = self._find(report.id)
+        queue, record = self._find(report.id)
         if record is None or record.state is not JobState.LEASED or record.token != report.token:
             return Reported.STALE
         if not record.append_chunks(report.restarts, report.before, report.chunks):
@@ -107,6 +107,7 @@ class MemoryStore:
             return Reported.STALE
         if report.fraction is not None:
             record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
+            queue.outbox.note_progress(record.serial, f"{report.fraction:.4g},{report.note}")
         return Reported.CANCELLED if record.cancel_requested else Reported.OK
 
     def retry(
@@ -145,12 +146,13 @@ class MemoryStore:
         queue, now = self.queue(model), self._clock()
         queue.changes.clear()
         # Only what has ended before is collected, so that jobs that end in this sweep can be read until the next one.
-        over = [r for r in queue.records.values() if r.state.final and r.collect_at <= now]
+        over = [r for r in queue.records.values() if r.state.final and queue.kept_until(r) <= now]
         report = self._take_back(queue, gone, limit=limit, now=now)
         report = self._promote(queue, report, limit=limit - _moved(report), now=now)
         report = self._expire(queue, report, limit=limit - _moved(report), now=now)
-        report = self._collect(queue, report, over[: limit - _moved(report)], now=now)
-        return replace(report, changes=tuple(queue.changes), more=_moved(report) >= limit)
+        over = over[: limit - _moved(report)]
+        report = self._collect(queue, report, free := queue.hold(over), now=now)
+        return replace(report, changes=tuple(queue.changes), more=_moved(report) + len(over) - len(free) >= limit)
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -166,8 +168,7 @@ class MemoryStore:
 
     def forget(self, jobs: Sequence[JobId]) -> int:
         queue = self.queue(jobs[0].model)
-        found = [queue.records[job.serial] for job in jobs if job.serial in queue.records]
-        taken = [record for record in found if record.state is JobState.SUCCEEDED]
+        taken = [record for job in jobs if (record := queue.records.get(job.serial)) and queue.may_forget(record)]
         for record in taken:
             queue.drop(record)
         queue.counters["collected"] += len(taken)
@@ -281,10 +282,9 @@ class MemoryStore:
     def _submit_one(self, job: NewJob, max_depth: int) -> Submitted:
         queue, now = self.queue(job.id.model), self._clock()
         known = self._known(queue, job, now)
-        if known is None and queue.is_full(job, max_depth):
-            return Submitted(SubmitStatus.FULL, job.id, queue.depth)
-        if known is None and job.owner and 0 < job.max_open_jobs <= queue.open_jobs()[job.owner]:
-            return Submitted(SubmitStatus.QUOTA, job.id, queue.depth)
+        refusal = queue.refusal(job, max_depth) if known is None else None
+        if refusal is not None:
+            return Submitted(refusal, job.id, queue.depth)
         queue.foreign.pop(job.foreign, None)
         if known is not None:
             return known
@@ -303,6 +303,8 @@ class MemoryStore:
     def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=served_as(job.priority, job.call).band)
         queue.records[record.serial] = record
+        if job.webhook is not None:
+            queue.outbox.add(record.serial, job.webhook, job.owner)
         if record.not_before is not None:
             queue.delay(record, until=record.not_before)
         else:

@@ -13,6 +13,7 @@ from importlib.resources import files
 ORDER = (
     "lib",
     "gather",
+    "outbox",
     "lines",
     "celery",
     "ending",
@@ -35,12 +36,13 @@ ORDER = (
     "foreign",
     "presence",
     "swap",
+    "deliver",
     "runs",
 )
 
 
 # Lua allows 200 local names in one block, so what a file defines for itself alone stays in a block of its own.
-_SHARED = ("lib", "gather", "lines", "celery", "ending", "turns", "reconcile")
+_SHARED = ("lib", "gather", "outbox", "lines", "celery", "ending", "turns", "reconcile")
 
 
 @cache

@@ -237,6 +237,7 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
             job.replay_of.serial if job.replay_of else "",
             ms(job.delay_s),
             ",".join(job.tags),
+            job.webhook.text(job.owner) if job.webhook else "",
         )
     return args
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,14 +21,17 @@ from penstock.broker.run_contract import (
 from penstock.broker.store.ops import Arg, Operation, ms
 from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
 
+if TYPE_CHECKING:
+    from penstock.outbound.webhook import Webhook
+
 RUNS_KEY = "ps:runs:{runs}:"
 _counts = msgspec.json.Decoder(RunCounts)
 _spec = msgspec.json.Decoder(RunSpec)
 
 
-def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float) -> Operation[CreatedRun]:
-    command = spec.metadata.get(BY_COMMAND, "")
-    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s), ms(spec.deadline_s), command]
+def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float, webhook: Webhook | None = None) -> Operation[CreatedRun]:
+    command, hook = spec.metadata.get(BY_COMMAND, ""), webhook.text(owner) if webhook else ""
+    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s), ms(spec.deadline_s), command, hook]
     return Operation("run_create", RUNS_KEY, args, partial(_created, run_id))
 
 

@@ -13,37 +13,40 @@ from penstock.run import Run, RunSpec, RunState
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
     from penstock.broker.store.sync import RedisStore
+    from penstock.outbound.webhook import Webhook
 
 
 class RunStore:
     """See `Runs`; thread-safe only as far as `store` is."""
 
     def __init__(self, store: RedisStore) -> None:
-        self._store = store
+        self.store = store
 
     def now(self) -> float:
-        return self._store.now()
+        return self.store.now()
 
-    def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
-        return self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s))
+    def create(
+        self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+    ) -> CreatedRun:
+        return self.store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s, webhook=webhook))
 
     def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
-        return self._store.run(run_ops.take(run_id, driver, lease_s=lease_s, dead=dead))
+        return self.store.run(run_ops.take(run_id, driver, lease_s=lease_s, dead=dead))
 
     def look(self, limit: int) -> list[Run]:
-        return self._store.run(run_ops.look(limit))
+        return self.store.run(run_ops.look(limit))
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
-        return self._store.run(run_ops.update(run_id, driver, change, lease_s=lease_s))
+        return self.store.run(run_ops.update(run_id, driver, change, lease_s=lease_s))
 
     def reopen(self, run_id: str) -> ReopenStatus:
-        return self._store.run(run_ops.reopen(run_id))
+        return self.store.run(run_ops.reopen(run_id))
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
-        return self._store.run(run_ops.ask_cancel(run_id, owner=owner))
+        return self.store.run(run_ops.ask_cancel(run_id, owner=owner))
 
     def read(self, run_id: str) -> Run | None:
-        return self._store.run(run_ops.read(run_id))
+        return self.store.run(run_ops.read(run_id))
 
     def runs(
         self,
@@ -54,10 +57,10 @@ class RunStore:
         limit: int = 20,
         keep_s: float = KEEP_S,
     ) -> list[Run]:
-        return self._store.run(run_ops.runs(owner=owner, states=states, after=after, limit=limit, keep_s=keep_s))
+        return self.store.run(run_ops.runs(owner=owner, states=states, after=after, limit=limit, keep_s=keep_s))
 
     def drop(self, run_id: str, *, owner: str | None = None) -> DropStatus:
-        return self._store.run(run_ops.drop(run_id, owner=owner))
+        return self.store.run(run_ops.drop(run_id, owner=owner))
 
 
 class AsyncRunStore:
@@ -69,8 +72,10 @@ class AsyncRunStore:
     async def now(self) -> float:
         return await self._store.now()
 
-    async def create(self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S) -> CreatedRun:
-        return await self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s))
+    async def create(
+        self, run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+    ) -> CreatedRun:
+        return await self._store.run(run_ops.create(run_id, spec, owner=owner, keep_s=keep_s, webhook=webhook))
 
     async def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
         return await self._store.run(run_ops.ask_cancel(run_id, owner=owner))

@@ -12,6 +12,7 @@ import redis
 from penstock.broker.memory.store import MemoryStore
 from penstock.job import BANDS
 from penstock.job import JobState as State
+from tests.contract.event_dumps import StoredEvent, events_in_memory, events_in_redis
 
 WEIGHT = 2**42  # a score in the queue is the band times WEIGHT, plus the deadline in ms
 TICKET = b"t"
@@ -57,11 +58,10 @@ class Dump:
     `mislisted` are jobs that stand on a list of all owners and not on that of theirs, or the other way round.
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
     of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
-    `repaired` counts what the reconciler mended.
+    `repaired` counts what the reconciler mended. `events` are those of the jobs that have a webhook.
     """
 
     jobs: dict[str, Stored]
-    outbox: set[str]
     inbox: set[str]
     leases: set[str]
     accepted: int
@@ -76,6 +76,7 @@ class Dump:
     gone: int = 0
     gone_ended: int = 0
     repaired: int = 0
+    events: dict[str, StoredEvent] = field(default_factory=dict)
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -113,7 +114,6 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
             )
             for serial, record in queue.records.items()
         },
-        outbox=set(queue.outbox),
         inbox=set(queue.inbox),
         leases=set(queue.leases),
         accepted=queue.accepted,
@@ -128,6 +128,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
             for (version, band), owners in queue.turns.numbers.items()
             if owners
         },
+        events=events_in_memory(queue.outbox),
     )
 
 
@@ -148,7 +149,6 @@ class RedisDump:
         counters = {name: int(count) for name, count in keys.hash("counters").items()}
         return Dump(
             jobs={serial: _stored(serial, raw, places, final) for serial, raw in records.items()},
-            outbox=keys.members("outbox"),
             inbox=inbox,
             leases=keys.members("leases"),
             accepted=counters.get("accepted", 0),
@@ -165,6 +165,7 @@ class RedisDump:
             gone_ended=counters.get("gone:ended", 0),
             mislisted=_mislisted(keys, "index", records) | _mislisted(keys, "inbox", records) | _mistagged(keys, records),
             repaired=counters.get("repaired", 0),
+            events=events_in_redis(records, keys.event_lists()),
         )
 
     def delete(self) -> None:
@@ -204,6 +205,13 @@ class _Keys:
     def listed(self, index: str) -> set[tuple[str, str]]:
         """Return the owner and the serial of every entry in the owners' lists."""
         return {(owner, serial) for owner in self._under(f"{index}:") for serial in self.scores(f"{index}:{owner}")}
+
+    def event_lists(self) -> dict[str, set[str]]:
+        """Return the members of every list of events, by its name."""
+        names = [
+            prefix + rest for prefix in ("events:", "sending:", "pending:", "undelivered:") for rest in self._under(prefix)
+        ]
+        return {name: self.members(name) for name in (*names, "undelivered", "endpoints")}
 
     def lines(self) -> list[tuple[str, str, int, str]]:
         """Return version, owner, band and serial of every job in line."""

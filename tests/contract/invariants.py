@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.broker.memory.record import MAX_LOSSES, MAX_LOST_IN_A_ROW
 from penstock.job import JobState
 from tests.contract.dumps import Dump, Stored
+from tests.contract.event_dumps import event_faults
 
 PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}, {"shards"}), JobState.DELAYED: ({"delayed"},)}
 
@@ -26,6 +27,8 @@ def check_jobs(dump: Dump) -> None:
 def _faults_of_jobs(dump: Dump) -> Iterator[str]:
     for serial, job in dump.jobs.items():
         yield from _faults(serial, job, dump)
+        if stored := dump.events.get(serial):
+            yield from (f"{serial} is {job.state}; {fault}" for fault in event_faults(job.state, stored))
     if dump.tickets != dump.waiting:
         yield f"tickets {dump.tickets} are not the waiting jobs {dump.waiting}"
     wrong = {
@@ -45,7 +48,6 @@ def _faults(serial: str, job: Stored, dump: Dump) -> Iterator[str]:
         f"I4: tried {job.attempts} times of {job.max_attempts}": job.attempts - job.losses <= job.max_attempts,
         f"I4: lost {job.losses} workers, {job.in_a_row} in a row": job.state is JobState.DEAD or _losses_fit(job),
         f"I4: crashed {job.crashes} times of {job.max_crashes}": job.crashes < job.max_crashes or job.state is JobState.DEAD,
-        f"I5: outbox row: {serial in dump.outbox}": (serial in dump.outbox) == final,
         f"inbox: {serial in dump.inbox}, dealt with: {job.dealt_with}": (serial in dump.inbox) == _unanswered(job),
         f"I7: token {job.token!r}, epoch {job.epoch}, worker {job.worker!r}": _token_fits(job),
         "its day of collection is missing, or set too early": job.result_ttl_kept,

@@ -22,6 +22,7 @@ from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.workers.fleet.announcer import OtherEntries
 from penstock.workers.fleet.sweeper import Sweeper
 from tests.contract.dumps import RedisDump
+from tests.contract.hooked import HOOK, Deliverer, again, ended
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import OUTPUT, STAMP, ModelQueue
 from tests.eventually import eventually
@@ -72,6 +73,30 @@ def test_a_job_without_a_start_or_tags_pays_for_neither(queue: ModelQueue, clien
     plain, asking = queue.new(), queue.new(delay_s=60.0, tags=("x",))
     assert commands(client, lambda: queue.put(plain), only="zcard") == 0
     assert commands(client, lambda: queue.put(asking), only="zcard") == 1
+
+
+def test_a_job_without_a_webhook_pays_nothing_for_events(queue: ModelQueue, client: Any) -> None:
+    """D90: its end writes no row but that of its collection, and tells no deliverer."""
+    plain, hooked = queue.leased(), queue.leased(webhook=HOOK)
+    ends = [commands(client, lambda job=job: queue.finish(job)) for job in (plain, hooked)]  # type: ignore[misc]
+    another = queue.leased()
+    assert commands(client, lambda: queue.finish(another), only="zadd") == 1
+    assert ends[1] - ends[0] <= 4, "the number of the event, its two places, and a word to deliverers"
+    assert commands(client, lambda: queue.put(queue.new()), only="zadd") + 1 == commands(
+        client, lambda: queue.put(queue.new(webhook=HOOK)), only="zadd"
+    )
+
+
+def test_a_closed_endpoint_costs_a_take_no_more_the_more_events_wait(queue: ModelQueue, client: Any) -> None:
+    deliverer = Deliverer(queue)
+    ended(queue)
+    deliverer.settle(deliverer.take_one(), again(pause_s=1_000.0))
+    counted = []
+    for _ in range(2):
+        for _ in range(50):
+            ended(queue)
+        counted.append(commands(client, deliverer.take))
+    assert counted[0] == counted[1]
 
 
 # --- a sweep with nothing due ----------------------------------------------------------------------------------------------

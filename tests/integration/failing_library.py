@@ -22,6 +22,7 @@ local redis = {
     return real().call(...)
   end,
   error_reply = function(text) return real().error_reply(text) end,
+  sha1hex = function(text) return real().sha1hex(text) end,
   register_function = function(...) return real().register_function(...) end,
 }
 redis.register_function('penstock_arm_' .. SUFFIX, function(keys, args)

@@ -75,12 +75,6 @@ INDEXES = [
         settling.test_a_suspect_that_was_given_back_unrun_is_still_a_suspect,
     ),
     Mutant(
-        "an end leaves no outbox row",
-        "  later(todo, 'ZADD', p .. 'outbox', now, serial)",
-        "",
-        settling.test_a_finished_job_shows_its_output_and_its_batch,
-    ),
-    Mutant(
         "an end is not counted",
         "  count(todo, 'ended:' .. state, 1)",
         "",

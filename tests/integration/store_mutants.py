@@ -12,6 +12,7 @@ from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
 from tests.integration.mutant import Mutant, by_finish, by_run
 from tests.integration.queue_mutants import DELAYS, HAND_OVER, INDEXES, SHARDS, TAGS, TURNS
+from tests.integration.webhook_mutants import WEBHOOKS
 
 TOKENS = [
     Mutant("no fence", "guard:fence", "", by_finish(settling.test_a_zombie_writes_nothing_while_another_worker_runs_its_job)),
@@ -224,6 +225,7 @@ RUNS = [
 ]
 
 MUTANTS = [
+    *WEBHOOKS,
     *TAGS,
     *DELAYS,
     *RUNS,

@@ -9,7 +9,10 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import Ending, GiveBack, NewJob, Report
 from penstock.broker.store import ops
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.webhook_contract import AttemptEnd, EventOutcome
 from penstock.job import Call, JobState, Payload
+from penstock.outbound.webhook import Webhook
+from tests.contract.hooked import HOOK, Deliverer, ended, report_progress
 from tests.contract.model_queue import STAMP, ModelQueue
 from tests.contract.test_store_hand_over import Listener
 
@@ -28,6 +31,7 @@ def submit(queue: ModelQueue) -> Act:
         queue.new(call=Call.SHARD),
         queue.new(replay_of=failed.id, foreign=b"a message"),
         queue.new(owner="a", input=LARGE, delay_s=60.0, deadline_s=0.0, tags=("x", "y")),
+        queue.new(owner="b", webhook=HOOK),
     ]
     return lambda: queue.store.submit(jobs)
 
@@ -50,7 +54,7 @@ def submit_to_a_waiting_slot(queue: ModelQueue) -> Act:
 def claim(queue: ModelQueue) -> Act:
     """Owners in turn, jobs past their deadline, jobs that step over to the late band."""
     for owner in ("", "a", "b"):
-        queue.submit(owner=owner, deadline_s=0.0)
+        queue.submit(owner=owner, deadline_s=0.0, webhook=HOOK)
         queue.submit(owner=owner, deadline_s=5.0)
         queue.submit(owner=owner, input=LARGE)
         queue.bulk(owner=owner)
@@ -76,9 +80,12 @@ def claim_a_shard(queue: ModelQueue) -> Act:
 
 
 def finish(queue: ModelQueue) -> Act:
-    """Small and large outputs, a failure, a cancelled job, stock Celery's result, watchers."""
-    jobs = [queue.leased(owner="a", celery_id=f"celery-{queue.model}", reply_to="ps:gateway:g"), queue.leased(input=LARGE)]
-    failed, cancelled = queue.leased(owner="a"), queue.leased()
+    """Small and large outputs, a failure, a cancelled job, stock Celery's result, watchers, webhooks."""
+    jobs = [
+        queue.leased(owner="a", celery_id=f"celery-{queue.model}", reply_to="ps:gateway:g"),
+        queue.leased(input=LARGE, webhook=HOOK),
+    ]
+    failed, cancelled = queue.leased(owner="a", webhook=HOOK), queue.leased(webhook=Webhook(HOOK.url, "s"))
     queue.store.cancel(cancelled.id)
     endings = [Ending(job.id, job.token, JobState.SUCCEEDED, output=LARGE) for job in (*jobs, cancelled)]
     endings.append(Ending(failed.id, failed.token, JobState.FAILED, error_code="bad_input", error_message="no number"))
@@ -87,7 +94,8 @@ def finish(queue: ModelQueue) -> Act:
 
 def report(queue: ModelQueue) -> Act:
     """A new stream, one that goes on, one that replaces that of an earlier attempt, and progress for a watcher."""
-    first, second, again = (queue.leased(reply_to="ps:gateway:g") for _ in range(3))
+    hook = Webhook(HOOK.url, "sfcxp")
+    first, second, again = (queue.leased(reply_to="ps:gateway:g", webhook=hook) for _ in range(3))
     queue.store.report([Report(job.id, job.token, chunks=(b"1",)) for job in (second, again)])
     queue.release(again)
     again = queue.take()
@@ -96,7 +104,7 @@ def report(queue: ModelQueue) -> Act:
 
 
 def retry(queue: ModelQueue) -> Act:
-    again, spent, cancelled = queue.leased(), queue.leased(max_attempts=1), queue.leased()
+    again, spent, cancelled = queue.leased(), queue.leased(max_attempts=1, webhook=HOOK), queue.leased()
     queue.store.cancel(cancelled.id)
     items = [GiveBack(job.id, job.token) for job in (again, spent, cancelled)]
     return lambda: queue.store.retry(items, worker="w1", delay_s=0.0, code="handler_error", message="again")
@@ -110,13 +118,13 @@ def release(queue: ModelQueue) -> Act:
 
 
 def release_crashed(queue: ModelQueue) -> Act:
-    items = [GiveBack(job.id, job.token) for job in (queue.leased(), queue.leased(max_crashes=1))]
+    items = [GiveBack(job.id, job.token) for job in (queue.leased(), queue.leased(max_crashes=1, webhook=HOOK))]
     return lambda: queue.store.release(items, worker="w1", reason=ReleaseReason.CRASHED, detail="signal 9")
 
 
 def extend(queue: ModelQueue) -> Act:
     """Jobs that ran for too long: queued again, given up, cancelled."""
-    jobs = [queue.leased(), queue.leased(max_crashes=1), queue.leased()]
+    jobs = [queue.leased(), queue.leased(max_crashes=1, webhook=HOOK), queue.leased(webhook=HOOK)]
     queue.store.cancel(jobs[2].id)
     return lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
 
@@ -125,21 +133,25 @@ def sweep(queue: ModelQueue) -> Act:
     """Two lost workers, due retries, jobs past their deadline in every line, results past their time."""
     for worker in ("w1", "w2"):
         queue.leased(worker, lease_s=60.0)
-        cancelled = queue.leased(worker, lease_s=60.0)
+        cancelled = queue.leased(worker, lease_s=60.0, webhook=HOOK)
         queue.store.cancel(cancelled.id)
     queue.retry(queue.leased("w3"), worker="w3")
     done = queue.leased("w3", result_ttl_s=0.0, owner="a", tags=("x", "y"))
     queue.finish(done, worker="w3", output=LARGE)
     queue.fail(queue.leased("w3", result_ttl_s=0.0), worker="w3")
     for owner in ("", "a"):
-        queue.submit(owner=owner, deadline_s=0.0)
+        queue.submit(owner=owner, deadline_s=0.0, webhook=HOOK)
         queue.bulk(owner=owner, deadline_s=0.0)
     queue.shard(deadline_s=0.0)
+    delivered, _, old = (ended(queue, result_ttl_s=0.0, owner="a") for _ in range(3))
+    deliverer = Deliverer(queue)
+    deliverer.settle(next(event for event in deliverer.take(lease_s=0.0, per_endpoint=8) if event.id == delivered.serial))
+    deliverer.age(old, 49 * 3_600.0)
     return lambda: queue.store.sweep(queue.model, gone=["w1", "w2"])
 
 
 def cancel(queue: ModelQueue) -> Act:
-    job = queue.submit(owner="a", celery_id=f"celery-{queue.model}")
+    job = queue.submit(owner="a", celery_id=f"celery-{queue.model}", webhook=HOOK)
     return lambda: queue.store.cancel(job, owner="a")
 
 
@@ -153,6 +165,53 @@ def forget(queue: ModelQueue) -> Act:
     for job in jobs:
         queue.finish(job, output=LARGE)
     return lambda: queue.store.forget([job.id for job in jobs])
+
+
+def take_events(queue: ModelQueue) -> Act:
+    """A lost deliverer, progress under way before an end, a closed URL, a closed endpoint with what is too old."""
+    deliverer, hook = Deliverer(queue), Webhook("https://b.example/", "sp")
+    running = queue.leased(webhook=hook)
+    report_progress(queue, running, 0.5, "half")
+    ended(queue, owner="a")
+    deliverer.take(lease_s=0.0, per_endpoint=8)
+    queue.finish(running)
+    closed, gone = Webhook("https://c.example/"), Webhook("https://d.example/")
+    for hook, outcome, pause_s in ((closed, EventOutcome.AGAIN, 60.0), (gone, EventOutcome.GONE, 0.0)):
+        for _ in range(2):
+            ended(queue, hook)
+        event = next(event for event in deliverer.take(lease_s=0.0) if event.url == hook.url)
+        deliverer.settle(event, AttemptEnd(outcome, "an answer", pause_s=pause_s))
+    return lambda: deliverer.take(lease_s=0.0, give_up_s=0.0)
+
+
+def _settle(outcome: EventOutcome, **more: float) -> Callable[[ModelQueue], Act]:
+    def settle_event(queue: ModelQueue) -> Act:
+        ended(queue, owner="a")
+        deliverer = Deliverer(queue)
+        event = deliverer.take_one(lease_s=0.0)
+        return lambda: deliverer.settle(event, AttemptEnd(outcome, "an answer"), **more)
+
+    settle_event.__name__ += f"_{outcome}_{len(more)}"
+    return settle_event
+
+
+def settle_progress(queue: ModelQueue) -> Act:
+    job, deliverer = queue.leased(webhook=Webhook(HOOK.url, "sp")), Deliverer(queue)
+    report_progress(queue, job, 0.5, "half")
+    event = deliverer.take_one(lease_s=0.0)
+    queue.finish(job)
+    return lambda: deliverer.settle(event)
+
+
+def _send(verb: str) -> Callable[[ModelQueue], Act]:
+    def send_events(queue: ModelQueue) -> Act:
+        job, deliverer = ended(queue, owner="a"), Deliverer(queue)
+        deliverer.settle(deliverer.take_one(), AttemptEnd(EventOutcome.GONE, "410"))
+        send = deliverer.outbox.send_again if verb == "again" else deliverer.outbox.dismiss
+        return lambda: send([job.serial])
+
+    send_events.__name__ += f"_{verb}"
+    return send_events
 
 
 def watch(queue: ModelQueue) -> Act:
@@ -180,4 +239,10 @@ SCENARIOS: list[Callable[[ModelQueue], Act]] = [
     cancel_running,
     forget,
     watch,
+    take_events,
+    *(_settle(outcome) for outcome in EventOutcome),
+    _settle(EventOutcome.AGAIN, give_up_s=0.0),
+    settle_progress,
+    _send("again"),
+    _send("dismiss"),
 ]

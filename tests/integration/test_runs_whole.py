@@ -13,8 +13,12 @@ import pytest
 import redis
 
 from penstock.broker.run_contract import RunChange, TakeStatus
+from penstock.broker.store.outbox import RedisOutbox
+from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
+from penstock.broker.webhook_contract import AttemptEnd, EventOutcome, EventSettled, EventState
 from penstock.run import Run, RunSpec, RunState
+from tests.contract.hooked import HOOK, OutboxDeliverer
 from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import Act
 from tests.integration.test_store_whole import act_and_fail
@@ -41,8 +45,12 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
         clear(client)
 
 
+def outbox_of(runs: RunStore) -> RedisOutbox:
+    return RedisOutbox(runs.store, RUNS_KEY)
+
+
 def queued(runs: RunStore, spec: RunSpec = SPEC) -> str:
-    return runs.create(next(NAMES), spec, owner="a").run.id
+    return runs.create(next(NAMES), spec, owner="a", webhook=HOOK).run.id
 
 
 def driven(runs: RunStore, driver: str = "d") -> str:
@@ -58,11 +66,19 @@ def ended(runs: RunStore, change: RunChange = DONE) -> str:
     return run
 
 
+def old(runs: RunStore) -> str:
+    """A run that is kept for nobody any more: its event was given up, and is listed."""
+    run = ended(runs)
+    outbox = OutboxDeliverer(outbox_of(runs))
+    outbox.settle(outbox.take_one(), AttemptEnd(EventOutcome.REFUSED, "no such host"))
+    return run
+
+
 def create(runs: RunStore) -> Act:
     """It forgets what ended long ago as well."""
-    ended(runs)
+    old(runs)
     name = next(NAMES)
-    return lambda: runs.create(name, DUE, owner="b", keep_s=0.0)
+    return lambda: runs.create(name, DUE, owner="b", keep_s=0.0, webhook=HOOK)
 
 
 def take(runs: RunStore) -> Act:
@@ -111,7 +127,7 @@ def look(runs: RunStore) -> Act:
 
 
 def list_them(runs: RunStore) -> Act:
-    ended(runs)
+    old(runs)
     queued(runs)
     return lambda: runs.runs(keep_s=0.0)
 
@@ -162,6 +178,16 @@ def run_to_the_end(runs: RunStore) -> None:
             return
 
 
+def deliver_to_the_end(runs: RunStore, ended: set[str]) -> None:
+    """The event of every run that has ended, and is still there, is delivered."""
+    deliverer = OutboxDeliverer(outbox_of(runs))
+    while events := deliverer.take(per_endpoint=100):
+        for event in events:
+            assert deliverer.settle(event) is EventSettled.OK
+    left = {log.state for log in deliverer.outbox.logs(list(ended)).values()}
+    assert left <= {EventState.DELIVERED, EventState.UNDELIVERED}
+
+
 def fail_everywhere(
     failing: FailingLibrary, client: redis.Redis, scenario: Callable[[RunStore], Act], *, for_good: bool
 ) -> Iterator[tuple[RunStore, Act]]:
@@ -184,6 +210,7 @@ def test_a_call_that_fails_at_any_command_and_is_repeated_leaves_nothing_behind(
         act()
         run_to_the_end(runs)
         assert {run.state.final for run in records(runs, client).values()} <= {True}
+        deliver_to_the_end(runs, set(records(runs, client)))
         assert {run.id for run in runs.runs(limit=100)} == records(runs, client).keys()
         assert runs.runs(keep_s=-1.0) == []
         assert keys(client) == []
@@ -200,4 +227,5 @@ def test_a_run_whose_call_failed_at_any_command_ends_though_nobody_repeats_the_c
         now = {name: run.state for name, run in records(runs, client).items()}
         assert {name: now[name] for name in seen if name in now} == {name: seen[name] for name in seen if name in now}
         assert all(state.final for state in now.values())
+        deliver_to_the_end(runs, set(now))
         assert (runs.runs(keep_s=-1.0), records(runs, client)) == ([], {})

@@ -10,9 +10,12 @@ import redis
 
 from penstock.broker.records import Ending, Settled
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.webhook_contract import AttemptEnd, EventOutcome
 from penstock.job import JobState
 from penstock.model_spec import MAX_BATCH_SIZE
+from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
+from tests.contract.hooked import HOOK, Deliverer
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import OUTPUT, ModelQueue
 from tests.integration.failing_library import FailingLibrary
@@ -84,6 +87,33 @@ def test_a_claim_reads_no_backlog_of_stock_messages(fresh_redis: str) -> None:
         for _ in range(3):
             assert len(queue.claim("w2").foreign) <= 16
         check_invariants(queue.dump())
+
+
+def test_a_take_looks_at_a_bounded_number_of_endpoints_and_the_next_one_goes_on(fresh_redis: str) -> None:
+    with closing(FailingLibrary(fresh_redis)) as library, redis.Redis.from_url(fresh_redis) as client:
+        queue = ModelQueue(library.store, "m", RedisDump(client, "m").dump)
+        jobs = [queue.new(webhook=Webhook(f"https://h{number}.example/"), deadline_s=0.0) for number in range(250)]
+        queue.store.submit(jobs)
+        queue.store.sweep("m")
+        deliverer, taken = Deliverer(queue), []
+        for most in (100, 100, 50):
+            library.arm()
+            taken += deliverer.take(limit=256)
+            # Per endpoint: its state, what is lost and under way, the event taken in five, when to look again.
+            assert library.count() < 16 * most + 10
+        assert {event.id for event in taken} == {job.id.serial for job in jobs}
+
+
+def test_a_flood_of_old_events_of_an_endpoint_that_fails_is_given_up_in_parts(queue: ModelQueue) -> None:
+    queue.store.submit([queue.new(webhook=HOOK, deadline_s=0.0) for _ in range(350)])
+    queue.store.sweep(queue.model)
+    deliverer = Deliverer(queue)
+    deliverer.settle(deliverer.take_one(limit=1), AttemptEnd(EventOutcome.AGAIN, "500"))
+    found = []
+    for _ in range(4):
+        taken = deliverer.take(give_up_s=0.0)
+        found.append((len(taken), deliverer.outbox.counts().undelivered))
+    assert found == [(1, 100), (0, 200), (0, 300), (0, 349)]
 
 
 def test_more_jobs_may_be_forgotten_than_one_call_takes(queue: ModelQueue) -> None:

@@ -14,9 +14,11 @@ from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled, SubmitStatus
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.webhook_contract import EventSettled
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
 from tests.contract.dumps import RedisDump
+from tests.contract.hooked import HOOK, Deliverer
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
 
@@ -184,12 +186,15 @@ def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_ends(s
     with EmbeddedServer(state_dir, fsync="everysec") as server, redis.Redis.from_url(server.url) as client:
         store = RedisStore(server.url)
         queue = ModelQueue(store, "square", RedisDump(client, "square").dump)
-        done, again, dropped, waiting = (queue.leased() for _ in range(4))
+        done, again, dropped, waiting = (queue.leased(webhook=HOOK) for _ in range(4))
         queue.submit()
         client.config_set("maxmemory", "1")
         with pytest.raises(StoreUnavailable, match="refuses to write"):
             queue.submit()
         assert queue.finish(done) is Settled.OK
+        deliverer = Deliverer(queue)
+        assert deliverer.settle(deliverer.take_one()) is EventSettled.OK
+        assert deliverer.outbox.send_again([done.id.serial]) == 1
         assert queue.retry(again) is Settled.OK
         assert queue.release(dropped) is Settled.OK
         assert queue.store.sweep("square", gone=["w1"]).requeued == 1

@@ -9,10 +9,13 @@ import pytest
 import redis
 
 from penstock.broker.contract import JobIndex
-from penstock.broker.records import Settled
+from penstock.broker.records import Settled, SubmitStatus
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.webhook_contract import EventSettled
 from penstock.job import Call, JobId, JobState, Priority
+from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
+from tests.contract.hooked import HOOK, Deliverer, ended
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
 
@@ -106,6 +109,37 @@ def test_the_holder_of_a_job_that_is_gone_is_told_and_can_go_on(queue: ModelQueu
     assert queue.finish(other) is Settled.OK
     assert queue.store.extend("m", "w1", lease_s=60.0, max_run_s=0.0).lost is False
     assert queue.state(other.id) is JobState.SUCCEEDED
+
+
+def test_the_event_of_a_job_that_is_gone_holds_up_no_other(queue: ModelQueue, client: redis.Redis) -> None:
+    gone, other = ended(queue, owner="a"), ended(queue, owner="a")
+    evict(client, gone)
+    assert [event.id for event in Deliverer(queue).take()] == [other.serial]
+
+
+def test_the_holder_of_the_event_of_a_job_that_is_gone_is_told_and_can_go_on(queue: ModelQueue, client: redis.Redis) -> None:
+    gone, deliverer = ended(queue), Deliverer(queue)
+    event = deliverer.take_one(lease_s=0.0)
+    evict(client, gone)
+    assert deliverer.settle(event) is EventSettled.STALE
+    assert deliverer.outbox.take().next_in_s is None
+
+
+def test_the_events_of_jobs_that_are_gone_do_not_count_against_their_owner(queue: ModelQueue, client: redis.Redis) -> None:
+    one = Webhook(HOOK.url, max_undelivered=1)
+    evict(client, queue.submit(owner="a", webhook=one))
+    assert queue.put(queue.new(owner="a", webhook=one)).status is SubmitStatus.CREATED
+
+
+def test_a_job_that_was_ended_by_functions_without_events_gets_its_event(queue: ModelQueue, client: redis.Redis) -> None:
+    """While a deployment is renewed, workers of the version before end jobs that have a webhook."""
+    job, deliverer = ended(queue, result_ttl_s=0.0), Deliverer(queue)
+    client.hdel(f"ps:{{m}}:job:{job.serial}", "event", "event_number", "event_state", "event_since")
+    assert [event.id for event in deliverer.take()] == []
+    assert queue.store.sweep("m").collected == 0
+    assert queue.store.reconcile("m").orphans == 1
+    assert deliverer.take_one().event == "job.succeeded"
+    check_invariants(queue.dump())
 
 
 def test_figures_and_lists_are_told_without_it(queue: ModelQueue, client: redis.Redis) -> None:

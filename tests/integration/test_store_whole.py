@@ -15,8 +15,10 @@ import redis
 
 from penstock.broker.records import Ending
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.webhook_contract import EventState, TakeLimits
 from penstock.job import JobId, JobState
 from tests.contract.dumps import RedisDump
+from tests.contract.hooked import Deliverer
 from tests.contract.invariants import check_invariants, check_jobs
 from tests.contract.model_queue import OUTPUT, ModelQueue
 from tests.integration.failing_library import FailingLibrary
@@ -25,6 +27,7 @@ from tests.integration.store_scenarios import LARGE, SCENARIOS, Act
 # Every dump reads past the keys of other modules.
 pytestmark = pytest.mark.usefixtures("redis_url")
 
+ENDS_OF_EVENTS = (EventState.DELIVERED, EventState.DISMISSED, EventState.UNASKED)
 WORKERS = ["w1", "w2", "w3", "mender"]
 Views = dict[str, object]
 
@@ -86,6 +89,20 @@ def run_to_the_end(queue: ModelQueue) -> None:
     raise AssertionError(f"never ran: {queue.dump().jobs}")
 
 
+def deliver_to_the_end(queue: ModelQueue) -> None:
+    """Every event that was due can still be delivered; those that were given up, by hand."""
+    deliverer = Deliverer(queue)
+    deliverer.open_endpoints({event.endpoint for event in queue.dump().events.values()})
+    for _ in range(20):
+        for event in deliverer.take(lease_s=0.0):
+            deliverer.settle(event)
+        deliverer.outbox.send_again(deliverer.outbox.undelivered())
+        if deliverer.outbox.take(TakeLimits(lease_s=0.0)).next_in_s is None:
+            break
+    left = {serial: event for serial, event in queue.dump().events.items() if event.state not in ENDS_OF_EVENTS}
+    assert not left, f"never delivered: {left}"
+
+
 def fail_everywhere(
     failing: FailingLibrary, client: redis.Redis, scenario: Callable[[ModelQueue], Act], *, for_good: bool
 ) -> Iterator[tuple[ModelQueue, Act]]:
@@ -115,6 +132,7 @@ def test_a_call_that_fails_at_any_command_is_whole_after_one_sweep_and_reconcile
         check_invariants(queue.dump())
         run_to_the_end(queue)
         check_invariants(queue.dump())
+        deliver_to_the_end(queue)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -126,3 +144,4 @@ def test_where_no_command_succeeds_from_some_point_on_no_job_is_lost_or_half_mov
         check_jobs(queue.dump())
         run_to_the_end(queue)
         check_jobs(queue.dump())
+        deliver_to_the_end(queue)

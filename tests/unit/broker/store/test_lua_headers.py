@@ -13,11 +13,13 @@ import pytest
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
+from penstock.broker.memory import outbox as memory_outbox
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import celery_ops, ops, registry, replies, run_ops, sync
+from penstock.broker.store import celery_ops, ops, outbox, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
+from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
 from penstock.run import RunSpec, RunState
@@ -29,6 +31,7 @@ ENDING = Ending(JOB, "1:w:n", JobState.SUCCEEDED, Payload("application/json", b"
 BACK = GiveBack(JOB, "1:w:n")
 REPORT = Report(JOB, "1:w:n", 0.5, "half", chunks=(b"1", b"2"))
 STAMP = BatchStamp()
+EVENT = DueEvent("e", "1", "https://a.example/", "", "s", "job.succeeded", 1, 0.0, "", 1)
 
 
 def operations(items: int) -> list[ops.Operation[Any]]:
@@ -81,6 +84,12 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         run_ops.read("r"),
         run_ops.runs(owner=None, states=[RunState.RUNNING] * items, after="", limit=10, keep_s=1.0),
         run_ops.drop("r", owner=None),
+        outbox.take("p", TakeLimits(skip_owners=["o"] * items)),
+        outbox.settle("p", EVENT, AttemptEnd(EventOutcome.AGAIN, "500"), give_up_s=1.0),
+        outbox.send_events("p", "again", ["e"] * items, None),
+        outbox.undelivered("p", owner="", before="", limit=10),
+        outbox.logs("p", ["e"] * items),
+        outbox.counts("p"),
     ]
 
 
@@ -155,6 +164,7 @@ def test_a_submit_holds_as_many_jobs_as_the_function_takes() -> None:
     assert number("submit", "SUBMIT_MAX") == sync.SUBMIT_MAX
     assert number("forget", "FORGET_MAX") == sync.FORGET_MAX
     assert number("report", "PUSHED_BYTES") == PUSHED_BYTES
+    assert number("deliver", "SEND_MAX") == number("deliver", "LOGS_MAX") == outbox.SEND_MAX
 
 
 def test_the_bands_are_those_of_the_priorities() -> None:
@@ -181,6 +191,19 @@ def test_the_bands_are_those_of_the_priorities() -> None:
         ("lines", "AGAIN_MS", model_queue.FOREIGN_AGAIN_S * 1000),
         ("claim", "BULK_TURN", memory_claim.BULK_TURN),
         ("claim", "SOLO_AGAIN_MS", memory_claim.SOLO_AGAIN_S * 1000),
+        ("outbox", "PROGRESS_MS", memory_outbox.PROGRESS_S * 1000),
+        ("outbox", "UNDELIVERED_MAX", memory_outbox.UNDELIVERED_MAX),
+        ("outbox", "UNDELIVERED_MS", memory_outbox.UNDELIVERED_S * 1000),
+        ("outbox", "LOG_MOST", memory_outbox.LOG_MOST),
+        ("deliver", "TRIP", memory_outbox.TRIP),
+        ("deliver", "PAUSE_MOST_MS", memory_outbox.PAUSE_MOST_S * 1000),
+        ("deliver", "RETRY_MOST_MS", memory_outbox.RETRY_MOST_S * 1000),
+        ("deliver", "GONE_MS", memory_outbox.GONE_S * 1000),
+        ("deliver", "SKIP_MS", memory_outbox.SKIP_S * 1000),
+        ("deliver", "PROGRESS_TRIES", memory_outbox.PROGRESS_TRIES),
+        ("sweep", "HOLD_MS", memory_outbox.HOLD_S * 1000),
+        ("sweep", "HELD_MOST_MS", memory_outbox.HELD_MOST_S * 1000),
+        ("runs", "HELD_MOST_MS", memory_outbox.HELD_MOST_S * 1000),
     ],
 )
 def test_the_twin_in_memory_has_the_constants_of_the_functions(file: str, name: str, value: float) -> None:
