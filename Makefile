@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format sync-client bench bench-models bench-bulk bench-peers tune-case gpu faults cures soak compose-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers tune-case gpu faults cures soak compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,11 +61,20 @@ format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants the
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+proto: $(VENV)/.installed-test ## write the gRPC descriptors from gateway/oip/grpc/*.proto (needs grpcio-tools)
+	$(BIN)/python -m grpc_tools.protoc -I gateway/oip/grpc --descriptor_set_out=gateway/oip/grpc/inference.binpb \
+	  inference.proto status.proto
+
 sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
 	$(BIN)/python -m tests.generate_sync_client
 
 bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
 	$(BIN)/python -m benchmarks.main_path $(BENCH_ARGS)
+
+kserve: $(VENV)/.installed-test ## KServe's unmodified clients against a gateway, from an environment in build/kserve (450 MB)
+	test -x build/kserve/bin/python || $(BIN)/python -m venv build/kserve
+	build/kserve/bin/python -m pip install --quiet --disable-pip-version-check kserve==0.21.0
+	$(BIN)/python -m pytest -q tests/acceptance/test_kserve.py
 
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS); missed=$$?; \

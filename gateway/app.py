@@ -1,4 +1,4 @@
-"""The ASGI callable: the two submit families straight to their endpoints, every other path to FastAPI."""
+"""The ASGI callable: submits, predictions and inference straight to their endpoints, every other path to FastAPI."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from penstock.gateway.asgi.negotiation import (
     host_name,
     is_cross_site,
     is_streamed,
+    parse_infer_target,
     parse_submit_target,
     read_head,
 )
@@ -38,6 +39,8 @@ from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
+from penstock.gateway.oip.endpoint import InferEndpoint
+from penstock.gateway.oip.infer_answer import speaks_oip
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.tracing import Tracing
@@ -71,7 +74,7 @@ class Gateway:
             options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, open_requests=lambda: self._open
         )
         self._auth = parts.auth
-        self._submit, self._predict, self._explain = parts.submit, parts.predict, parts.explain
+        self._submit, self._predict, self._explain, self._infer = parts.submit, parts.predict, parts.explain, parts.infer
         self._pages = parts.pages
         self._metrics = parts.metrics
         self._api = parts.api
@@ -126,7 +129,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        target = parse_submit_target(scope["path"])
+        target = parse_submit_target(scope["path"]) or parse_infer_target(scope["path"])
         route, head = target.route if target else "unknown", dict[bytes, bytes]()
         is_probe = scope["path"] in PROBES
         self._open += not is_probe
@@ -208,9 +211,11 @@ class Gateway:
             self._metrics.count_refusal("unknown", error)
             raise
 
-    def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
+    def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint | InferEndpoint:
         if target.route.startswith(PREDICT):
             return self._predict
+        if speaks_oip(target.route):
+            return self._infer
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
     async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
+from penstock.gateway.oip.endpoint import INFER_BODY
 from penstock.inputs.form import form_fields, is_file_schema
 from penstock.model_spec import VersionInfo
 
@@ -171,6 +172,7 @@ def _generic_paths() -> dict[str, Any]:
         named = "/".join(f"{{{name}}}" for name in names)
         paths[f"/predictions/{named}"] = {"post": _predict(own, any_body, any_answer)}
         paths[f"/explanations/{named}"] = {"post": _predict(own, any_body, any_answer, summary="Explain an answer")}
+        paths[f"/v2/models/{{model}}{tail}/infer"] = {"post": _infer(own)}
     return paths
 
 
@@ -278,6 +280,16 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
             "409": _problem(_NO_RESULT),
             "default": _problem("Any refusal"),
         },
+    }
+
+
+def _infer(own: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "tags": ["Open Inference Protocol"],
+        "summary": "Infer",
+        "parameters": own,
+        "requestBody": INFER_BODY,
+        "responses": {"200": {"description": "The outputs"}, "default": _problem("Any refusal")},
     }
 
 

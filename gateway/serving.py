@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, bind, bind_aside
+from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside, bind, bind_aside
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
@@ -54,7 +55,15 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         private = bind_aside(table)
         metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
-        server = GatewayServer(gateway, settings, lifetime, access=settings.access_rule(), aside=aside, wake=store.wake_waiters)
+        server = GatewayServer(
+            gateway,
+            settings,
+            lifetime,
+            access=settings.access_rule(),
+            aside=aside,
+            wake=store.wake_waiters,
+            beside=grpc_server(gateway, options, settings, lifetime, shared=shared),
+        )
         # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
         # keeps a signal from getting lost: the server then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,6 +71,28 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         _settle_memory()
         server.run(sockets=[listener])
     return 0
+
+
+def grpc_server(
+    gateway: Gateway, options: GatewayOptions, settings: Settings, lifetime: Lifetime, *, shared: bool
+) -> ServerBeside | None:
+    """The gRPC port; None unless the settings name one. Raises `ConfigError` if its packages are missing."""
+    if not settings.gateway.grpc_port:
+        return None
+    missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"gateway.grpc_port is set, and {' and '.join(missing)} cannot be imported",
+            hint="pip install 'penstock[grpc]'",
+        )
+    # gRPC takes some megabytes, and few gateways serve it.
+    from penstock.gateway.oip.grpc.server import GrpcParts, GrpcServer
+
+    parts = gateway.parts
+    shared_parts = GrpcParts(
+        parts.auth, parts.metrics, parts.inference, parts.repository, parts.health, parts.requests, parts.predictions
+    )
+    return GrpcServer(shared_parts, options, settings.gateway, lifetime, shared=shared)
 
 
 def _settle_memory() -> None:

@@ -43,6 +43,7 @@ from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.inference import Inference
 from penstock.gateway.oip.repository import Repository
 from penstock.gateway.oip.routes import OpenInference
@@ -104,12 +105,17 @@ class GatewayParts:
         self._preferred = PreferredWait(self._submitter, store=store, lifetime=lifetime, waiting=self._waiting)
         self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, preferred=self._preferred)
         self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
-        self.inference = Inference(self.predict, options, registry=self.registry, results=self._results, metrics=self.metrics)
+        self.inference = self._inferences()
+        self.infer = InferEndpoint(self.inference, options, uploads=self._uploads)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
         self._file_store = file_store = FileStore(options.files_dir)
         quota = _file_quota(file_store, options)
         self.files = OpenAIFiles(file_store, options, quota)
         self._runs = RunService(AsyncRunStore(store), file_store, options, require_room=quota.require_room)
+        self.repository = Repository(
+            Rollouts(store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
+        )
+        self.health = Health(store, registry=self.registry, lifetime=lifetime)
         self.pages = self._dashboard() if options.dashboard else None
         self.routers = self._routers()
         self.api = self._build_api()
@@ -121,6 +127,16 @@ class GatewayParts:
     async def scrape_privately(self) -> bytes:
         """The same with what only the operator may know."""
         return await scrape(self.metrics, self._store, self.registry, private=True, blob_dir=self._options.blob_dir)
+
+    def _inferences(self) -> Inference:
+        return Inference(
+            self.predict,
+            self._options,
+            submitter=self._submitter,
+            registry=self.registry,
+            results=self._results,
+            metrics=self.metrics,
+        )
 
     def _answer_now(self, route: str) -> PredictEndpoint:
         return PredictEndpoint(
@@ -158,7 +174,7 @@ class GatewayParts:
             *self._replicate_routers(),
             self._cog_router(),
             *self._model_routers(),
-            Health(self._store, registry=self.registry, lifetime=self._lifetime).router(),
+            self.health.router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),
             *([self.pages.router()] if self.pages else []),
         ]
@@ -213,19 +229,7 @@ class GatewayParts:
         return self.predictions.held(caller, instead_of=self.requests)
 
     def _oip_routers(self) -> list[APIRouter]:
-        options = self._options
-        inference = OpenInference(
-            self.inference,
-            options,
-            submitter=self._submitter,
-            registry=self.registry,
-            uploads=self._uploads,
-            held=self._held,
-        )
-        repository = Repository(
-            Rollouts(self._store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
-        )
-        return [repository.router(), inference.router()]
+        return [self.repository.router(), OpenInference(self.inference, registry=self.registry).router()]
 
     def _replicate_routers(self) -> list[APIRouter]:
         options, store = self._options, self._store

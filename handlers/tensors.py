@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.errors import InvalidInput
 from penstock.tensors.tensor import (
     TEXTS,
     Tensor,
     datatype_of,
     dtype_of,
     encode_tensors,
-    number_data,
-    shape_of,
+    tensor_of_plain,
     text_data,
     texts_of,
 )
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 WHOLE_TENSOR = "output"
 # Media type and bytes of a value, as any other caller would get it.
 Encode = Callable[[Any], tuple[str, bytes]]
-_PLAIN = {bool: "BOOL", int: "INT64", float: "FP64", str: TEXTS}
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> Any:
@@ -77,7 +74,7 @@ def _members(value: Any) -> dict[Any, Any] | None:
 
 
 def _tensor(name: str, value: Any, encode: Encode) -> Tensor:
-    found = _of_array(name, value) or _of_plain(name, value)
+    found = _of_array(name, value) or tensor_of_plain(name, value)
     if found is not None:
         return found
     # A file, or a value that no array holds: its bytes are the one element.
@@ -110,25 +107,6 @@ def _of_array(name: str, value: Any) -> Tensor | None:
 
 def _are_texts(flat: list[Any]) -> bool:
     return all(isinstance(element, (str, bytes)) for element in flat)
-
-
-def _of_plain(name: str, value: Any) -> Tensor | None:
-    """The tensor of a number, a text, or regular lists of one kind; None for everything else."""
-    found = shape_of(value)
-    if found is None:
-        return None
-    shape, flat = found
-    kinds = set(map(type, flat))
-    datatype = "FP64" if kinds == {int, float} else _PLAIN.get(next(iter(kinds), float), "") if len(kinds) < 2 else ""
-    if not datatype:
-        return None
-    if datatype == TEXTS:
-        return Tensor(name, TEXTS, shape or (1,), text_data(list(map(_utf8, flat))))
-    try:
-        return Tensor(name, datatype, shape or (1,), number_data(name, datatype, flat))
-    except InvalidInput:
-        # A whole number beyond 64 bits.
-        return None
 
 
 def _utf8(text: str | bytes) -> bytes:

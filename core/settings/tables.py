@@ -86,6 +86,8 @@ class GatewaySettings(Table):
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
     `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
     call the API from a browser.
+    `grpc_port`: where `host` also serves the Open Inference Protocol over gRPC; 0: nowhere. With `grpc_certificate` and
+    `grpc_key`, files in PEM, that port speaks TLS.
     """
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -115,6 +117,15 @@ class GatewaySettings(Table):
     dashboard: bool | None = None
     root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
     cors_origins: tuple[Origin, ...] = ()
+    grpc_port: int = Field(default=0, ge=0, le=65_535)
+    grpc_certificate: Path | None = None
+    grpc_key: Path | None = None
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> GatewaySettings:
+        if (self.grpc_certificate is None) != (self.grpc_key is None):
+            raise ValueError("grpc_certificate and grpc_key are set together: files of a certificate and of its private key")
+        return self
 
 
 class WorkerSettings(Table):

@@ -53,6 +53,7 @@ _DATATYPE_OF = {
     "float64": "FP64",
     "object": TEXTS,
 }
+_PLAIN = {bool: "BOOL", int: "INT64", float: "FP64", str: TEXTS}
 _DTYPE_OF = {datatype: dtype for dtype, datatype in _DATATYPE_OF.items()}
 # The member of a JSON Schema that names the datatype of an array's elements.
 DATATYPE_KEY = "x-datatype"
@@ -238,6 +239,25 @@ def shape_of(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
         shape.append(lengths.pop())
         level = list(chain.from_iterable(level))
     return None if any(isinstance(element, list) for element in level) else (tuple(shape), level)
+
+
+def tensor_of_plain(name: str, value: Any) -> Tensor | None:
+    """The tensor of a number, a text, or regular lists of one kind; None for everything else."""
+    found = shape_of(value)
+    if found is None:
+        return None
+    shape, flat = found
+    kinds = set(map(type, flat))
+    datatype = "FP64" if kinds == {int, float} else _PLAIN.get(next(iter(kinds), float), "") if len(kinds) < 2 else ""
+    if not datatype:
+        return None
+    if datatype == TEXTS:
+        return Tensor(name, TEXTS, shape or (1,), text_data([text.encode("utf-8", "replace") for text in flat]))
+    try:
+        return Tensor(name, datatype, shape or (1,), number_data(name, datatype, flat))
+    except InvalidInput:
+        # A whole number beyond 64 bits.
+        return None
 
 
 def _misfit(tensor: Tensor, rest: str) -> InvalidInput:

@@ -69,6 +69,12 @@ class NotAcceptable(CallerError):
     kind = "not_acceptable"
 
 
+class TooSlow(CallerError):
+    """A message that did not arrive in time. A request of HTTP that is too slow is answered by its connection."""
+
+    kind = "too_slow"
+
+
 class WrongHost(CallerError):
     kind = "wrong_host"
 
@@ -127,6 +133,7 @@ STATUS: dict[type[PenstockError], int] = {
     NotFound: 404,
     MethodNotAllowed: 405,
     NotAcceptable: 406,
+    TooSlow: 408,
     Conflict: 409,
     Gone: 410,
     TooLarge: 413,
@@ -173,6 +180,7 @@ TITLES = {
     "conflict": "The job's state forbids it",
     "cancelled": "The job was cancelled",
     "expired": "The job's deadline passed before it finished",
+    "too_slow": "The request did not arrive in time",
     "too_large": "The body is too large",
     "unsupported_media_type": "The media type is not accepted",
     "range_not_satisfiable": "The range begins behind the end of the content",

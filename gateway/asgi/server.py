@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 import uvicorn
@@ -38,11 +38,21 @@ class ListeningSocket:
     app: Any
 
 
+class ServerBeside(Protocol):
+    """A server of another protocol in the same loop. `start` raises `ConfigError` if its address cannot be bound; `stop` lets
+    calls end for `grace_s`, then ends them.
+    """
+
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
 class GatewayServer(uvicorn.Server):
     """On a stop signal it turns readiness off before anything else; once a second it hangs up on slow clients.
 
-    `aside` is served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake` wakes every
-    waiting request, which then looks again at whether it may go on waiting.
+    `aside` and `beside` are served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake`
+    wakes every waiting request, which then looks again at whether it may go on waiting.
     """
 
     def __init__(
@@ -54,6 +64,7 @@ class GatewayServer(uvicorn.Server):
         access: str,
         aside: ListeningSocket | None,
         wake: Callable[[], None],
+        beside: ServerBeside | None = None,
     ) -> None:
         super().__init__(_config(app, settings, lifetime))
         self._wake = wake
@@ -61,6 +72,7 @@ class GatewayServer(uvicorn.Server):
         self._lifetime = lifetime
         self._access = access
         self._aside = aside
+        self._beside = beside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -69,6 +81,8 @@ class GatewayServer(uvicorn.Server):
         if self._aside is not None:
             await self._open_aside(self._aside)
             log.info("metrics_listening", url=f"{_url(self._aside.socket)}/metrics", pid=os.getpid())
+        if self._beside is not None:
+            await self._beside.start()
 
     async def _open_aside(self, port: ListeningSocket) -> None:
         config = _config(port.app, self._settings, self._lifetime, lifespan="off")
@@ -89,9 +103,12 @@ class GatewayServer(uvicorn.Server):
         self._wake()
         await self._let_clients_leave()
         left_s = self._lifetime.cut_at - time.monotonic()
+        last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
+        if self._beside is not None:
+            await self._beside.stop(max(0.0, left_s) + ANSWER_MARGIN_S / 2 if math.isfinite(left_s) else 0.0)
+            left_s = self._lifetime.cut_at - time.monotonic()
         if math.isfinite(left_s):
             self.config.timeout_graceful_shutdown = max(1, math.ceil(left_s + ANSWER_MARGIN_S))
-        last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
         await super().shutdown(sockets)
         if last_call is not None:
             last_call.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -153,6 +153,33 @@ class PredictEndpoint:
             return await StreamedPrediction(self._follower, self._lifetime).answer(
                 job, waiter, request, encoder, send, connection
             )
+
+    async def chunks(
+        self, request: SubmitRequest, connection: ClientConnection, deadline_s: float
+    ) -> AsyncIterator[tuple[JobId, bytes]]:
+        """The chunks of a new job, each in JSON, and b"" once it has succeeded. Raises as `end_of` does.
+
+        Raises `EndedWithoutOutput`, too, if the model was run again after some chunks, which cannot be taken back.
+        """
+        from penstock.gateway.jobs.events.prediction import chunks_of
+
+        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.sync_result_ttl_s
+        submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
+        with self._store.waiter(submitted.id) as waiter:
+            connection.on_lost = waiter.wake
+            events = self._follower.events(
+                submitted.id, waiter, None, stop=lambda: connection.lost or self._lifetime.is_last_call()
+            )
+            async for chunk in chunks_of(submitted.id, events):
+                yield submitted.id, chunk
+                if not chunk:
+                    return
+        if not connection.lost:
+            raise NoAnswerYet(f"job {submitted.id} did not end before this gateway stopped", job=submitted.id)
+        # An earlier request with the same key may still wait for its job.
+        if submitted.id == job:
+            await self._cancel(job, request)
+        raise ClientGone
 
     async def require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()

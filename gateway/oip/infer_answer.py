@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,11 +69,15 @@ def speaks_oip(path: str) -> bool:
     return path == "/v2" or path.startswith("/v2/")
 
 
+def refusal_text(members: Mapping[str, Any]) -> str:
+    """What a refusal says in one text: why, and what to do next. `members` are those of the problem."""
+    hint = members.get("hint")
+    return str(members["detail"]) if hint is None else f"{members['detail'].rstrip('.')}. {hint}"
+
+
 def as_oip(problem: ProblemResponse) -> ProblemResponse:
     """The same refusal with the member `error` that the protocol's clients read, in the media type that they expect."""
     body: dict[str, Any] = orjson.loads(problem.body)
-    hint = body.get("hint")
-    text = body["detail"] if hint is None else f"{body['detail'].rstrip('.')}. {hint}"
-    content = orjson.dumps({"error": text, **body})
+    content = orjson.dumps({"error": refusal_text(body), **body})
     changed = {b"content-type": b"application/json", b"content-length": b"%d" % len(content)}
     return replace(problem, body=content, headers=[(name, changed.get(name, value)) for name, value in problem.headers])

@@ -28,8 +28,8 @@ _SHOWN = 80
 # Parameters that penstock has no counterpart for; 0 and false are what clients send who do not use them.
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _SHARED_MEMORY = "shared_memory_region"
-_OF_INPUT = {BINARY_SIZE, "content_type"}
-_OF_OUTPUT = {BINARY}
+OF_INPUT = {BINARY_SIZE, "content_type"}
+OF_OUTPUT = {BINARY}
 Parameters = Mapping[str, Any]
 
 
@@ -48,7 +48,10 @@ class _JsonOutput(Struct, forbid_unknown_fields=True):
 
 class _JsonRequest(Struct, forbid_unknown_fields=True):
     inputs: list[_JsonInput]
-    id: str = ""
+    id: str | None = ""
+    # KServe's client repeats the path here.
+    model_name: str | None = None
+    model_version: str | None = None
     parameters: dict[str, Any] = {}
     outputs: list[_JsonOutput] = []
 
@@ -73,8 +76,11 @@ class InferRequest:
     more: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_infer_request(body: bytes, header_length: int | None, *, max_json_bytes: int, max_depth: int) -> InferRequest:
-    """The request. `header_length` is where its JSON ends and its tensors begin; None: there are no binary tensors.
+def read_infer_request(
+    body: bytes, header_length: int | None, *, max_json_bytes: int, max_depth: int, model: str = ""
+) -> InferRequest:
+    """The request. `header_length` is where its JSON ends and its tensors begin; None: there are no binary tensors. `model`:
+    whom the path names.
 
     The data of binary tensors are views of `body`. Raises `BadRequest` and `InvalidInput`.
     """
@@ -84,11 +90,13 @@ def read_infer_request(body: bytes, header_length: int | None, *, max_json_bytes
     if end > max_json_bytes:
         raise BadRequest(f"the JSON has {end} bytes; the limit is {max_json_bytes}", hint="Send large tensors as binary data.")
     found = _json_request(body[:end] if end < len(body) else body, max_depth)
+    if model and found.model_name not in (None, "", model):
+        raise BadRequest(f"the path names the model {model!r}, and `model_name` {found.model_name[:_SHOWN]!r}")
     tensors = _tensors(found.inputs, memoryview(body)[end:])
     is_binary = _flag(found.parameters, BINARY_OUTPUT)
     outputs = tuple(_wanted(output, default=is_binary) for output in found.outputs)
     options, more = read_parameters({name: value for name, value in found.parameters.items() if name != BINARY_OUTPUT})
-    return InferRequest(tensors, found.id, outputs, is_binary, options, more)
+    return InferRequest(tensors, found.id or "", outputs, is_binary, options, more)
 
 
 def refuse_foreign_type(head: Head) -> None:
@@ -130,10 +138,8 @@ def _tensors(inputs: Sequence[_JsonInput], binary: memoryview) -> tuple[Tensor, 
     at, found = 0, []
     for given in inputs:
         size = given.parameters.get(BINARY_SIZE)
-        _refuse_parameters(given.parameters, _OF_INPUT, given.name)
-        media = given.parameters.get("content_type", "")
-        if not isinstance(media, str) or len(media) > 100:
-            raise BadRequest(f"tensor {given.name[:_SHOWN]!r}: `content_type` is no media type")
+        refuse_parameters(given.parameters, OF_INPUT, given.name)
+        media = content_type_of(given.name, given.parameters)
         if size is None:
             found.append(tensor_of_json(given.name, given.datatype, given.shape, given.data, media))
             continue
@@ -149,7 +155,7 @@ def _tensors(inputs: Sequence[_JsonInput], binary: memoryview) -> tuple[Tensor, 
 
 
 def _wanted(output: _JsonOutput, *, default: bool) -> WantedOutput:
-    _refuse_parameters(output.parameters, _OF_OUTPUT, output.name)
+    refuse_parameters(output.parameters, OF_OUTPUT, output.name)
     return WantedOutput(output.name, _flag(output.parameters, BINARY) if BINARY in output.parameters else default)
 
 
@@ -160,7 +166,16 @@ def _flag(parameters: Parameters, name: str) -> bool:
     return value
 
 
-def _refuse_parameters(parameters: Parameters, known: set[str], tensor: str) -> None:
+def content_type_of(tensor: str, parameters: Parameters) -> str:
+    """What an element of BYTES holds, as the tensor's parameters say it; empty if they do not."""
+    media = parameters.get("content_type", "")
+    if not isinstance(media, str) or len(media) > 100:
+        raise BadRequest(f"tensor {tensor[:_SHOWN]!r}: `content_type` is no media type")
+    return media
+
+
+def refuse_parameters(parameters: Parameters, known: set[str], tensor: str) -> None:
+    """Raises `BadRequest` for a parameter of a tensor that is not among the known ones."""
     for name in parameters.keys() - known:
         why = "shared memory is not served" if name.startswith(_SHARED_MEMORY) else f"it takes {' and '.join(sorted(known))}"
         raise BadRequest(f"tensor {tensor[:_SHOWN]!r} has the parameter {name[:_SHOWN]!r}: {why}")

@@ -54,8 +54,12 @@ class Repository:
 
     async def index(self, request: Request, caller: CallerParam) -> Response:
         wanted = await self._read(request, caller.owner, _IndexRequest)
+        return json_response(await self.rows(ready_only=wanted.ready))
+
+    async def rows(self, *, ready_only: bool) -> list[dict[str, str]]:
+        """Each version and its state."""
         await self._registry.look_again()
-        return json_response(repository_index(self._registry.models, self._registry.workers, ready_only=wanted.ready))
+        return repository_index(self._registry.models, self._registry.workers, ready_only=ready_only)
 
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
         wanted = await self._read(request, caller.owner, _ChangeRequest)

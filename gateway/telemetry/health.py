@@ -74,8 +74,12 @@ class Health:
     async def oip_live(self) -> Response:
         return json_response({"live": True})
 
+    async def is_ready(self) -> bool:
+        """Whether this gateway can serve every declared model."""
+        return not await self._missing()
+
     async def oip_ready(self) -> Response:
-        ready = not await self._missing()
+        ready = await self.is_ready()
         return json_response({"ready": ready}, status=200 if ready else 503)
 
     async def problem(self, code: str) -> PlainTextResponse:

@@ -90,6 +90,35 @@ class GatewayMetrics:
             self._rejected.labels(model, reason).inc()
 
 
+class GrpcMetrics:
+    """What the gRPC port counts. Labels come from closed sets: the methods that are served, gRPC's statuses."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter("penstock_grpc_requests", "gRPC calls answered", ("method", "code"), registry=registry)
+        self._durations = Histogram(
+            "penstock_grpc_request_duration_seconds",
+            "Begin of the gRPC call to its end",
+            ("method",),
+            buckets=HTTP_BUCKETS,
+            registry=registry,
+        )
+        self._in_flight = Gauge("penstock_grpc_requests_in_flight", "gRPC calls being answered", registry=registry)
+        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+
+    def begin(self) -> None:
+        self._in_flight.inc()
+
+    def count(self, method: str, code: str, seconds: float) -> None:
+        """Counts the end of a call that has begun."""
+        key = (method, code)
+        if key not in self._children:
+            self._children[key] = self._requests.labels(method, code), self._durations.labels(method)
+        counter, histogram = self._children[key]
+        self._in_flight.dec()
+        counter.inc()
+        histogram.observe(seconds)
+
+
 class TorchServeCounters(Collector):
     """Counters under TorchServe's names, for dashboards made for it: predictions by model and requested version.
 

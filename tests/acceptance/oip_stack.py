@@ -25,6 +25,7 @@ def models(folder: Path) -> dict[str, Any]:
         "measured": {"source": f"{ARRAYS}:measured"},
         "counted": {"source": f"{ARRAYS}:counted"},
         "slow": {"source": f"{ARRAYS}:slow"},
+        "told": {"source": f"{ARRAYS}:Told"},
     }
 
 

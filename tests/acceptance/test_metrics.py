@@ -134,13 +134,14 @@ class Story:
         self.stack = stack
         self.ledger = Ledger()
         self._gateways: dict[str, ExitStack] = {}
-        self._ports = {name: free_port() for name in ("A", "B", "w1", "w2")}
+        self._ports = {name: free_port() for name in ("A", "B", "w1", "w2", "A-grpc", "B-grpc")}
 
     def gateway(self, name: str) -> Caller:
         # Each gateway has an exit stack of its own, so that it can be ended alone for a restart.
         self._gateways[name] = own = self.stack.enter_context(ExitStack())
         port = self._ports[name]
-        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, torchserve_metrics="true")
+        more = {"torchserve_metrics": "true", "grpc_port": self._ports[f"{name}-grpc"]}
+        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, **more)
         return Caller(self.ledger, name, own.enter_context(made), port)
 
     def end_gateway(self, name: str) -> None:

@@ -207,6 +207,7 @@ BAD = [
     (b"", None, 400, "not valid JSON"),
     (b"[]", None, 400, "no inference request"),
     (asked(), None, 400, "1 to 256 inputs"),
+    (asked(X, model_name="other"), None, 400, "the path names the model 'square'"),
     (asked({**X, "datatype": "FLOAT"}), None, 422, "must be BOOL"),
     (asked({**X, "shape": [2]}), None, 400, "has 1 elements, and the shape [2] 2"),
     (asked({**X, "shape": [-1]}), None, 422, "none of them negative"),

@@ -49,3 +49,11 @@ def slow(item: float) -> float:
 @penstock.model(sample=1)
 def scaled(item: penstock.Request[int]) -> dict[str, Any]:
     return {"value": item.input, "unit": item.query.get("unit", ""), "priority": item.priority}
+
+
+class Told(penstock.Handler):
+    """Yields the numbers below its input."""
+
+    def inference(self, batch: list[int]) -> Any:
+        for step in range(max(batch)):
+            yield [step if step < count else None for count in batch]

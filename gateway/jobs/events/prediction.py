@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+from penstock.broker.records import Push
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import CapacityError
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime
 from penstock.gateway.asgi.negotiation import trace_header
+from penstock.gateway.asgi.problems import EndedWithoutOutput
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Send
 from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, EventEncoder
 from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.events.told import ToldEvent
+from penstock.gateway.jobs.results import ended_without_output
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
-from penstock.job import Job, JobId
+from penstock.job import Job, JobId, JobState
 
 _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STREAM_HEADERS.items()]
 
@@ -56,6 +62,30 @@ class StreamedPrediction:
 
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def chunks_of(job: JobId, events: AsyncIterator[list[ToldEvent]]) -> AsyncIterator[bytes]:
+    """The chunks of a job, each in JSON, and b"" once it has succeeded.
+
+    Raises `EndedWithoutOutput` for another end, and if the model was run again after some chunks: they cannot be taken back.
+    """
+    async for group in events:
+        for event in group:
+            if event.name in ("restart", "reset"):
+                raise EndedWithoutOutput(
+                    f"the model was run again after it had yielded; GET /v1/jobs/{job}/result will have the whole output",
+                    job=job,
+                    state=JobState.FAILED,
+                    code="worker_lost",
+                    retryable=True,
+                )
+            if event.name == "chunk":
+                yield event.data
+            elif event.ended is not None:
+                end = Push.of_end(event.ended, None)
+                if end is not None and end.state is not JobState.SUCCEEDED:
+                    raise ended_without_output(end)
+                yield b""
 
 
 def _head(job: JobId, request: SubmitRequest, encoder: EventEncoder) -> list[tuple[bytes, bytes]]:

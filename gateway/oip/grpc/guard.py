@@ -1,0 +1,264 @@
+"""Every call passes here: its key, its role, its place, the reading of its message, its count, and how it is refused.
+
+The rules are those of HTTP, and so are the places that the calls take.
+"""
+
+# D91: docs/design/protocols.md
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import grpc
+import structlog
+from grpc import aio
+
+from penstock.errors import BadRequest, CapacityError, PenstockError, RateLimited
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.asgi.negotiation import Head, read_head
+from penstock.gateway.asgi.problems import TooSlow
+from penstock.gateway.asgi.wire import ClientGone
+from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
+from penstock.gateway.auth.roles import require_role
+from penstock.gateway.oip.grpc.refusals import refusal_of
+from penstock.gateway.telemetry.metrics import GatewayMetrics, GrpcMetrics
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+RawHeaders = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcMethod:
+    """`path`: the route of HTTP whose roles it needs, after its method; empty: it needs no key. `places`: what a call takes one
+    of while it is served; None: none.
+    """
+
+    name: str
+    path: str
+    places: Shares | None
+    verb: str = "GET"
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One call: who makes it, and what came beside its message. `context` is gRPC's own."""
+
+    method: RpcMethod
+    caller: Caller
+    headers: RawHeaders
+    head: Head
+    context: Any
+    address: str
+    connection: ClientConnection = field(default_factory=ClientConnection)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the caller's deadline; None without one."""
+        left: float | None = self.context.time_remaining()
+        return left
+
+
+Serve = Callable[[Rpc], Awaitable[T]]
+
+
+class MessagePlaces:
+    """How many messages are read at a time, because gRPC keeps each whole in memory. The rest wait in turn.
+
+    An owner may have half of the places, unless it is the only one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._held: Counter[str] = Counter()
+        self._waiting: deque[tuple[Caller, asyncio.Future[None]]] = deque()
+
+    async def take(self, caller: Caller) -> None:
+        if self._is_free(caller):
+            self._add(caller, 1)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.remove((caller, turn))
+            else:
+                # It was given its place at the same moment.
+                self.give_back(caller)
+            raise
+
+    def give_back(self, caller: Caller) -> None:
+        self._add(caller, -1)
+        for one in [one for one in self._waiting if self._is_free(one[0])][:1]:
+            self._waiting.remove(one)
+            self._add(one[0], 1)
+            one[1].set_result(None)
+
+    def _is_free(self, caller: Caller) -> bool:
+        share = self._most if caller.is_alone else max(1, self._most // 2)
+        return self._taken < self._most and self._held[caller.owner] < share
+
+    def _add(self, caller: Caller, places: int) -> None:
+        self._taken += places
+        self._held[caller.owner] += places
+        if not self._held[caller.owner]:
+            del self._held[caller.owner]
+
+
+class RpcGuard:
+    """Serves the calls of one gateway process. `body_s`: how long a message may be on its way."""
+
+    def __init__(self, auth: KeyAuth, metrics: GatewayMetrics, *, messages: MessagePlaces, body_s: float) -> None:
+        self._auth = auth
+        self._metrics = metrics
+        self._counts = GrpcMetrics(metrics.registry)
+        self._messages = messages
+        self._body_s = body_s
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def unary(self, method: RpcMethod, answer: Callable[[Rpc, bytes], Coroutine[Any, Any, bytes]]) -> Any:
+        """gRPC's handler of a method with one message each way. To gRPC its request is a stream, which is read only once the
+        caller is known: strangers send nothing into memory.
+        """
+
+        async def serve(_: Any, context: Any) -> bytes:
+            async def whole(rpc: Rpc) -> bytes:
+                return await self._until_gone(answer(rpc, await self._message(rpc)), rpc.connection)
+
+            return await self._served(method, context, whole)
+
+        return grpc.stream_unary_rpc_method_handler(serve)
+
+    def stream(self, method: RpcMethod, serve: Serve[None]) -> Any:
+        """gRPC's handler of a method that reads and writes as it likes."""
+
+        async def whole(_: Any, context: Any) -> None:
+            await self._served(method, context, serve)
+
+        return grpc.stream_stream_rpc_method_handler(whole)
+
+    async def _served(self, method: RpcMethod, context: Any, serve: Serve[T]) -> T:
+        started, code, given_id = time.perf_counter(), grpc.StatusCode.OK, None
+        self._counts.begin()
+        try:
+            rpc = self._admitted(method, context)
+            given_id = rpc.head.get(b"x-request-id")
+            with self.place_in(method.places, rpc.caller):
+                return await serve(rpc)
+        except (ClientGone, asyncio.CancelledError):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except aio.AbortError:
+            code = context.code()
+            raise
+        except Exception as error:
+            refusal = refusal_of(error, method=method.name, given_id=given_id)
+            code = refusal.code
+            await context.abort(refusal.code, refusal.text, refusal.trailing)
+            raise
+        finally:
+            self._counts.count(method.name, code.name, time.perf_counter() - started)
+
+    def _admitted(self, method: RpcMethod, context: Any) -> Rpc:
+        """The call, once its metadata, its key and its role are checked: a stranger learns of no model (D15)."""
+        headers = tuple(_raw(name, value) for name, value in context.invocation_metadata() or ())
+        head, address = read_head(headers), address_of(context.peer())
+        caller = NOBODY
+        if method.path:
+            caller = self.admit(head, address)
+            require_role(caller, method.verb, method.path)
+        return Rpc(method, caller, headers, head, context, address)
+
+    def admit(self, head: Head, address: str) -> Caller:
+        """The caller of one request; raises as `KeyAuth.admit`. A request of a stream counts as any other."""
+        try:
+            return self._auth.admit(head.get(b"authorization"), address)
+        except RateLimited as error:
+            self._metrics.count_refusal("unknown", error)
+            raise
+
+    @contextmanager
+    def place_in(self, places: Shares | None, caller: Caller) -> Iterator[None]:
+        if places is None:
+            yield
+            return
+        try:
+            places.take(caller)
+        except CapacityError as error:
+            self._metrics.count_refusal("unknown", error)
+            raise
+        try:
+            yield
+        finally:
+            places.give_back(caller)
+
+    async def _message(self, rpc: Rpc) -> bytes:
+        """The one message of the call."""
+        await self._messages.take(rpc.caller)
+        try:
+            async with asyncio.timeout(self._body_s):
+                message = await rpc.context.read()
+        except TimeoutError:
+            raise TooSlow(f"the message did not arrive within {self._body_s:g} s") from None
+        finally:
+            self._messages.give_back(rpc.caller)
+        if message is aio.EOF:
+            raise BadRequest("the call has no message")
+        data: bytes = message
+        return data
+
+    async def _until_gone(self, work: Coroutine[Any, Any, T], connection: ClientConnection) -> T:
+        """What the work returns. If the caller leaves or its deadline passes, the work goes on until it has noticed: a job is
+        cancelled then, as on a lost connection of HTTP.
+        """
+        task = self.background(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            connection.mark_lost()
+            task.add_done_callback(_note_bug)
+            raise
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that `finish` waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Whoever waits for the task raises it; a caller that has left does not.
+            task.exception()
+
+    async def finish(self) -> None:
+        """Wait for what goes on behind calls that have ended."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _note_bug(task: asyncio.Task[Any]) -> None:
+    """Log a fault of ours that no caller is left to hear of."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, (ClientGone, PenstockError)):
+        log.error("request_failed", exc_info=error)
+
+
+def _raw(name: str, value: str | bytes) -> tuple[bytes, bytes]:
+    return name.encode("latin-1"), value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, as `ipv4:127.0.0.1:50312` or `ipv6:%5B::1%5D:50312`."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else rest[:80]

@@ -1,0 +1,94 @@
+"""gRPC's own services beside the protocol: health, for load balancers, and reflection, for tools that know no .proto file."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from google.protobuf import descriptor_pb2
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
+
+from penstock.errors import BadRequest, NotFound
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.auth.keys import Shares
+from penstock.gateway.oip.grpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.oip.grpc.messages import POOL, SERVICE, parsed
+from penstock.gateway.telemetry.health import Health
+
+HEALTH = "grpc.health.v1.Health"
+REFLECTION: str = SERVICE_NAME
+_WATCH_S = 1.0
+_Status = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class GrpcHealth:
+    """The health of the server as a whole: it serves if it can serve every declared model.
+
+    `streams`: the places of watchers.
+    """
+
+    def __init__(self, health: Health, lifetime: Lifetime, *, streams: Shares) -> None:
+        self._health = health
+        self._lifetime = lifetime
+        self._streams = streams
+
+    def handlers(self, guard: RpcGuard) -> dict[str, Any]:
+        return {
+            "Check": guard.unary(RpcMethod("Check", "", None), self.check),
+            "Watch": guard.stream(RpcMethod("Watch", "", self._streams), self.watch),
+        }
+
+    async def check(self, rpc: Rpc, message: bytes) -> bytes:
+        _require_known(message)
+        return _written(await self._health.is_ready())
+
+    async def watch(self, rpc: Rpc) -> None:
+        """Sends the health now, and each change of it until this gateway stops."""
+        message = await rpc.context.read()
+        if message is aio.EOF:
+            raise BadRequest("the call has no message")
+        _require_known(message)
+        told: bool | None = None
+        while not self._lifetime.is_draining() or told:
+            ready = await self._health.is_ready()
+            if ready is not told:
+                await rpc.context.write(_written(ready))
+            told = ready
+            await asyncio.sleep(_WATCH_S)
+
+
+def _require_known(message: bytes) -> None:
+    service = parsed(health_pb2.HealthCheckRequest, message).service
+    if service not in ("", SERVICE):
+        raise NotFound(f"there is no service {service[:80]!r}", hint=f"Leave it empty, or send {SERVICE}.")
+
+
+def _written(ready: bool) -> bytes:
+    status = _Status.SERVING if ready else _Status.NOT_SERVING
+    made: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
+    return made
+
+
+class Reflection:
+    """What is served, in descriptors. Names of methods and messages only, so every role may ask."""
+
+    def __init__(self, *, streams: Shares) -> None:
+        for module in (health_pb2, reflection_pb2):
+            file = descriptor_pb2.FileDescriptorProto()
+            module.DESCRIPTOR.CopyToProto(file)
+            POOL.Add(file)
+        self._servicer = ReflectionServicer((SERVICE, HEALTH, REFLECTION), POOL)
+        self._streams = streams
+
+    def handlers(self, guard: RpcGuard) -> dict[str, Any]:
+        method = RpcMethod("ServerReflectionInfo", "/v2", self._streams)
+        return {"ServerReflectionInfo": guard.stream(method, self.answer)}
+
+    async def answer(self, rpc: Rpc) -> None:
+        while (message := await rpc.context.read()) is not aio.EOF:
+            asked = parsed(reflection_pb2.ServerReflectionRequest, message)
+            for answer in self._servicer.ServerReflectionInfo(iter((asked,)), None):
+                await rpc.context.write(answer.SerializeToString())

@@ -1,0 +1,131 @@
+"""ModelStreamInfer: requests and answers in one call. Some requests are answered at a time; their answers leave in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+from grpc import aio
+
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.oip.grpc.guard import Rpc, RpcGuard
+
+# Requests of one stream that are answered at a time, and answers of one request that wait for those of the earlier ones.
+AT_A_TIME = 8
+_WAITING = 4
+Answers = Callable[[Rpc, bytes, ClientConnection], AsyncIterator[bytes]]
+_STOPPING = "this gateway stops; open the stream again, and send what has no answer"
+
+
+class AnswerLine:
+    """The answers to one request on their way to the client. Whoever makes them waits while the line is full."""
+
+    def __init__(self) -> None:
+        self._line: deque[bytes | None] = deque()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._unread = False
+
+    async def put(self, answer: bytes | None) -> None:
+        """None: there is no further answer."""
+        await self._room.wait()
+        if self._unread:
+            return
+        self._line.append(answer)
+        self._news.set()
+        if len(self._line) >= _WAITING:
+            self._room.clear()
+
+    async def get(self) -> bytes | None:
+        while not self._line:
+            self._news.clear()
+            await self._news.wait()
+        self._room.set()
+        return self._line.popleft()
+
+    def leave_unread(self) -> None:
+        """The client has gone: what comes is dropped, and nobody waits."""
+        self._unread = True
+        self._line.clear()
+        self._room.set()
+
+
+class InferStreams:
+    """The open streams of this process. `stop` lets each send the answers that are under way."""
+
+    def __init__(self, answers: Answers, guard: RpcGuard) -> None:
+        self._answers = answers
+        self._guard = guard
+        self._open: set[InferStream] = set()
+
+    async def serve(self, rpc: Rpc) -> None:
+        stream = InferStream(rpc, self._answers, self._guard)
+        self._open.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._open.discard(stream)
+
+    def stop(self) -> None:
+        for stream in self._open:
+            stream.stop()
+
+
+class InferStream:
+    """One call of ModelStreamInfer."""
+
+    def __init__(self, rpc: Rpc, answers: Answers, guard: RpcGuard) -> None:
+        self._rpc = rpc
+        self._answers = answers
+        self._guard = guard
+        self._places = asyncio.Semaphore(AT_A_TIME)
+        self._under_way: dict[AnswerLine, ClientConnection] = {}
+        self._order: asyncio.Queue[AnswerLine | None] = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Read no further request."""
+        self._stopping = True
+        self._order.put_nowait(None)
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def run(self) -> None:
+        self._reading = self._guard.background(self._read_all())
+        try:
+            while (line := await self._order.get()) is not None:
+                while (answer := await line.get()) is not None:
+                    await self._rpc.context.write(answer)
+        finally:
+            self._reading.cancel()
+            for line, connection in self._under_way.items():
+                line.leave_unread()
+                connection.mark_lost()
+        if self._stopping:
+            await self._rpc.context.abort(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+
+    async def _read_all(self) -> None:
+        try:
+            while not self._stopping:
+                await self._places.acquire()
+                message = await self._rpc.context.read()
+                if message is aio.EOF:
+                    break
+                line = AnswerLine()
+                self._under_way[line] = ClientConnection()
+                self._order.put_nowait(line)
+                self._guard.background(self._answer(message, line))
+        finally:
+            self._order.put_nowait(None)
+
+    async def _answer(self, message: bytes, line: AnswerLine) -> None:
+        try:
+            async for answer in self._answers(self._rpc, message, self._under_way[line]):
+                await line.put(answer)
+        finally:
+            del self._under_way[line]
+            self._places.release()
+            await line.put(None)
