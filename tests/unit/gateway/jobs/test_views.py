@@ -44,3 +44,10 @@ def test_a_slot_shows_what_it_has_learned_of_calls() -> None:
     slot = SlotInfo("m", "1", "ready", calls=learned)
     shown = worker_view(WorkerInfo("w", "h", 1, 0.0, slots=(slot,)))["slots"][0]
     assert shown["calls"] == {"measure": "padded cost", "items_per_call": 3.5, "run_s": {"4": 0.0015, "256": 0.012}}
+
+
+def test_a_slot_whose_items_overlap_shows_how_many_run_at_once() -> None:
+    slots = (SlotInfo("m", "1", "ready", at_once=8), SlotInfo("m", "1", "ready"))
+    overlapping, other = worker_view(WorkerInfo("w", "h", 1, 0.0, slots=slots))["slots"]
+    assert overlapping["at_once"] == 8
+    assert "at_once" not in other

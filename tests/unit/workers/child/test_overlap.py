@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import pytest
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.handlers.running.coroutines import run_to_end
+from penstock.workers.child.__main__ import _load
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.overlap import BusyTime, OverlapPipeline
 from penstock.workers.child.shards.sizes import ShardSizes
@@ -24,6 +27,7 @@ from penstock.workers.ipc.frames import (
     FromChild,
     Item,
     JobFacts,
+    LoadModel,
     Output,
     RunBatch,
     StopChild,
@@ -40,6 +44,23 @@ async def size(file: penstock.File, context: penstock.Context) -> int:
     [item], [request] = context.items, context.requests
     assert request.input is file
     return len(file)
+"""
+TICKING = """
+import asyncio
+import penstock
+
+class Ticking(penstock.Handler):
+    async def initialize(self, context):
+        self.ticks = 0
+        self.ticking = asyncio.create_task(self.tick())
+
+    async def tick(self):
+        while True:
+            await asyncio.sleep(0.005)
+            self.ticks += 1
+
+    async def inference(self, batch):
+        return batch
 """
 
 
@@ -77,14 +98,16 @@ def served(loaded: Loaded) -> Iterator[SupervisorWire]:
     """Yield the supervisor's end of a pipeline that runs in a thread."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    page, wire = ProgressPage.create(), SupervisorWire(ours)
-    thread = Thread(target=OverlapPipeline(ChildWire(theirs), page, loaded, ShardSizes(8), Calls(loaded)).serve)
+    page, wire, child = ProgressPage.create(), SupervisorWire(ours), ChildWire(theirs)
+    thread = Thread(target=OverlapPipeline(child, page, loaded, ShardSizes(8), Calls(loaded)).serve)
     thread.start()
     yield wire
     wire.send(StopChild())
     thread.join()
     page.close()
     ours.close()
+    # A child's end lasts as long as its process, so that nothing closes it.
+    child._reader.close()
     theirs.close()
 
 
@@ -107,6 +130,26 @@ def test_inputs_with_urls_are_read_side_by_side(tmp_path: Path, origin: str) -> 
         eventually(lambda: len(received(wire, frames)) == 2)
     done = [frame for frame in frames if isinstance(frame, BatchDone)]
     assert {one.batch: one.outcomes for one in done} == {number: [Output("application/json", b"3")] for number in (1, 2)}
+
+
+def test_the_loop_turns_between_items(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TICKING)
+    loaded, frames = load(str(tmp_path / "mine.py"), "mine"), list[FromChild]()
+    with served(loaded) as wire:
+        wire.send(RunBatch(1, [Item("application/json", b"1", facts=JobFacts())]))
+        eventually(lambda: received(wire, frames))
+        seen = loaded.handler.ticks  # type: ignore[attr-defined]
+        eventually(lambda: loaded.handler.ticks > seen)  # type: ignore[attr-defined]
+    loaded.handler.ticking.cancel()  # type: ignore[attr-defined]
+    run_to_end(asyncio.sleep(0))
+
+
+def test_a_sample_is_run_alone_as_items_go_to_the_handler_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import penstock\n@penstock.model(sample=3, max_batch_size=16)\nasync def mine(x: int) -> int: return 2 * x\n"
+    )
+    _, _, ready = _load(LoadModel("m", "1", str(tmp_path / "mine.py"), max_batch_size=0))
+    assert ([run.size for run in ready.warm], ready.at_once) == ([1], 16)
 
 
 def test_time_in_which_several_ran_counts_once() -> None:
