@@ -29,6 +29,7 @@ class Penstock(LazyGroup):
         "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
         "debug": CommandEntry("penstock.cli.jobs.debug", "Run a model's code here on one batch, with a debugger.", _USE),
         "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show, cancel and replay jobs.", _USE),
+        "webhooks": CommandEntry("penstock.cli.jobs.webhooks", "Secrets of webhooks; events that were not delivered.", _USE),
         "models": CommandEntry("penstock.cli.models.models", "List the models a gateway serves, or change one.", _USE),
         "workers": CommandEntry("penstock.cli.models.workers", "List the live workers and what they run.", _USE),
         "run": CommandEntry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),

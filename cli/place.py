@@ -16,11 +16,11 @@ _STORE = (("--config", "-c"), ("--state-dir", ""), ("--redis-url", ""))
 _GATEWAY = (("--url", ""),)
 _VERBS = {
     "run": _STORE,
-    **dict.fromkeys(("call", "jobs", "models", "workers"), _GATEWAY),
+    **dict.fromkeys(("call", "jobs", "webhooks", "models", "workers"), _GATEWAY),
 }
 # A command ends where its sentence goes on.
 _COMMAND = re.compile(
-    r"\bpenstock (run|call|jobs|models|workers)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE
+    r"\bpenstock (run|call|jobs|webhooks|models|workers)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE
 )
 
 

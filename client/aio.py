@@ -20,6 +20,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map_aio, stream_aio
 from penstock.client.handles.job_handle_aio import AsyncJobHandle
 from penstock.client.handles.run_handle_aio import AsyncRunHandle
+from penstock.client.handles.webhooks_aio import AsyncWebhooks
 from penstock.client.job_events import OnRestart
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
@@ -54,6 +55,10 @@ class AsyncClient:
     def base_url(self) -> str:
         return self._address.base_url
 
+    @property
+    def webhooks(self) -> AsyncWebhooks:
+        return AsyncWebhooks(self)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -75,6 +80,7 @@ class AsyncClient:
         `deadline_s` seconds. A repeat with the same `idempotency_key` finds the job of the first call.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
         datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
+        `webhook`: the URL to which the job's end is sent, or those of its `webhook_events` (docs/webhooks.md).
         """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.submit_call(model, body, **options)

@@ -20,6 +20,8 @@ MANY_IDS = 100  # the most that a gateway reads in one request
 # The most rows that a gateway takes in one submit, and a part of the bytes.
 MANY_ROWS, MANY_BYTES = 1_000, 8 << 20
 LINES = "application/x-ndjson"
+# The most ids of events that a gateway takes in one request.
+MANY_EVENTS = 1_000
 # The gateway refuses to list more jobs at a time.
 LARGEST_PAGE = 200
 # A bundle comes with its files, in one answer.
@@ -36,6 +38,8 @@ class JobOptions(TypedDict, total=False):
     delay_s: float | None
     not_before: datetime | float | None
     tags: Sequence[str]
+    webhook: str | None
+    webhook_events: Sequence[str]
 
 
 def submit_call(model: str, body: InputBody, **options: Unpack[JobOptions]) -> HttpCall:
@@ -68,6 +72,7 @@ def _params(options: JobOptions) -> dict[str, str]:
     params = {} if priority is None else {"priority": str(priority)}
     params |= {} if deadline_s is None else {"deadline_s": _seconds(deadline_s)}
     params |= _start(options.get("delay_s"), options.get("not_before"))
+    params |= _webhook(options.get("webhook"), options.get("webhook_events") or ())
     return params | ({"tags": joined(tags)} if tags else {})
 
 
@@ -164,6 +169,28 @@ def many_calls(job_ids: Iterable[str]) -> Iterator[HttpCall]:
         yield HttpCall("GET", "/v1/jobs", params={"ids": ",".join(wanted[first : first + MANY_IDS])})
 
 
+def webhook_secret_call() -> HttpCall:
+    return HttpCall("GET", "/v1/webhooks/secret")
+
+
+def event_log_call(job_or_run: str) -> HttpCall:
+    # The id of a job ends with its model; that of a run is one word.
+    kind = "jobs" if "-" in job_or_run else "runs"
+    return HttpCall("GET", f"/v1/{kind}/{_part(job_or_run)}/deliveries")
+
+
+def undelivered_call(after: str) -> HttpCall:
+    return HttpCall("GET", "/v1/webhooks/undelivered", params={"after": after} if after else {})
+
+
+def event_calls(verb: str, ids: Iterable[str]) -> Iterator[HttpCall]:
+    """As few calls as replay or dismiss the events of all these jobs and runs."""
+    wanted = list(ids)
+    for first in range(0, len(wanted), MANY_EVENTS):
+        content = json.dumps({"ids": wanted[first : first + MANY_EVENTS]}).encode()
+        yield HttpCall("POST", f"/v1/webhooks/{verb}", headers={"content-type": JSON}, content=content)
+
+
 def models_call() -> HttpCall:
     return HttpCall("GET", "/v1/models")
 
@@ -220,6 +247,14 @@ def joined(tags: Sequence[str]) -> str:
     if isinstance(tags, str) or any("," in tag for tag in tags):
         raise BadRequest(f"tags is a list of words without commas, not {tags!r}", hint="For instance tags=['nightly'].")
     return ",".join(tags)
+
+
+def _webhook(url: str | None, events: Sequence[str]) -> dict[str, str]:
+    """Raises `BadRequest` for one text instead of a list of events."""
+    if isinstance(events, str):
+        raise BadRequest(f"webhook_events is a list, not {events!r}", hint="For instance webhook_events=['job.failed'].")
+    named = {} if url is None else {"webhook": url}
+    return named | ({"webhook_events": ",".join(events)} if events else {})
 
 
 def _start(delay_s: float | None, not_before: datetime | float | None) -> dict[str, str]:

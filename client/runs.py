@@ -50,7 +50,8 @@ class RunOptions:
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
     `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `tags`: words by which it is
-    found. `headers` and `query`: what the model's handler is told of the request, for all rows.
+    found. `headers` and `query`: what the model's handler is told of the request, for all rows. `webhook`: the URL to
+    which the run's end is sent, or those of its `webhook_events`.
     """
 
     version: str = ""
@@ -64,6 +65,8 @@ class RunOptions:
     tags: Sequence[str] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    webhook: str = ""
+    webhook_events: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,8 @@ def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
         "tags": list(options.tags),
         "headers": dict(options.headers),
         "query": dict(options.query),
+        "webhook": options.webhook,
+        "webhook_events": list(options.webhook_events),
     }
     headers = {"content-type": JSON, "idempotency-key": uuid.uuid4().hex}
     content = json_bytes({name: value for name, value in wanted.items() if value})

@@ -20,6 +20,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.handles.run_handle import RunHandle
+from penstock.client.handles.webhooks import Webhooks
 from penstock.client.job_events import OnRestart
 from penstock.client.protocol import Answer, HttpCall
 from penstock.client.retries import Retries, RetryBudget, RetryPolicy
@@ -54,6 +55,10 @@ class Client:
     def base_url(self) -> str:
         return self._address.base_url
 
+    @property
+    def webhooks(self) -> Webhooks:
+        return Webhooks(self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -71,6 +76,7 @@ class Client:
         `deadline_s` seconds. A repeat with the same `idempotency_key` finds the job of the first call.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
         datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
+        `webhook`: the URL to which the job's end is sent, or those of its `webhook_events` (docs/webhooks.md).
         """
         body = protocol.body_of(input, content_type)
         call = calls.submit_call(model, body, **options)

@@ -29,7 +29,7 @@ class Key:
     """One API key as declared. Only the hash of its secret is known here.
 
     `rate_per_s` and `burst` bound its requests, `max_open_jobs` the jobs of its owner that have not ended, per model (None: a
-    quarter of the model's queue). `expires_at` is Unix seconds.
+    quarter of the model's queue). `expires_at` is Unix seconds. `webhook`: where the events of its submits go that name no URL.
     """
 
     id: str
@@ -40,6 +40,7 @@ class Key:
     burst: int = 200
     max_open_jobs: int | None = None
     expires_at: float | None = None
+    webhook: str = ""
 
 
 def new_secret() -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.access import Key
@@ -11,6 +12,25 @@ from penstock.model_spec import ModelInfo
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """As `[webhooks]` has them (docs/webhooks.md). `of_models`: the default URL of each model that has one."""
+
+    signing_keys: tuple[str, ...] = field(repr=False)
+    urls: tuple[str, ...]
+    ca: str = ""
+    timeout_s: float = 15.0
+    retry_s: tuple[float, ...] = (5.0,)
+    give_up_s: float = 86_400.0
+    circuit_s: tuple[float, float] = (10.0, 300.0)
+    per_endpoint: int = 4
+    concurrency: int = 64
+    max_result_bytes: int = 16 * KIB
+    max_undelivered: int = 10_000
+    public_url: str = ""
+    of_models: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +47,7 @@ class GatewayOptions:
     `cors_origins`: the web origins whose pages may call the API from a browser.
     `max_owner_files`, `max_owner_bytes`, `max_owner_runs`: what one owner may have of files, of bytes in them, and of runs that
     have not ended. `reserve_bytes`: how much of a disk is left to the store.
-    `run_roots`: the folders below which runs may read by path.
+    `run_roots`: the folders below which runs may read by path. `webhooks` None: none are sent.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -62,3 +82,4 @@ class GatewayOptions:
     max_owner_runs: int = 100
     reserve_bytes: int = 0
     run_roots: tuple[Path, ...] = ()
+    webhooks: WebhookOptions | None = None

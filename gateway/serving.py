@@ -21,7 +21,7 @@ from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside, bind, bind_aside
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
@@ -68,6 +68,12 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         # keeps a signal from getting lost: the server then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        if options.webhooks is not None:
+            # Few gateways have webhooks, and the others do without this import.
+            from penstock.gateway.webhooks.thread import delivering
+
+            count = gateway.parts.metrics.count_delivery
+            sockets.enter_context(delivering(options, options.webhooks, url=store_url(settings), blobs=blobs, count=count))
         _settle_memory()
         server.run(sockets=[listener])
     return 0
@@ -143,7 +149,23 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         max_owner_runs=settings.runs.max_owner_runs,
         reserve_bytes=settings.store.reserve_bytes,
         run_roots=settings.runs.roots,
+        webhooks=webhook_options(settings),
     )
+
+
+def webhook_options(settings: Settings) -> WebhookOptions | None:
+    """None if webhooks are off. Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
+    table, models = settings.webhooks, {name: model.webhook for name, model in settings.models.items() if model.webhook}
+    defaults = {f"models.{name}.webhook": url for name, url in models.items()}
+    defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
+    if table.signing_keys or defaults:
+        # Few gateways have webhooks, and the others do without this import.
+        from penstock.gateway.jobs.submitting.webhooks import check_defaults
+
+        check_defaults(defaults, table.urls, is_on=bool(table.signing_keys))
+    if not table.signing_keys:
+        return None
+    return WebhookOptions(**dict(table), of_models=models)
 
 
 def loopback_names(host: str) -> frozenset[str]:

@@ -64,6 +64,8 @@ from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.metrics_endpoint import scrape_router
 from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
+from penstock.gateway.webhooks.deliveries import Deliveries
+from penstock.gateway.webhooks.routes import WebhookRoutes
 
 
 class GatewayParts:
@@ -116,17 +118,23 @@ class GatewayParts:
             Rollouts(store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
         )
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
+        self._deliveries = Deliveries(store, self.registry, self._runs)
         self.pages = self._dashboard() if options.dashboard else None
         self.routers = self._routers()
         self.api = self._build_api()
 
     async def scrape(self) -> bytes:
         """The metrics that the main port shows."""
-        return await scrape(self.metrics, self._store, self.registry, private=False, blob_dir=self._options.blob_dir)
+        return await self._scrape(private=False)
 
     async def scrape_privately(self) -> bytes:
         """The same with what only the operator may know."""
-        return await scrape(self.metrics, self._store, self.registry, private=True, blob_dir=self._options.blob_dir)
+        return await self._scrape(private=True)
+
+    async def _scrape(self, *, private: bool) -> bytes:
+        options = self._options
+        shown = {"private": private, "webhooks": options.webhooks is not None}
+        return await scrape(self.metrics, self._store, self.registry, blob_dir=options.blob_dir, **shown)
 
     def _inferences(self) -> Inference:
         return Inference(
@@ -164,6 +172,7 @@ class GatewayParts:
             lifetime=self._lifetime,
             document=self._document,
             runs=self._runs,
+            deliveries=self._deliveries,
         )
 
     def _routers(self) -> list[APIRouter]:
@@ -173,6 +182,7 @@ class GatewayParts:
             *self._foreign_routers(),
             *self._replicate_routers(),
             self._cog_router(),
+            WebhookRoutes(self._deliveries, options=self._options, uploads=self._uploads).router(),
             *self._model_routers(),
             self.health.router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),

@@ -19,6 +19,7 @@ GENERATED = {
     "handles/job_handle_aio.py": "handles/job_handle.py",
     "handles/run_handle_aio.py": "handles/run_handle.py",
     "handles/stream_aio.py": "handles/stream.py",
+    "handles/webhooks_aio.py": "handles/webhooks.py",
 }
 # The order matters: a later rule sees the text that the earlier rules have written.
 RULES = (

@@ -56,6 +56,10 @@ def call(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", help="A word by which `penstock jobs` finds it; up to 8 times.")
     ] = None,
+    webhook: Annotated[str | None, typer.Option(help="The URL to which the job's end is sent, signed.")] = None,
+    webhook_events: Annotated[
+        list[str] | None, typer.Option("--webhook-event", help="Only this event, such as job.failed; several times for more.")
+    ] = None,
     content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
     no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and exit; the job continues.")] = False,
@@ -95,19 +99,18 @@ def call(
             delay_s=delay_s,
             not_before=not_before,
             tags=tags or (),
+            webhook=webhook,
+            webhook_events=webhook_events or (),
         )
         if no_wait:
-            _show_accepted(handle, as_json=as_json)
-            return
+            return _show_accepted(handle, as_json=as_json)
         if is_streaming:
-            _show_stream(client, handle)
-            return
+            return _show_stream(client, handle)
         output = _await_output(client, handle, timeout_s)
         found = recording.await_recording(client, handle.refresh()) if profile else None
         saved = save(output, file, handle.id) if file else None
         _show(client, handle, output, saved, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
-        if profile and not as_json:
-            recording.show(found)
+    return recording.show(found) if profile and not as_json else None
 
 
 def _read_form(given: list[str], text: str | None, content_type: str | None) -> tuple[bytes, str]:

@@ -95,6 +95,8 @@ def _shown(name: str, value: Any) -> Any:
     """The value without secrets; API keys are shown by their ids."""
     if name == "keys":
         return [key["id"] for key in value]
+    if name == "webhooks.signing_keys":
+        return [MASK] * len(value)
     return _masked(value) if name == "store.url" else value
 
 

@@ -18,6 +18,9 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-
 _PORTS = {"https": 443, "http": 80}
 # An IPv6 address in here stands for an IPv4 address that a gateway elsewhere reaches (RFC 6052, RFC 8215).
 _TRANSLATED = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+# Python counts these among the global addresses: those of protocols (RFC 6890), relays of 6to4 (RFC 7526), and the address at
+# which the machines of one provider reach their host.
+_OF_INFRASTRUCTURE = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +108,6 @@ def is_public(address: str) -> bool:
 
 
 def _is_global(address: IPv4Address | IPv6Address) -> bool:
+    if any(address in network for network in _OF_INFRASTRUCTURE):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)

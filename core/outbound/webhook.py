@@ -1,6 +1,6 @@
 """Webhooks: who hears of the events of a job or a run, which events there are, and how they are signed. Pure."""
 
-# D90: docs/design/webhooks.md
+# D93: docs/design/webhooks.md
 from __future__ import annotations
 
 import base64

@@ -60,6 +60,7 @@ class KeySettings(Table):
     burst: int = Field(default=200, ge=1)
     max_open_jobs: int | None = Field(default=None, ge=1)
     expires_at: AwareDatetime | None = None
+    webhook: str = ""
 
     def key(self) -> Key:
         return Key(
@@ -71,6 +72,7 @@ class KeySettings(Table):
             burst=self.burst,
             max_open_jobs=self.max_open_jobs,
             expires_at=self.expires_at.timestamp() if self.expires_at else None,
+            webhook=self.webhook,
         )
 
 

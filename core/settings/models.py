@@ -60,7 +60,7 @@ def _requirement(line: str) -> str:
 
 
 # The names of our own query parameters; tests/unit/core/settings compares them with those that a gateway reads.
-OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags"})
+OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events"})
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 
 
@@ -148,10 +148,13 @@ class VersionSettings(Table):
 
 
 class ModelSettings(VersionSettings):
-    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name."""
+    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name. `webhook`: where
+    the events of its submits go if neither they nor their key name a URL.
+    """
 
     version: Name = DEFAULT_VERSION
     default_version: str | None = None
+    webhook: str = ""
     versions: dict[Name, VersionSettings] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "models", "keys")
+SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "models", "keys")
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -31,10 +31,15 @@ _FOLDERS = (
     ("worker", "model_dir"),
     ("worker", "profile_dir"),
     ("models_cache", "dir"),
+    ("webhooks", "ca"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
-_TEXT_LISTS = (("gateway", "cors_origins"), ("gateway", "proxies"))
+_TEXT_LISTS = (
+    ("gateway", "cors_origins"),
+    ("gateway", "proxies"),
+    *(("webhooks", name) for name in ("signing_keys", "urls", "retry_s", "circuit_s")),
+)
 # Tables of a model whose entries are environment variables of its child processes.
 _VARIABLES = ("env", "secrets")
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")

@@ -40,6 +40,7 @@ from penstock.settings.models import (
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
 from penstock.settings.store_url import store_url
+from penstock.settings.webhooks import WebhooksSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -201,6 +202,7 @@ class Settings(Table):
     runs: RunsSettings = Field(default_factory=RunsSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     models_cache: ModelsCacheSettings = Field(default_factory=ModelsCacheSettings)
+    webhooks: WebhooksSettings = Field(default_factory=WebhooksSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -43,6 +43,7 @@ LAYERS = (
             (
                 "cog",
                 "dashboard",
+                "webhooks",
                 "openai",
                 "oip",
                 "oip/grpc",

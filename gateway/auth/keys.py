@@ -38,12 +38,15 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue."""
+    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue.
+    `webhook`: where the events of its submits go that name no URL.
+    """
 
     owner: str = ""
     roles: frozenset[Role] = frozenset()
     key_id: str = ""
     max_open_jobs: int | None = None
+    webhook: str = ""
 
     def sees(self, owner: str) -> bool:
         return owner == self.owner or Role.MANAGE in self.roles
@@ -222,5 +225,5 @@ class KeyAuth:
 
 
 def _known_key(key: Key) -> _KnownKey:
-    caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs)
+    caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs, key.webhook)
     return _KnownKey(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)

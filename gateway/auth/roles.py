@@ -49,6 +49,13 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/jobs:cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/cancel"): _STOP,
     ("POST", "/v1/jobs/{job_id}/replay"): _STOP,
+    ("GET", "/v1/jobs/{job_id}/deliveries"): _SEE,
+    ("GET", "/v1/runs/{run_id}/deliveries"): _SEE,
+    ("GET", "/v1/webhooks/secret"): _SUBMIT,
+    ("GET", "/v1/webhooks/undelivered"): _SEE,
+    ("POST", "/v1/webhooks/replay"): _STOP,
+    ("POST", "/v1/webhooks/dismiss"): _STOP,
+    ("GET", "/replicate/v1/webhooks/default/secret"): _SUBMIT,
     ("POST", "/replicate/v1/predictions"): _SUBMIT,
     ("POST", "/replicate/v1/models/{owner}/{name}/predictions"): _SUBMIT,
     ("POST", "/replicate/v1/deployments/{owner}/{name}/predictions"): _SUBMIT,
@@ -130,6 +137,9 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/ui/failed"): _SEE,
     ("POST", "/ui/failed/replay"): _STOP,
     ("POST", "/ui/failed/dismiss"): _STOP,
+    ("GET", "/ui/webhooks"): _SEE,
+    ("POST", "/ui/webhooks/replay"): _STOP,
+    ("POST", "/ui/webhooks/dismiss"): _STOP,
     ("GET", "/ui/api"): _SEE,
 }
 # Probes, and the page that the `type` of a problem names. Without a key they reveal nothing of models, jobs or workers.

@@ -46,11 +46,14 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 class Renderer:
-    """Renders pages. `root` is the path prefix of a proxy, without a slash at its end. `keyed`: users have to sign in."""
+    """Renders pages. `root` is the path prefix of a proxy, without a slash at its end. `keyed`: users have to sign in.
+    `webhooks`: whether events are sent.
+    """
 
-    def __init__(self, root: str, *, keyed: bool) -> None:
+    def __init__(self, root: str, *, keyed: bool, webhooks: bool = False) -> None:
         self._root = root
         self._keyed = keyed
+        self._webhooks = webhooks
         self._environment: Environment | None = None
 
     def url(self, path: str, **query: str) -> str:
@@ -70,7 +73,9 @@ class Renderer:
     async def page(self, template: str, caller: Caller, values: Mapping[str, Any], *, status: int = 200) -> Response:
         await self.load()
         manages = Role.MANAGE in caller.roles
-        body = self.html(template, {**values, "caller": caller, "manages": manages, "keyed": self._keyed})
+        body = self.html(
+            template, {**values, "caller": caller, "manages": manages, "keyed": self._keyed, "webhooks": self._webhooks}
+        )
         return Response(body, status_code=status, media_type=HTML, headers=HEADERS)
 
     def redirect(self, path: str, **query: str) -> Response:

@@ -13,6 +13,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses
+from penstock.gateway.dashboard.event_pages import EventPages
 from penstock.gateway.dashboard.failed_pages import FailedPages
 from penstock.gateway.dashboard.job_pages import JobPages
 from penstock.gateway.dashboard.overview import Document, OverviewPages
@@ -25,6 +26,7 @@ from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.service import RunService
+from penstock.gateway.webhooks.deliveries import Deliveries
 
 SIGN_IN = "/ui/login"
 
@@ -49,10 +51,11 @@ class Pages:
         lifetime: Lifetime,
         document: Document,
         runs: RunService,
+        deliveries: Deliveries,
     ) -> None:
         self._root = options.root_path
         self._sessions = Sessions(store, auth)
-        self._renderer = Renderer(options.root_path, keyed=auth.keyed)
+        self._renderer = Renderer(options.root_path, keyed=auth.keyed, webhooks=options.webhooks is not None)
         self._poller = OverviewPoller(store, registry, is_stopping=lifetime.is_draining)
         job_log = GatewayJobLog(options.log_jobs)
         self._parts = (
@@ -62,6 +65,7 @@ class Pages:
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
             FailedPages(self._renderer, store=store, registry=registry, replays=replays),
             RunPages(self._renderer, runs),
+            EventPages(self._renderer, deliveries),
         )
 
     def router(self) -> APIRouter:

@@ -7,7 +7,7 @@ import random
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
@@ -28,6 +28,9 @@ from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
+
+if TYPE_CHECKING:
+    from penstock.outbound.webhook import Webhook
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -96,9 +99,19 @@ class Replays:
             await self._submitter.check(given, chosen)
         digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
         options = SubmitOptions(priority=old.priority, tags=old.tags)
-        owner = _caller_of_copy(caller, old.owner)
-        request = SubmitRequest(entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id)
+        owner, hook = _caller_of_copy(caller, old.owner), await self._webhook(old)
+        request = SubmitRequest(
+            entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id, webhook=hook
+        )
         return await self._submitter.submit(request, new_job_id(old.model)), entry, chosen
+
+    async def _webhook(self, old: Job) -> Webhook | None:
+        """The new job's events go where those of the old one went."""
+        if self._submitter.webhooks is None:
+            return None
+        from penstock.gateway.jobs.submitting.webhooks import kept_webhook
+
+        return await kept_webhook(self._submitter.webhooks, self._store, old)
 
     async def _version(self, old: Job, wanted: str) -> tuple[ModelEntry, VersionEntry]:
         """The version to run; raises `Conflict` if the one that failed is gone, rather than choose another one silently."""

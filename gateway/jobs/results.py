@@ -76,17 +76,21 @@ class ResultReader:
         A bundle is its JSON with links, or the whole as a form for whoever accepts that. Raises `refusal` if the job did not
         succeed, `RangeNotSatisfiable` for a part behind the end.
         """
+        return response_to(await self.content(end, accept=accept, refusal=refusal), conditions)
+
+    async def content(self, end: Push, *, accept: str = "", refusal: type[EndedWithoutOutput] = NoResult) -> Content:
+        """The output as `answer` sends it. Raises as `answer` does."""
         media, reader = await self.opened(end, refusal)
         if media == TENSORS_MEDIA:
             # Callers of our own routes seldom read what another protocol's client asked for.
             from penstock.gateway.jobs.tensors import tensors_content
 
             data = b"".join(await asyncio.to_thread(lambda: list(reader.pieces(0, reader.size))))
-            return response_to(await tensors_content(data, end.id, accept), conditions)
+            return await tensors_content(data, end.id, accept)
         if media == BUNDLE_MEDIA:
-            return response_to(await bundle_content(reader, end.id, accept), conditions)
+            return await bundle_content(reader, end.id, accept)
         # A result never changes (I2), so the job's id names its bytes.
-        return response_to(Content(reader, file_headers(media), str(end.id)), conditions)
+        return Content(reader, file_headers(media), str(end.id))
 
     async def file(self, end: Push, place: int, conditions: Conditions) -> ContentResponse:
         """One file of a bundle. Raises `NotFound` if the output has none at this place, and as `answer` does."""

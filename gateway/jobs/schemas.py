@@ -26,6 +26,18 @@ ANSWER_PARAMETERS: list[dict[str, Any]] = [
         "description": "Up to 8 words, joined by commas, by which the job is found",
         "schema": _TEXT,
     },
+    {
+        "name": "webhook",
+        "in": "query",
+        "description": "The URL to which the job's events are sent",
+        "schema": {"type": "string", "format": "uri"},
+    },
+    {
+        "name": "webhook_events",
+        "in": "query",
+        "description": "Which events, joined by commas; without it, those of the job's end",
+        "schema": _TEXT,
+    },
 ]
 JOB_PARAMETERS: list[dict[str, Any]] = [
     *ANSWER_PARAMETERS,

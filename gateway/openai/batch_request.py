@@ -25,13 +25,15 @@ class ExpiresAfter(Struct, forbid_unknown_fields=True):
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of POST /v1/batches."""
+    """The body of POST /v1/batches. `webhook` and `webhook_events` are ours: OpenAI's clients send them as `extra_body`."""
 
     input_file_id: str
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
+    webhook: str = ""
+    webhook_events: list[str] = []
 
 
 def window_s(text: str) -> float:

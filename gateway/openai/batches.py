@@ -16,12 +16,14 @@ from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
+from penstock.gateway.jobs.submitting.webhooks import webhook_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.batch_request import MAX_LINES, WINDOW, BatchRequest, first_model, output_ttl_s, window_s
 from penstock.gateway.openai.views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
 from penstock.gateway.runs.service import RunOutputFiles, RunService
+from penstock.outbound.webhook import BATCH_EVENTS
 from penstock.run import Run, RunSpec
 
 _TEXT = {"type": "string"}
@@ -41,6 +43,8 @@ _BODY = {
                         "type": "object",
                         "properties": {"anchor": {"const": "created_at"}, "seconds": {"type": "integer"}},
                     },
+                    "webhook": {**_TEXT, "description": "The URL to which the batch's end is sent"},
+                    "webhook_events": {"type": "array", "items": {"enum": list(BATCH_EVENTS)}},
                 },
             }
         }
@@ -72,7 +76,10 @@ class OpenAIBatches:
         wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
         key = negotiation.idempotency_key(_key_header(idempotency_key))
         spec, ttl_s = await self._spec(wanted, caller)
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s)
+        hook = webhook_of(
+            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
+        )
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, webhook=hook)
         return self._answer(run, RunOutputFiles())
 
     async def page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -20,6 +21,7 @@ from penstock.gateway.jobs.results import ResultReader, ended, visible_job
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.webhooks import webhook_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.inputs import UploadedInputs
@@ -31,6 +33,7 @@ from penstock.gateway.replicate.request import (
     prediction_request,
     split_version,
     wait_s,
+    wanted_events,
 )
 from penstock.gateway.replicate.stream import PredictionStream
 from penstock.gateway.replicate.views import PREFIX, prediction_view, version_id
@@ -180,7 +183,10 @@ class Predictions:
     ) -> Response:
         base = base_url(request, self._options)
         given = await self._inputs.resolved(wanted.input, base, caller)
+        url, letters = wanted_events(wanted)
+        hook = webhook_of(self._options.webhooks, url, caller=caller, model=entry.name, letters=letters)
         submit = await self._checked(request, caller, entry, version, given, cancel_after_s(cancel_after))
+        submit = submit if hook is None else replace(submit, webhook=hook)
         waits = self._preferred.allowed_s(submit, wait_s(prefer))
         submitted, _ = await self._preferred.submit(submit, waits)
         job = await visible_job(self._store, submitted.id, caller)

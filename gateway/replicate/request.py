@@ -10,6 +10,7 @@ from msgspec import Struct
 from penstock.errors import BadRequest, InvalidInput
 from penstock.gateway.asgi.negotiation import MAX_WAIT_S, parse_duration
 from penstock.gateway.runs.request import read_body
+from penstock.outbound.webhook import AS_PREDICTION, ENDS
 
 # RFC 7240, and `wait` without a number, which Replicate takes for a minute.
 _WAIT = re.compile(r"wait(?:\s*=\s*\"?(\d{1,9})\"?)?\s*(?:;.*)?", re.IGNORECASE)
@@ -35,9 +36,31 @@ def prediction_request(value: Any, *, needs_version: bool) -> PredictionRequest:
             "the body has no version" if needs_version else "this path names the model; the body has no version",
             hint='For instance {"version": "MODEL:VERSION", "input": {...}}' if needs_version else None,
         )
-    if found.webhook or found.webhook_completed:
-        raise InvalidInput("webhooks are not sent by this path", hint="Poll urls.get, or read urls.stream.")
     return found
+
+
+# `start` and `output` have no event of their own: the prediction shows both with the next of the other two.
+_LETTERS = {"start": "", "output": "", "logs": "p", "completed": ENDS}
+
+
+def wanted_events(request: PredictionRequest) -> tuple[str, str]:
+    """The URL, empty for none, and the letters of the events that it gets. Raises `InvalidInput` for an unknown event."""
+    events = list(_LETTERS) if request.webhook_events_filter is None else request.webhook_events_filter
+    if request.webhook_completed:
+        events = ["completed"]
+    if wrong := [event for event in events if event not in _LETTERS]:
+        raise InvalidInput(f"there is no event {wrong[0][:80]!r}", hint=f"webhook_events_filter takes {', '.join(_LETTERS)}.")
+    url, letters = (
+        request.webhook or request.webhook_completed or "",
+        "".join(_LETTERS[event] for event in dict.fromkeys(events)),
+    )
+    if url and not letters:
+        raise InvalidInput(
+            "no event would be sent: `start` and `output` have none of their own",
+            hint="Add completed or logs to webhook_events_filter.",
+        )
+    # A default URL of a key or a model gets events of our own.
+    return url, letters + AS_PREDICTION if url else ""
 
 
 def wait_s(prefer: str) -> float:

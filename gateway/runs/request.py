@@ -38,6 +38,8 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     tags: list[str] = []
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
+    webhook: str = ""
+    webhook_events: list[str] = []
 
 
 def read_body(value: Any, kind: type[T]) -> T:

@@ -16,6 +16,7 @@ from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
+from penstock.gateway.jobs.submitting.webhooks import webhook_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.columns import check_columns
@@ -30,6 +31,7 @@ from penstock.gateway.runs.request import (
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
 from penstock.job import MAX_TAGS, checked_tag, checked_tags
+from penstock.outbound.webhook import RUN_EVENTS
 from penstock.run import FailureLimit, Run, RunSpec, RunState, check_said, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
@@ -64,6 +66,8 @@ _BODY = {
                     "tags": {"type": "array", "items": _TEXT, "maxItems": MAX_TAGS},
                     "headers": {**_PAIRS, "description": "Headers of the request that the handler of every row is told"},
                     "query": {**_PAIRS, "description": "Query parameters that the handler of every row is told"},
+                    "webhook": {**_TEXT, "description": "The URL to which the run's end is sent"},
+                    "webhook_events": {"type": "array", "items": {"enum": list(RUN_EVENTS)}},
                 },
             }
         }
@@ -112,8 +116,11 @@ class RunRoutes:
         wanted = read_body(await json_body(request, self._options, self._uploads), RunRequest)
         head = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
         spec = await self._spec(wanted, caller)
+        hook = webhook_of(
+            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=RUN_EVENTS
+        )
         key = negotiation.idempotency_key(head)
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted))
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), webhook=hook)
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
         return json_response(await self._view(run), status=202, headers=headers)
 

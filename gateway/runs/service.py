@@ -17,6 +17,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import RESERVED, run_id_of
 from penstock.job import new_serial
+from penstock.outbound.webhook import Webhook
 from penstock.run import Run, RunSpec, RunState
 
 FINGERPRINT = RESERVED + "fingerprint"
@@ -43,6 +44,19 @@ class TaggedRuns:
     next_after: str
 
 
+def output_files(files: FileStore, run: Run) -> RunOutputFiles:
+    """The files of an ended run that can be read. Looks at the disk: call it in a thread."""
+    return RunOutputFiles(_found(files, run.spec.output), _found(files, run.spec.errors))
+
+
+def _found(files: FileStore, path: str) -> FileRecord | None:
+    try:
+        record = files.find(files.id_of(path), now=files.now())
+    except NotFound:
+        return None
+    return record if record.size_bytes else None
+
+
 class RunService:
     """The runs of one store and their files. The store keeps the record of a run, never its rows (D37)."""
 
@@ -64,7 +78,16 @@ class RunService:
         """The store's clock, by which the moments of runs are told."""
         return await self._runs.now()
 
-    async def create(self, spec: RunSpec, caller: Caller, *, key: str, fingerprint: str, ttl_s: float | None = None) -> Run:
+    async def create(
+        self,
+        spec: RunSpec,
+        caller: Caller,
+        *,
+        key: str,
+        fingerprint: str,
+        ttl_s: float | None = None,
+        webhook: Webhook | None = None,
+    ) -> Run:
         """A new run that writes to files of its owner, or the run created before under the same idempotency key.
 
         Raises `KeyReused` if that run came from a request with another fingerprint, `QuotaSpent` or `StorageFull` if the owner
@@ -75,7 +98,8 @@ class RunService:
         if run is None:
             await self._require_quota(caller.owner)
             marked = msgspec.structs.replace(spec, metadata=spec.metadata | {FINGERPRINT: fingerprint})
-            run = await self._store(run_id, marked, caller.owner, self._file_ttl_s if ttl_s is None else ttl_s)
+            kept_s = self._file_ttl_s if ttl_s is None else ttl_s
+            run = await self._store(run_id, marked, caller.owner, kept_s, webhook)
         if run.owner != caller.owner or run.spec.metadata.get(FINGERPRINT) != fingerprint:
             raise KeyReused("this Idempotency-Key was used for another request", hint="Use a new key for a new request.")
         return run
@@ -90,10 +114,11 @@ class RunService:
                 hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
             )
 
-    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float) -> Run:
+    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, webhook: Webhook | None) -> Run:
         """The stored run with files reserved for its output (D41); the run of a concurrent request, if that came first."""
         output, errors = await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
-        created = await self._runs.create(run_id, msgspec.structs.replace(spec, output=output, errors=errors), owner=owner)
+        spec = msgspec.structs.replace(spec, output=output, errors=errors)
+        created = await self._runs.create(run_id, spec, owner=owner, webhook=webhook)
         if not created.new:
             await asyncio.to_thread(self._delete, output, errors)
         return created.run
@@ -149,17 +174,7 @@ class RunService:
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for a run that goes on."""
-        return await asyncio.to_thread(self._output_files, run) if run.state.final else RunOutputFiles()
-
-    def _output_files(self, run: Run) -> RunOutputFiles:
-        return RunOutputFiles(self._find(run.spec.output), self._find(run.spec.errors))
-
-    def _find(self, path: str) -> FileRecord | None:
-        try:
-            record = self.files.find(self.files.id_of(path), now=self.files.now())
-        except NotFound:
-            return None
-        return record if record.size_bytes else None
+        return await asyncio.to_thread(output_files, self.files, run) if run.state.final else RunOutputFiles()
 
     def _reserve(self, spec: RunSpec, owner: str, run_id: str, ttl_s: float) -> tuple[str, str]:
         now, suffix = self.files.now(), spec.output_format or "jsonl"

@@ -59,6 +59,9 @@ class GatewayMetrics:
             registry=registry,
         )
         self._rejected = Counter("penstock_rejected", "Submits refused", ("model", "reason"), registry=registry)
+        self._deliveries = Counter(
+            "penstock_webhook_deliveries", "Attempts to deliver events to webhooks", ("result",), registry=registry
+        )
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
         self.torchserve = TorchServeCounters() if torchserve else None
@@ -73,6 +76,10 @@ class GatewayMetrics:
             counter, histogram = self._bind(route, method, status)
         counter.inc()
         histogram.observe(seconds)
+
+    def count_delivery(self, result: str) -> None:
+        """`result`: delivered, retried, gone, undelivered or stale. Safe to call from another thread."""
+        self._deliveries.labels(result).inc()
 
     def _bind(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
         labels = (route, method if method in _METHODS else OTHER, str(status))

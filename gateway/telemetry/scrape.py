@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,6 +18,10 @@ import penstock
 from penstock.broker.records import QueueStats
 from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.ops import prefix
+from penstock.broker.store.outbox import AsyncOutbox
+from penstock.broker.store.run_ops import RUNS_KEY
+from penstock.broker.webhook_contract import EventCounts
 from penstock.errors import StoreUnavailable
 from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
@@ -28,15 +32,26 @@ _REDELIVERED = ("crashed", "given_back", "worker_lost")
 
 
 async def scrape(
-    metrics: GatewayMetrics, store: AsyncStore, registry: ModelRegistry, *, private: bool, blob_dir: Path | None = None
+    metrics: GatewayMetrics,
+    store: AsyncStore,
+    registry: ModelRegistry,
+    *,
+    private: bool,
+    blob_dir: Path | None = None,
+    webhooks: bool = False,
 ) -> bytes:
-    """The text of one scrape, without the queues while the store is unreachable. `private`: only the operator reads it."""
+    """The text of one scrape, without the queues while the store is unreachable. `private`: only the operator reads it.
+
+    `webhooks`: whether events are sent.
+    """
     queues, health = await _read(store, registry)
+    events = await _events(store, list(registry.models)) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
     at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
     at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
     at_scrape.register(DeadlineFigures(registry.models.values()))
+    at_scrape.register(EventFigures(events))
     # In a thread: the text for many models takes tens of milliseconds, and other requests must not wait for it.
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
 
@@ -47,6 +62,33 @@ async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueV
         return await read_queues(store, list(registry.models.values())), await store.health()
     except StoreUnavailable:
         return None, None
+
+
+async def _events(store: AsyncStore, models: Sequence[str]) -> dict[str, EventCounts]:
+    """The events of each model that has some, and under an empty name those of runs."""
+    keys = {"": RUNS_KEY, **{model: prefix(model) for model in models}}
+    try:
+        found = await asyncio.gather(*(AsyncOutbox(store, key).counts() for key in keys.values()))
+    except StoreUnavailable:
+        return {}
+    return dict(zip(keys, found, strict=True))
+
+
+class EventFigures(Collector):
+    """Events of webhooks, by model; those of runs have no model."""
+
+    def __init__(self, events: Mapping[str, EventCounts]) -> None:
+        self._events = events
+
+    def collect(self) -> Iterator[Metric]:
+        if not self._events:
+            return
+        waiting = GaugeMetricFamily("penstock_webhook_waiting", "Events due, or to be tried again", labels=("model",))
+        undelivered = GaugeMetricFamily("penstock_webhook_undelivered", "Events that were given up", labels=("model",))
+        for model, counts in self._events.items():
+            waiting.add_metric((model,), counts.waiting)
+            undelivered.add_metric((model,), counts.undelivered)
+        yield from (waiting, undelivered)
 
 
 class ProcessFigures(Collector):

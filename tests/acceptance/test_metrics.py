@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from penstock.loadtest.stack import free_port
+from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess
@@ -141,7 +142,8 @@ class Story:
         self._gateways[name] = own = self.stack.enter_context(ExitStack())
         port = self._ports[name]
         more = {"torchserve_metrics": "true", "grpc_port": self._ports[f"{name}-grpc"]}
-        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, **more)
+        hooks = {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
+        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, env=hooks, **more)
         return Caller(self.ledger, name, own.enter_context(made), port)
 
     def end_gateway(self, name: str) -> None:

@@ -235,7 +235,6 @@ def test_what_is_said_of_a_file_is_kept(client: Client, gateway: GatewayClient) 
         ("GET", "/replicate/v1/hardware"),
         ("GET", "/replicate/v1/account"),
         ("POST", "/replicate/v1/models"),
-        ("GET", "/replicate/v1/webhooks/default/secret"),
     ],
 )
 def test_what_the_page_calls_refused_is_a_404(gateway: GatewayClient, method: str, path: str) -> None:

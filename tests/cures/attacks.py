@@ -176,6 +176,27 @@ ATTACKS = (
         (f"{_SECURITY}/test_pages.py::test_no_other_site_can_send_a_form_in_its_visitors_name",),
     ),
     Cure(
+        "A31",
+        "core/outbound/webhook.py",
+        'hmac.digest(key_bytes(signing_key), _PURPOSE + owner.encode(), "sha256")',
+        'hmac.digest(key_bytes(signing_key), _PURPOSE, "sha256")',
+        ("tests/unit/core/outbound/test_webhook.py::test_an_owner_cannot_sign_for_another_one",),
+    ),
+    Cure(
+        "A32",
+        "gateway/webhooks/deliveries.py",
+        "LoggedEvent(_public_id(event, model), model, str(parse_url(log.url)), log)",
+        "LoggedEvent(_public_id(event, model), model, log.url, log)",
+        (f"{_SECURITY}/test_webhook_owners.py::test_the_events_of_another_owner_are_neither_seen_nor_changed",),
+    ),
+    Cure(
+        "A39",
+        "gateway/webhooks/bodies.py",
+        "        if content.reader.size > self._most_bytes:\n            return {}\n",
+        "",
+        ("tests/acceptance/test_webhooks.py::test_an_output_is_in_its_event_up_to_a_size",),
+    ),
+    Cure(
         "A34",
         "core/settings/tables.py",
         "| None = Field(default=None, repr=False)",

@@ -226,6 +226,13 @@ FAULTS = (
         fault="F41-drain",
     ),
     Cure(
+        "F32",
+        "gateway/webhooks/attempts.py",
+        "return EventOutcome.GONE if self.status == _GONE else EventOutcome.AGAIN",
+        "return EventOutcome.GONE if self.status == _GONE else EventOutcome.DELIVERED",
+        fault="F32",
+    ),
+    Cure(
         "F42",
         f"{_LUA}/report.lua",
         "local same = redis.call('LINDEX', key, 0) == mark -- guard:mark",

@@ -49,7 +49,6 @@ ABSENT = {
     "F11": "A real sticky fault needs a device; tests/integration/test_worker_faults.py raises its errors in a real child.",
     "F28": "Measured by `python -m benchmarks.main_path --only deep_queue`: a million jobs take too long beside other faults.",
     "F30": "Counting store operations under 500 reconnecting clients needs more than the two cores this runs on.",
-    "F32": "There are no webhooks yet.",
     "F38": "There is one version of penstock so far, so nothing to roll between; functions are already named by their hash.",
 }
 

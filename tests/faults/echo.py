@@ -50,6 +50,7 @@ class Echo(Handler):
 
     def initialize(self, context: Context, /) -> None:
         options = context.options
+        self._context = context
         self.sample = {"nonce": WARM_UP}
         self._log = Log(Path(options["log"]))
         self._log.note("load", "-")
@@ -66,6 +67,9 @@ class Echo(Handler):
             time.sleep(self._warm_s * len(batch))
             return batch
         self._log.note("call", str(len(batch)))
+        reports = max(int(order.get("reports", 0)) for order in batch)
+        for number in range(reports):
+            self._context.progress((number + 1) / (reports + 1))
         if len(batch) > self._fits or any(order.get("do") == "exhaust" for order in batch):
             raise MemoryError(f"{len(batch)} items do not fit")
         if self._leak_mib:

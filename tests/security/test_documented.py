@@ -37,6 +37,9 @@ def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) 
         ("`GET /v1/models`", "GET", "/openapi.json"),
         ("`GET /v1/queues`", "GET", "/v1/queues/{model}"),
         ("`GET /v1/workers`", "GET", "/metrics"),
+        ("`GET /v1/jobs/{id}/deliveries`", "GET", "/v1/webhooks/undelivered"),
+        ("`GET /v1/webhooks/secret`", "GET", "/replicate/v1/webhooks/default/secret"),
+        ("`POST /v1/webhooks/replay`", "POST", "/v1/webhooks/dismiss"),
         ("`/livez`", "GET", "/problems/{code}"),
     ],
 )

@@ -9,7 +9,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -21,6 +20,7 @@ import msgspec
 from penstock.errors import HandlerLoadError, InputUrlFailed, InvalidInput
 from penstock.handlers.contract import Failure, failure_of
 from penstock.inputs.file import OCTETS, File, fetching
+from penstock.outbound import pinned
 from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve
 from penstock.outbound.urls import CheckedUrl, is_listed, parse_url
 from penstock.workers.ipc.frames import Item
@@ -33,13 +33,10 @@ _SIGN = b"http"
 _REFUSAL = "the model's settings do not allow the URL {url}; send the file in a form, or as base64"
 
 
-@cache
 def trust(ca: str) -> ssl.SSLContext:
-    """Trusts the authorities in the file `ca` alone; the public ones if it is empty. Raises `HandlerLoadError`."""
-    if not ca:
-        return httpx2.create_ssl_context(trust_env=False)
+    """As `penstock.outbound.pinned` has it; raises `HandlerLoadError`."""
     try:
-        return ssl.create_default_context(cafile=ca)
+        return pinned.trust(ca)
     except OSError as error:
         raise HandlerLoadError(
             f"input_urls_ca: no certificates can be read from {ca}: {error.strerror or error}; name a file in PEM"

@@ -119,7 +119,8 @@ class SubmitMany:
         options = parse_submit_options(request.scope["query_string"], of_model=entry.info.query, of_route=_OWN)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
-        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller)
+        hook = self._submitter.webhook_of(options, caller, entry.name)
+        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller, webhook=hook)
         checked = await self._checked(inputs, plain, request.headers.raw)
         is_whole = partial == "false"
         if is_whole:
@@ -172,9 +173,10 @@ class SubmitMany:
         try:
             if len(data) > self._options.max_json_bytes:
                 raise too_large(len(data), self._options.max_json_bytes)
-            return await self._submitter.json_request(
+            found = await self._submitter.json_request(
                 data, plain.model, plain.version, caller=plain.caller, headers=headers, options=plain.options
             )
+            return found if plain.webhook is None else replace(found, webhook=plain.webhook)
         except PenstockError as error:
             self._metrics.count_refusal(plain.model.name, error)
             return error

@@ -1,4 +1,4 @@
-"""Query parameters of a submit: priority, deadline, start, tags. Pure. A submit without parameters does not come here."""
+"""Query parameters of a submit: priority, deadline, start, tags, webhook. Pure. Submits without any do not come here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
 from penstock.job import MAX_DELAY_S, Priority, checked_tags
 
-NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
+NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events")
 _UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
 
 
@@ -27,6 +27,9 @@ class SubmitOptions:
     delay_s: float = 0.0
     not_before: float | None = None
     tags: tuple[str, ...] = ()
+    # As the caller wrote them; what they may be is checked where webhooks are sent.
+    webhook: str = ""
+    webhook_events: tuple[str, ...] = ()
     # The parameters that the model's settings name.
     query: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,6 +56,8 @@ def _submit_options(
     delay_s: str | None = None,
     not_before: str | None = None,
     tags: str | None = None,
+    webhook: str | None = None,
+    webhook_events: str | None = None,
 ) -> SubmitOptions:
     """The options as a caller writes them; raises `BadRequest`."""
     if delay_s is not None and not_before is not None:
@@ -63,6 +68,8 @@ def _submit_options(
         delay_s=0.0 if delay_s is None else _delay(delay_s),
         not_before=None if not_before is None else _moment(not_before),
         tags=() if tags is None else checked_tags(tags.split(",")),
+        webhook=webhook or "",
+        webhook_events=tuple(filter(None, (webhook_events or "").split(","))),
     )
 
 

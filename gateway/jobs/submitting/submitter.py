@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -37,6 +38,9 @@ from penstock.job import FORM_MEDIA, NPY_MEDIA, TENSORS_MEDIA, Call, JobId, Payl
 from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
+if TYPE_CHECKING:
+    from penstock.outbound.webhook import Webhook
+
 log = structlog.get_logger(__name__)
 
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
@@ -66,6 +70,7 @@ class SubmitRequest:
     trace: TraceContext | None = None
     sending: SendSpan | None = None
     replay_of: JobId | None = None
+    webhook: Webhook | None = None
 
     @property
     def trace_text(self) -> str:
@@ -104,6 +109,7 @@ class Submitter:
         uploads: wire.BodyMemory,
         tracing: Tracing | None = None,
     ) -> None:
+        self.webhooks = options.webhooks
         self._tracing = tracing
         self._options = options
         self._job_log = GatewayJobLog(options.log_jobs)
@@ -123,11 +129,14 @@ class Submitter:
         try:
             options = NO_OPTIONS if not scope["query_string"] else await self._options_of(scope["query_string"], entry)
             key = negotiation.idempotency_key(head)
+            webhook = self.webhook_of(options, scope["caller"], entry.name, has_default=route == "jobs")
             payload = await self._input(receive, head, chosen, owner=scope["caller"].owner)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
         request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
+        if webhook is not None:
+            request = replace(request, webhook=webhook)
         if key or route in _CALLS:
             digest = fingerprint(route, entry.name, version, payload) if key else ""
             request = replace(request, key=key, fingerprint=digest, call=_CALLS.get(route, Call.PREDICT))
@@ -148,6 +157,16 @@ class Submitter:
         payload = Payload(JSON, data)
         await self.check(payload, version)
         return request_of(entry, version, payload, caller=caller, headers=headers, options=options)
+
+    def webhook_of(self, options: SubmitOptions, caller: Caller, model: str, *, has_default: bool = True) -> Webhook | None:
+        """Where the events of a job go. `has_default` is False for a caller who waits for the output and names no URL."""
+        named, webhooks = options.webhook or options.webhook_events, self.webhooks
+        if not named and not (has_default and (caller.webhook or (webhooks is not None and webhooks.of_models))):
+            return None
+        # Few jobs have a webhook, and the others do without this import.
+        from penstock.gateway.jobs.submitting.webhooks import webhook_of
+
+        return webhook_of(webhooks, options.webhook, options.webhook_events, caller=caller, model=model)
 
     def traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
         """The request with the trace that its caller sent, or that begins with it."""
@@ -273,6 +292,7 @@ class Submitter:
             replay_of=request.replay_of,
             delay_s=request.options.delay_s,
             tags=request.options.tags,
+            webhook=request.webhook,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")
@@ -317,6 +337,10 @@ class Submitter:
                 retry_after_s=drain_s,
                 hint="Wait until some have ended, or raise max_open_jobs of the key.",
             )
+        if submitted.status is SubmitStatus.UNDELIVERED:
+            from penstock.gateway.jobs.submitting.webhooks import too_many_undelivered
+
+            raise too_many_undelivered(request.model.name)
 
 
 def request_of(

@@ -16,6 +16,7 @@ from tests.faults.scenarios import (
     space,
     store_loss,
     streams,
+    webhooks,
     worker_loss,
 )
 
@@ -32,6 +33,7 @@ MODULES = (
     load,
     meaning,
     runs,
+    webhooks,
     celery_peer,
 )
 

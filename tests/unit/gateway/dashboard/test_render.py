@@ -67,7 +67,9 @@ def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls() -> N
     renderer = Renderer("", keyed=False)
     asyncio.run(renderer.load())
     values = {"model": entry, "versions": version_rows(entry, workers), "row": None, "rollout": None, "sample": "4"}
-    html = renderer.html("model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False})
+    html = renderer.html(
+        "model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False, "webhooks": False}
+    )
     assert "3.5 items each on average, chosen by padded cost" in html
     assert '<td class="num">1,234,567</td><td class="num">1.5 s</td>' in html
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import BadRequest, InvalidInput
 from penstock.gateway.jobs.events.told import ToldEvent
-from penstock.gateway.replicate.request import cancel_after_s, prediction_request, split_version, wait_s
+from penstock.gateway.replicate.request import cancel_after_s, prediction_request, split_version, wait_s, wanted_events
 from penstock.gateway.replicate.stream import translated
 
 
@@ -51,9 +51,23 @@ def test_a_version_is_named_with_its_model_or_alone(text: str, model: str, versi
     assert split_version(text) == (model, version)
 
 
-def test_a_webhook_is_refused_instead_of_forgotten() -> None:
-    with pytest.raises(InvalidInput, match="webhooks are not sent"):
-        prediction_request({"version": "a", "input": {}, "webhook": "https://example.com"}, needs_version=True)
+def wanted(**members: object) -> tuple[str, str]:
+    return wanted_events(prediction_request({"version": "a", "input": {}, **members}, needs_version=True))
+
+
+def test_a_webhook_gets_the_events_of_its_filter() -> None:
+    url = "https://hooks.example/a"
+    assert wanted() == ("", "")
+    assert wanted(webhook=url) == (url, "psfcxR")
+    assert wanted(webhook=url, webhook_events_filter=["completed", "start", "completed"]) == (url, "sfcxR")
+    assert wanted(webhook=url, webhook_events_filter=["logs"]) == (url, "pR")
+    assert wanted(webhook_completed=url) == (url, "sfcxR")
+
+
+@pytest.mark.parametrize(("events", "why"), [(["begin"], "no event 'begin'"), (["start", "output"], "no event would be sent")])
+def test_a_filter_that_lets_no_event_through_is_refused(events: list[str], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        wanted(webhook="https://hooks.example/a", webhook_events_filter=events)
 
 
 @pytest.mark.parametrize(

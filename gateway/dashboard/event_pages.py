@@ -1,0 +1,58 @@
+"""The page of events that could not be delivered to their webhooks, with their replay and their dismissal."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.access import Role
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.render import Renderer
+from penstock.gateway.dashboard.sessions import form
+from penstock.gateway.webhooks.deliveries import Deliveries
+
+_SHOWN = 100
+# Of one press of a button for all, which goes on where more are left.
+_AT_ONCE = 200
+
+
+class EventPages:
+    """The routes below /ui/webhooks."""
+
+    def __init__(self, renderer: Renderer, deliveries: Deliveries) -> None:
+        self._renderer = renderer
+        self._deliveries = deliveries
+
+    def add_routes(self, router: APIRouter) -> None:
+        router.add_api_route("/ui/webhooks", self.undelivered, methods=["GET"])
+        router.add_api_route("/ui/webhooks/replay", self.replay, methods=["POST"])
+        router.add_api_route("/ui/webhooks/dismiss", self.dismiss, methods=["POST"])
+
+    async def undelivered(self, caller: CallerParam, after: str = "") -> Response:
+        page = await self._deliveries.undelivered(caller, after=after, limit=_SHOWN)
+        shown = {
+            "here": "webhooks",
+            "events": page.events,
+            "first": not after,
+            "next_after": page.next_after,
+            "changes": not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE}),
+        }
+        return await self._renderer.page("webhooks.html", caller, shown)
+
+    async def replay(self, request: Request, caller: CallerParam) -> Response:
+        if ids := await self._chosen(request, caller):
+            await self._deliveries.send_again(ids, caller)
+        return self._renderer.redirect("/ui/webhooks")
+
+    async def dismiss(self, request: Request, caller: CallerParam) -> Response:
+        if ids := await self._chosen(request, caller):
+            await self._deliveries.dismiss(ids, caller)
+        return self._renderer.redirect("/ui/webhooks")
+
+    async def _chosen(self, request: Request, caller: Caller) -> list[str]:
+        """The event that the form names, or without a name the newest ones."""
+        named = (await form(request)).get("id", "")
+        if named:
+            return [named]
+        return [event.id for event in (await self._deliveries.undelivered(caller, limit=_AT_ONCE)).events]

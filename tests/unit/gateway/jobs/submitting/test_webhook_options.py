@@ -1,0 +1,61 @@
+"""Which webhook a submit gets, and what keeps a gateway with wrong ones from starting."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ConfigError, InvalidInput
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.submitting.submit_options import parse_submit_options
+from penstock.gateway.jobs.submitting.webhooks import check_defaults, webhook_of
+from penstock.gateway.options import WebhookOptions
+from penstock.outbound.webhook import BATCH_EVENTS, RUN_EVENTS, new_signing_key
+
+URL, OF_KEY, OF_MODEL = (f"https://{name}.example/hooks" for name in ("named", "key", "model"))
+OPTIONS = WebhookOptions((new_signing_key(),), ("*",), of_models={"square": OF_MODEL}, max_undelivered=7)
+PLAIN, HOOKED = Caller("me"), Caller("me", webhook=OF_KEY)
+
+
+@pytest.mark.parametrize(
+    ("url", "caller", "model", "found"),
+    [
+        (URL, HOOKED, "square", URL),
+        ("", HOOKED, "square", OF_KEY),
+        ("", PLAIN, "square", OF_MODEL),
+        ("", PLAIN, "other", None),
+    ],
+)
+def test_what_is_named_comes_first_then_the_key_then_the_model(url: str, caller: Caller, model: str, found: str | None) -> None:
+    hook = webhook_of(OPTIONS, url, caller=caller, model=model)
+    assert (hook and hook.url) == found
+    assert hook is None or (hook.letters, hook.max_undelivered) == ("sfcx", 7)
+
+
+def test_events_are_those_of_the_thing_that_is_submitted() -> None:
+    for event, known, letter in (("run.failed", RUN_EVENTS, "f"), ("batch.expired", BATCH_EVENTS, "x")):
+        hook = webhook_of(OPTIONS, URL, [event], caller=PLAIN, model="m", known=known)
+        assert hook is not None
+        assert hook.letters == letter
+    with pytest.raises(InvalidInput, match=r"there is no event 'run.failed'"):
+        webhook_of(OPTIONS, URL, ["run.failed"], caller=PLAIN, model="m")
+
+
+def test_where_webhooks_are_off_a_default_of_a_key_is_refused_too() -> None:
+    for url, caller in ((URL, PLAIN), ("", HOOKED)):
+        with pytest.raises(InvalidInput, match="webhooks are off"):
+            webhook_of(None, url, caller=caller, model="m")
+    assert webhook_of(None, "", caller=PLAIN, model="m") is None
+
+
+def test_the_query_of_a_submit_has_them() -> None:
+    options = parse_submit_options(b"webhook=https%3A%2F%2Fa.example%2F%3Fkey%3D1&webhook_events=job.failed,job.progress")
+    assert (options.webhook, options.webhook_events) == ("https://a.example/?key=1", ("job.failed", "job.progress"))
+
+
+def test_defaults_that_no_submit_could_use_are_faults_of_the_settings() -> None:
+    check_defaults({"models.a.webhook": URL}, ["*"], is_on=True)
+    check_defaults({}, ["*"], is_on=False)
+    with pytest.raises(ConfigError, match=r"models.a.webhook: the webhook cannot be used"):
+        check_defaults({"models.a.webhook": "http://10.0.0.1/"}, ["*"], is_on=True)
+    with pytest.raises(ConfigError, match=r"webhooks are off: set webhooks.signing_keys"):
+        check_defaults({"models.a.webhook": URL}, ["*"], is_on=False)
