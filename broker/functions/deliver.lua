@@ -37,6 +37,13 @@ local function give_up_old(p, endpoint, now, call)
   return call.given_up >= GIVE_UP_MAX
 end
 
+-- The URL is closed. A report of progress is passed over, since the end of the job is still to come.
+local function give_up_gone(p, id, event, endpoint, now)
+  if event ~= PROGRESS then return give_up_untried(p, id, now, 'closed by 410') end
+  redis.call('HSET', event_key(p, id), 'event_state', 'dismissed')
+  return redis.call('ZREM', p .. 'events:' .. endpoint, id)
+end
+
 -- Take one event. The lease comes first and the place in line goes last, so that an event always has one of the two.
 local function take_one(p, endpoint, id, now, call)
   local key = event_key(p, id)
@@ -44,7 +51,7 @@ local function take_one(p, endpoint, id, now, call)
     'event', 'event_state', 'owner', 'event_number', 'event_at', 'event_said', 'event_tries', 'event_takes'))
   if not event then return redis.call('ZREM', p .. 'events:' .. endpoint, id) end
   if state ~= '' then return settle_places(p, id, endpoint, owner or '', state) end
-  if redis.call('EXISTS', gone_key(p, endpoint, url)) == 1 then return give_up_untried(p, id, now, 'closed by 410') end -- guard:gone
+  if redis.call('EXISTS', gone_key(p, endpoint, url)) == 1 then return give_up_gone(p, id, event, endpoint, now) end -- guard:gone
   takes, tries = (takes or 0) + 1, tries + 1
   redis.call('ZADD', p .. 'sending:' .. endpoint, now + call.lease, id)
   redis.call('HSET', key, 'event_takes', takes, 'event_tries', tries, unpack(event == PROGRESS and {'event_sent', now} or NOTHING))

@@ -269,7 +269,7 @@ class MemoryOutbox:
             del line.events[event_id]
             return False
         if self._gone.get((hooked.endpoint, hooked.webhook.url), 0.0) > now:
-            self._give_up_untried(event_id, "closed by 410")
+            self._give_up_gone(event_id, hooked, line)
             return False
         del line.events[event_id]
         line.sending[event_id] = now + lease_s
@@ -277,6 +277,13 @@ class MemoryOutbox:
         hooked.sent_at = now if hooked.event == PROGRESS else hooked.sent_at
         taken.append(hooked.due(event_id))
         return True
+
+    def _give_up_gone(self, event_id: str, hooked: Hooked, line: EndpointLine) -> None:
+        if hooked.event == PROGRESS:
+            hooked.state = EventState.DISMISSED
+            del line.events[event_id]
+        else:
+            self._give_up_untried(event_id, "closed by 410")
 
     def _give_up_old(self, line: EndpointLine, age_s: float) -> None:
         for event_id in line.in_order():

@@ -179,6 +179,21 @@ def test_a_settle_that_is_repeated_after_a_lost_reply_changes_nothing(queue: Mod
 WITH_PROGRESS = Webhook(HOOK.url, "sfcxp")
 
 
+def test_progress_at_a_closed_url_is_passed_over_and_the_end_is_given_up(queue: ModelQueue) -> None:
+    """A fault with kill -9 found it: the report left the line of what the owner waits for, and the end was never in it."""
+    deliverer = Deliverer(queue)
+    first = ended(queue)
+    deliverer.settle(deliverer.take_one(), GONE)
+    job = queue.leased(webhook=WITH_PROGRESS)
+    report_progress(queue, job, 0.5, "half")
+    assert deliverer.take() == []
+    assert deliverer.outbox.undelivered() == [first.serial]
+    queue.finish(job)
+    assert queue.store.reconcile(queue.model).orphans == 0
+    assert deliverer.take() == []
+    assert deliverer.outbox.undelivered() == [job.id.serial, first.serial]
+
+
 def test_of_progress_only_the_last_is_kept_and_the_end_replaces_it(queue: ModelQueue) -> None:
     job, deliverer = queue.leased(webhook=WITH_PROGRESS), Deliverer(queue)
     report_progress(queue, job, 0.25, "a quarter, no more")
