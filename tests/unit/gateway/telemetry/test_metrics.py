@@ -23,7 +23,7 @@ from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
 from penstock.gateway.telemetry.scrape import StoreFigures, scrape
 from penstock.model_spec import ModelInfo
 
-SERIES_LIMIT = 2_000
+SERIES_LIMIT = 2_100
 MODELS = [f"model-{number}" for number in range(50)]
 REFUSALS: list[PenstockError] = [
     Overloaded("full"),
