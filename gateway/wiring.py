@@ -118,7 +118,6 @@ class GatewayParts:
             Rollouts(store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
         )
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
-        self._deliveries = Deliveries(store, self.registry, self._runs)
         self.pages = self._dashboard() if options.dashboard else None
         self.routers = self._routers()
         self.api = self._build_api()
@@ -160,6 +159,9 @@ class GatewayParts:
             route=route,
         )
 
+    def _deliveries(self) -> Deliveries:
+        return Deliveries(self._store, self.registry, self._runs)
+
     def _dashboard(self) -> Pages:
         return Pages(
             self._options,
@@ -172,7 +174,7 @@ class GatewayParts:
             lifetime=self._lifetime,
             document=self._document,
             runs=self._runs,
-            deliveries=self._deliveries,
+            deliveries=self._deliveries(),
         )
 
     def _routers(self) -> list[APIRouter]:
@@ -182,7 +184,7 @@ class GatewayParts:
             *self._foreign_routers(),
             *self._replicate_routers(),
             self._cog_router(),
-            WebhookRoutes(self._deliveries, options=self._options, uploads=self._uploads).router(),
+            WebhookRoutes(self._deliveries(), options=self._options, uploads=self._uploads).router(),
             *self._model_routers(),
             self.health.router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),
