@@ -47,8 +47,10 @@ _WARM_S = 0.7
 _FILE = "application/x-npy"
 # Bytes of the tensor, and how many callers send it.
 SIZES = {"4 KB": (4_096, 64), "600 KB": (600_000, 8)}
-OWN, REST, GRPC = "own", "oip_rest", "oip_grpc"
-DOORS = (OWN, REST, GRPC)
+OWN, REST, GRPC, SHARED = "own", "oip_rest", "oip_grpc", "oip_grpc_shared"
+DOORS = (OWN, REST, GRPC, SHARED)
+# Callers that share a connection at the last door, as the threads of a program share their client.
+_SHARING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,10 @@ def grpc_message(tensor: Tensor) -> bytes:
 
 def caller_of(door: str, stack: DoorsStack, tensor: Tensor) -> tuple[int, Callable[[], DoorCaller]]:
     """The port of a door, and what makes one caller."""
-    if door == GRPC:
+    if door in (GRPC, SHARED):
+        calls = _SHARING if door == SHARED else 1
         head = frames.call_head("/inference.GRPCInferenceService/ModelInfer")
-        return stack.grpc_port, partial(GrpcCaller, head, grpc_message(tensor))
+        return stack.grpc_port, partial(GrpcCaller, head, grpc_message(tensor), calls)
     make = own_request if door == OWN else rest_request
     return stack.port, partial(HttpCaller, make(stack.port, tensor))
 
@@ -126,7 +129,9 @@ def turn(door: str, stack: DoorsStack, size: str, busy_s: float) -> DoorTurn:
     count, callers = SIZES[size]
     port, make = caller_of(door, stack, tensor_of(count))
     before, began = stack.processes.read_cpu(), time.perf_counter()
-    seen = asyncio.run(call_for(port, make, callers=callers, warm_s=_WARM_S, busy_s=busy_s))
+    seen = asyncio.run(
+        call_for(port, make, callers=callers // (_SHARING if door == SHARED else 1), warm_s=_WARM_S, busy_s=busy_s)
+    )
     spent = stack.processes.read_cpu().since(before)
     stack.processes.check()
     return _figures(seen, spent, busy_s=busy_s, share=busy_s / (time.perf_counter() - began))

@@ -84,19 +84,28 @@ class HttpCaller(DoorCaller):
             self.answered(good=self._reader.status == 200, answer=self._reader.body)
 
 
-class GrpcCaller(DoorCaller):
-    """`head`: the header block of each call; `message`: what it sends."""
+@dataclass(slots=True)
+class GrpcCall:
+    """One call under way: what is left to be sent, and how much of it its stream may carry."""
 
-    def __init__(self, head: bytes, message: bytes) -> None:
+    left: memoryview
+    window: int
+    sent_at: float
+    answer: list[bytes] = field(default_factory=list)
+
+
+class GrpcCaller(DoorCaller):
+    """`head`: the header block of each call; `message`: what it sends; `calls`: how many are under way at a time."""
+
+    def __init__(self, head: bytes, message: bytes, calls: int = 1) -> None:
         super().__init__()
         self._head = head
         self._message = frames.message_bytes(message)
+        self._calls = calls
         self._buffer = b""
         self._stream = -1
-        self._left = memoryview(b"")
+        self._under_way: dict[int, GrpcCall] = {}
         self._window = self._initial = frames.WINDOW_BYTES
-        self._stream_window = 0
-        self._answer: list[bytes] = []
         self._taken = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,20 +115,20 @@ class GrpcCaller(DoorCaller):
     def send(self) -> None:
         if self.over:
             return
-        self.sent_at = time.perf_counter()
         self._stream += 2
-        self._left, self._stream_window, self._answer = memoryview(self._message), self._initial, []
+        self._under_way[self._stream] = GrpcCall(memoryview(self._message), self._initial, time.perf_counter())
         self.write(frames.frame(frames.HEADERS, self._stream, self._head, flags=frames.END_HEADERS))
         self._send_on()
 
     def _send_on(self) -> None:
-        pieces = []
-        while self._left and (room := min(frames.FRAME_BYTES, self._window, self._stream_window)) > 0:
-            part, self._left = self._left[:room], self._left[room:]
-            self._window -= len(part)
-            self._stream_window -= len(part)
-            flags = 0 if self._left else frames.END_STREAM
-            pieces.append(frames.frame(frames.DATA, self._stream, part, flags=flags))
+        pieces: list[bytes] = []
+        for stream, call in self._under_way.items():
+            while call.left and (room := min(frames.FRAME_BYTES, self._window, call.window)) > 0:
+                part, call.left = call.left[:room], call.left[room:]
+                self._window -= len(part)
+                call.window -= len(part)
+                flags = 0 if call.left else frames.END_STREAM
+                pieces.append(frames.frame(frames.DATA, stream, part, flags=flags))
         if pieces:
             self.write(b"".join(pieces))
 
@@ -130,28 +139,30 @@ class GrpcCaller(DoorCaller):
         self._send_on()
 
     def _read(self, one: HttpFrame) -> None:
-        if one.kind == frames.DATA:
-            self._answer.append(bytes(one.data))
-            self._allow(len(one.data))
-        elif one.kind == frames.SETTINGS and not one.flags & frames.ACK:
+        if one.kind == frames.SETTINGS and not one.flags & frames.ACK:
             self._initial = frames.settings_in(one).get(frames.INITIAL_WINDOW, self._initial)
             self.write(frames.frame(frames.SETTINGS, flags=frames.ACK))
-            if self._stream < 0:
+            for _ in range(self._calls if self._stream < 0 else 0):
                 self.send()
         elif one.kind == frames.PING and not one.flags & frames.ACK:
             self.write(frames.frame(frames.PING, data=bytes(one.data), flags=frames.ACK))
-        elif one.kind == frames.WINDOW_UPDATE:
-            self._widen(one)
-        if one.stream == self._stream and (one.kind == frames.RST_STREAM or one.flags & frames.END_STREAM):
-            # A refused call has no message.
-            self.answered(good=sum(map(len, self._answer)) > 5, answer=b"".join(self._answer))
+        elif one.kind == frames.WINDOW_UPDATE and one.stream == 0:
+            self._window += int.from_bytes(one.data, "big")
+        elif one.stream in self._under_way:
+            self._read_call(one, self._under_way[one.stream])
 
-    def _widen(self, one: HttpFrame) -> None:
-        more = int.from_bytes(one.data, "big")
-        if one.stream == 0:
-            self._window += more
-        elif one.stream == self._stream:
-            self._stream_window += more
+    def _read_call(self, one: HttpFrame, call: GrpcCall) -> None:
+        if one.kind == frames.WINDOW_UPDATE:
+            call.window += int.from_bytes(one.data, "big")
+            return
+        if one.kind == frames.DATA:
+            call.answer.append(bytes(one.data))
+            self._allow(len(one.data))
+        if one.kind == frames.RST_STREAM or one.flags & frames.END_STREAM:
+            del self._under_way[one.stream]
+            self.sent_at = call.sent_at
+            # A refused call has no message.
+            self.answered(good=sum(map(len, call.answer)) > 5, answer=b"".join(call.answer))
 
     def _allow(self, size: int) -> None:
         self._taken += size

@@ -14,7 +14,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "doors.json"
 PAGE = ROOT / "docs" / "open-inference-protocol.md"
 _BEGINS = "<!-- doors: python -m benchmarks.experiments.doors --docs -->"
 _ENDS = "<!-- end of doors -->"
-_NAMES = {"own": "penstock's own route, `.npy`", "oip_rest": "REST, binary tensors", "oip_grpc": "gRPC, raw tensors"}
+_NAMES = {
+    "own": "penstock's own route, `.npy`",
+    "oip_rest": "REST, binary tensors",
+    "oip_grpc": "gRPC, a connection per caller",
+    "oip_grpc_shared": "gRPC, four callers per connection",
+}
 
 
 def table(found: Mapping[str, Any]) -> str:
