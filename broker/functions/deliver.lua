@@ -49,7 +49,7 @@ local function take_one(p, endpoint, id, now, call)
   local key = event_key(p, id)
   local webhook, url, event, state, owner, number, at, said, tries, takes = unpack(redis.call('HMGET', key, 'webhook', 'hook_url',
     'event', 'event_state', 'owner', 'event_number', 'event_at', 'event_said', 'event_tries', 'event_takes'))
-  if not event then return redis.call('ZREM', p .. 'events:' .. endpoint, id) end
+  if not event or event == PROGRESS and state ~= '' then return redis.call('ZREM', p .. 'events:' .. endpoint, id) end
   if state ~= '' then return settle_places(p, id, endpoint, owner or '', state) end
   if redis.call('EXISTS', gone_key(p, endpoint, url)) == 1 then return give_up_gone(p, id, event, endpoint, now) end -- guard:gone
   takes, tries = (takes or 0) + 1, tries + 1

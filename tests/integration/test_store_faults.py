@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from penstock.broker.store.sync import RedisStore
 from penstock.broker.webhook_contract import EventSettled
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload
+from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
-from tests.contract.hooked import HOOK, Deliverer
+from tests.contract.hooked import HOOK, Deliverer, report_progress
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
 
@@ -203,6 +205,22 @@ def test_at_the_limit_of_memory_no_job_is_admitted_and_every_accepted_one_ends(s
         check_invariants(queue.dump())
         client.config_set("maxmemory", "0")
         store.close()
+
+
+def test_a_place_that_a_failed_call_left_behind_of_progress_does_not_touch_the_job(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    """Else the job, whose end is still to come, would no longer count against its owner's bound."""
+    job, deliverer = queue.leased(webhook=Webhook(HOOK.url, "sp")), Deliverer(queue)
+    report_progress(queue, job, 0.5, "half")
+    event = deliverer.take_one()
+    deliverer.settle(event)
+    [stored] = queue.dump().events.values()
+    client.zadd(key(queue, f"events:{stored.endpoint}"), {event.id: 0})
+    client.zadd(key(queue, "endpoints"), {stored.endpoint: 0})
+    assert deliverer.take() == []
+    assert queue.dump().events == {event.id: replace(stored, looked_at=False)}
+    check_invariants(queue.dump())
 
 
 def test_one_call_may_bring_more_jobs_than_one_command_can_take(queue: ModelQueue) -> None:
