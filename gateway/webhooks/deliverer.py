@@ -42,8 +42,6 @@ _SETTLE_RETRY_S = 0.5
 # At most this many events of one model are taken at a time, so that others get their turn.
 _TAKE = 16
 _STORE_AWAY = Backoff(0.1, 2.0)
-# No owner has more than this part of what is being sent.
-_OWNER_PART = 4
 CountDelivery = Callable[[str], None]
 
 
@@ -61,7 +59,9 @@ class TakenEvent:
 
 
 class Deliverer:
-    """`models`: those that the settings declare; the store knows the others."""
+    """`models`: those that the settings declare; the store knows the others. `share`: how many events of one owner are sent side
+    by side at most: an owner whose receivers hang must not hold up those of others.
+    """
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Deliverer:
         bodies: EventBodies,
         poster: Poster,
         count: CountDelivery,
+        share: int,
     ) -> None:
         self._options = options
         self._store = store
@@ -86,9 +87,9 @@ class Deliverer:
         self._ask_at: dict[str, float] = {}
         self._asked_all_at = -ASK_S
         self._sending: set[asyncio.Task[None]] = set()
-        # How many events of each owner are being sent. An owner whose receivers hang must not hold up those of others.
+        # How many events of each owner are being sent.
         self._owners: Counter[str] = Counter()
-        self._share = max(1, options.concurrency // _OWNER_PART)
+        self._share = share
         self._changed = asyncio.Event()
 
     def hear(self, key: str) -> None:

@@ -15,6 +15,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.outbox_listener import listen
+from penstock.gateway.auth.keys import OWNER_PART
 from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.webhooks.bodies import EventBodies
 from penstock.gateway.webhooks.deliverer import CountDelivery, Deliverer
@@ -87,7 +88,17 @@ class _Delivery:
         store = AsyncStore(self._url)
         bodies = EventBodies(self._options, self._webhooks, store=store, blobs=self._blobs)
         names = tuple(model.name for model in self._options.models)
-        deliverer = Deliverer(self._webhooks, store=store, models=names, bodies=bodies, poster=self._poster, count=self._count)
+        most = self._webhooks.concurrency
+        deliverer = Deliverer(
+            self._webhooks,
+            store=store,
+            models=names,
+            bodies=bodies,
+            poster=self._poster,
+            count=self._count,
+            # Without keys there is one owner.
+            share=max(1, most // OWNER_PART) if self._options.keys else most,
+        )
         tasks = [
             asyncio.create_task(part) for part in (listen(self._url, deliverer.hear), deliverer.run(), self._stopping.wait())
         ]
