@@ -59,8 +59,8 @@ class TakenEvent:
 
 
 class Deliverer:
-    """`models`: those that the settings declare; the store knows the others. `share`: how many events of one owner are sent side
-    by side at most: an owner whose receivers hang must not hold up those of others.
+    """`models`: those that the settings declare; the store knows the others. `share`: how many events of one owner are sent
+    side by side at most: an owner whose receivers hang must not hold up those of others.
     """
 
     def __init__(
