@@ -25,8 +25,8 @@ RUN_EVENTS = {"run.completed": "s", "run.failed": "f", "run.cancelled": "c", "ru
 BATCH_EVENTS = {"batch.completed": "s", "batch.failed": "f", "batch.cancelled": "c", "batch.expired": "x"}
 # The letters of all ends; progress has to be asked for.
 ENDS = "sfcx"
-# Beside the letters of events: the body is a prediction of Replicate's protocol.
-AS_PREDICTION = "R"
+# Beside the letters of events: the body is a prediction of Replicate's protocol, or of Cog's.
+AS_PREDICTION, AS_COG = "R", "C"
 SECRET_PREFIX = "whsec_"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
 _NEW_KEY_BYTES = 32

@@ -25,12 +25,14 @@ from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint
+from penstock.gateway.jobs.submitting.webhooks import webhook_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.outputs import shown_output
-from penstock.gateway.replicate.request import in_words
+from penstock.gateway.replicate.request import in_words, wanted_letters
 from penstock.gateway.replicate.views import state_view
 from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.outbound.webhook import AS_COG, Webhook
 
 # Files stand in an answer up to this size in all; clients of Cog read each answer once.
 INLINE_BYTES = 4 * 1024 * 1024
@@ -73,7 +75,7 @@ class CogPredictions:
 
         `key` is the idempotency key of a prediction without an id.
         """
-        head, known = read_head(request.headers.raw), None
+        head, known, hook = read_head(request.headers.raw), None, self._webhook(wanted, caller, entry.name)
         options = SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else ())
         try:
             submit = await self._submitter.json_request(
@@ -89,8 +91,13 @@ class CogPredictions:
         else:
             said = submit.input
         digest = fingerprint("cog", entry.name, "", said) if key else ""
-        submit = replace(submit, key=key, fingerprint=digest)
+        submit = replace(submit, key=key, fingerprint=digest, webhook=hook)
         return self._submitter.traced(submit, request.scope, head), known  # type: ignore[arg-type]
+
+    def _webhook(self, wanted: CogRequest, caller: Caller, model: str) -> Webhook | None:
+        url = wanted.webhook or ""
+        letters = wanted_letters(url, wanted.webhook_events_filter, AS_COG)
+        return webhook_of(self._options.webhooks, url, caller=caller, model=model, letters=letters) if url else None
 
     async def answer_later(self, submit: SubmitRequest, known: Job | None, base: str) -> tuple[Job, dict[str, Any]]:
         """The job and its prediction as they are; a prediction that is stored now is `starting`."""

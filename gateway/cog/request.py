@@ -14,7 +14,6 @@ from penstock.job import Job
 # By this tag a job is found again by the id that its caller gave it. A tag has at most 64 characters.
 _TAG = "cog:"
 _ID = re.compile(r"[A-Za-z0-9._:=-]{1,60}")
-_UNSENT = ("webhook", "webhook_events_filter", "output_file_prefix")
 
 
 class CogRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,12 +29,11 @@ class CogRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 def cog_request(value: Any, named: str = "") -> CogRequest:
     """`named`: the id in the path, which the result has. Raises `InvalidInput` or `BadRequest` for what cannot be meant."""
     found = read_body(value, CogRequest)
-    unsent = next((name for name in _UNSENT if getattr(found, name)), None)
-    if unsent is not None:
+    if found.output_file_prefix:
         raise InvalidInput(
-            f"{unsent} is not supported by this path",
-            errors=[{"pointer": f"/{unsent}", "detail": "must be left out"}],
-            hint="Wait for the answer, read it as text/event-stream, or repeat a PUT with the same id.",
+            "output_file_prefix is not supported by this path",
+            errors=[{"pointer": "/output_file_prefix", "detail": "must be left out"}],
+            hint="Files stand in the answer as data URLs, or as links.",
         )
     if named and found.id not in (None, named):
         raise InvalidInput(f"the body names the id {found.id[:80]!r}, and the path another one")

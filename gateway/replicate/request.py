@@ -45,22 +45,24 @@ _LETTERS = {"start": "", "output": "", "logs": "p", "completed": ENDS}
 
 def wanted_events(request: PredictionRequest) -> tuple[str, str]:
     """The URL, empty for none, and the letters of the events that it gets. Raises `InvalidInput` for an unknown event."""
-    events = list(_LETTERS) if request.webhook_events_filter is None else request.webhook_events_filter
-    if request.webhook_completed:
-        events = ["completed"]
+    url = request.webhook or request.webhook_completed or ""
+    events = ["completed"] if request.webhook_completed else request.webhook_events_filter
+    return url, wanted_letters(url, events, AS_PREDICTION)
+
+
+def wanted_letters(url: str, events: list[str] | None, body: str) -> str:
+    """The letters of these events, None for all of them, and that of the body; empty without a URL. Raises `InvalidInput`."""
+    events = list(_LETTERS) if events is None else events
     if wrong := [event for event in events if event not in _LETTERS]:
         raise InvalidInput(f"there is no event {wrong[0][:80]!r}", hint=f"webhook_events_filter takes {', '.join(_LETTERS)}.")
-    url, letters = (
-        request.webhook or request.webhook_completed or "",
-        "".join(_LETTERS[event] for event in dict.fromkeys(events)),
-    )
+    letters = "".join(_LETTERS[event] for event in dict.fromkeys(events))
     if url and not letters:
         raise InvalidInput(
             "no event would be sent: `start` and `output` have none of their own",
             hint="Add completed or logs to webhook_events_filter.",
         )
     # A default URL of a key or a model gets events of our own.
-    return url, letters + AS_PREDICTION if url else ""
+    return letters + body if url else ""
 
 
 def wait_s(prefer: str) -> float:

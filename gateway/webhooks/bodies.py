@@ -21,17 +21,18 @@ from penstock.broker.webhook_contract import PROGRESS, DueEvent
 from penstock.errors import Gone
 from penstock.gateway.asgi.negotiation import JSON, base_type
 from penstock.gateway.asgi.wire import rfc3339
+from penstock.gateway.cog.request import prediction_id_of
 from penstock.gateway.jobs.results import ResultReader, ended
 from penstock.gateway.jobs.views import job_view
 from penstock.gateway.openai.views import BATCH_PREFIX
 from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.replicate.outputs import shown_output
-from penstock.gateway.replicate.views import prediction_view, result_url
+from penstock.gateway.replicate.views import prediction_view, result_url, state_view
 from penstock.gateway.runs.service import output_files
 from penstock.gateway.runs.views import run_view
 from penstock.inputs.file import File, data_url
 from penstock.job import Job, JobId, JobProgress, JobState
-from penstock.outbound.webhook import AS_PREDICTION, event_id
+from penstock.outbound.webhook import AS_COG, AS_PREDICTION, event_id
 from penstock.outputs.media import split_filename
 from penstock.run import Run
 from penstock.trace_context import stored
@@ -69,7 +70,7 @@ class EventBodies:
         job = await self._store.read(JobId(event.id, model))
         if job is None:
             return None
-        as_prediction = AS_PREDICTION in event.letters
+        as_prediction = AS_PREDICTION in event.letters or AS_COG in event.letters
         value = await self._prediction(event, job) if as_prediction else await self._job_event(event, job)
         trace = stored(job.trace)
         headers = {} if trace is None else {"traceparent": trace.parent} | ({"tracestate": trace.state} if trace.state else {})
@@ -108,7 +109,10 @@ class EventBodies:
             now = _progress(event)
             told = JobProgress(now["fraction"], now["note"], event.at, job.attempts)
             job = replace(job, state=JobState.LEASED, progress=told, finished_at=None, error=None)
-        return prediction_view(job, self._base, streams=False, output=await self._predicted(job))
+        output = await self._predicted(job)
+        if AS_COG in event.letters:
+            return {"id": prediction_id_of(job), **state_view(job, output)}
+        return prediction_view(job, self._base, streams=False, output=output)
 
     async def _predicted(self, job: Job) -> Any:
         if job.state is not JobState.SUCCEEDED:

@@ -219,6 +219,7 @@ BAD: list[tuple[dict[str, Any], int]] = [
     ({"json": [GOOD]}, 422),
     ({"json": {**GOOD, "surprise": 1}}, 422),
     ({"json": {**GOOD, "webhook": "https://example.com/"}}, 422),
+    ({"json": {**GOOD, "webhook_events_filter": ["ended"]}}, 422),
     ({"json": {**GOOD, "output_file_prefix": "https://example.com/"}}, 422),
     ({"json": {**GOOD, "id": "a/b"}}, 400),
     ({"json": {**GOOD, "id": "x" * 61}}, 400),

@@ -1,4 +1,4 @@
-"""Webhooks of runs, of OpenAI's batches and of Replicate's predictions, and the defaults of models and keys."""
+"""Webhooks of runs, OpenAI's batches, and predictions of Replicate and Cog; and the defaults of models and keys."""
 
 from __future__ import annotations
 
@@ -102,6 +102,20 @@ def test_a_prediction_s_webhook_gets_predictions(gateway: GatewayClient, hooks: 
     assert ended.event["output"] == {"y": 16}
     secret = gateway.get("/replicate/v1/webhooks/default/secret").json()["key"]
     assert Webhook(secret).verify(ended.body, ended.headers)["id"] == made.json()["id"]
+
+
+def test_a_webhook_of_cog_s_mount_gets_the_prediction_by_the_id_of_its_caller(
+    gateway: GatewayClient, hooks: Receiver, hand: Hand
+) -> None:
+    body = {"id": "mine", "input": {"x": 4}, "webhook": f"{hooks.url}cog", "webhook_events_filter": ["completed"]}
+    made = gateway.post("/cog/square/predictions", json=body, headers={"prefer": "respond-async"})
+    assert made.status_code == 202, made.text
+    hand.report(job := hand.take(), 0.5)
+    hand.finish(job)
+    ended = first(hooks, "/cog")
+    assert (ended.event["id"], ended.event["status"], ended.event["output"]) == ("mine", "succeeded", {"y": 16})
+    assert "urls" not in ended.event
+    assert len(hooks.of("/cog")) == 1
 
 
 def test_a_model_has_a_default_for_submits_and_not_for_answers(gateway: GatewayClient, hooks: Receiver, redis_url: str) -> None:
