@@ -19,7 +19,7 @@ from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.cog.events import CogEvents
-from penstock.gateway.cog.request import CogRequest, is_prediction_id, key_of, prediction_id_of, tag_of
+from penstock.gateway.cog.request import CogRequest, is_prediction_id, key_of, tag_of
 from penstock.gateway.jobs.job_list import newest, records
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
@@ -30,7 +30,7 @@ from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.outputs import shown_output
 from penstock.gateway.replicate.request import in_words, wanted_letters
-from penstock.gateway.replicate.views import state_view
+from penstock.gateway.replicate.views import cog_view
 from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 from penstock.outbound.webhook import AS_COG, Webhook
 
@@ -146,8 +146,8 @@ class CogPredictions:
             try:
                 output = await shown_output(self._results, ended(job), base, inline_bytes=INLINE_BYTES)
             except Gone:
-                return {"id": prediction_id_of(job), **state_view(job, None), "data_removed": True}
-        return {"id": prediction_id_of(job), **state_view(job, output)}
+                return {**cog_view(job, None), "data_removed": True}
+        return cog_view(job, output)
 
     async def _require_worker(self, submit: SubmitRequest) -> None:
         if not submit.version.capacity.ready_slots:

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from penstock.errors import BadRequest, InvalidInput
+from penstock.gateway.replicate.views import COG_TAG
 from penstock.gateway.runs.request import read_body
 from penstock.job import Job
 
-# By this tag a job is found again by the id that its caller gave it. A tag has at most 64 characters.
-_TAG = "cog:"
+# A tag has at most 64 characters.
 _ID = re.compile(r"[A-Za-z0-9._:=-]{1,60}")
 
 
@@ -49,12 +49,7 @@ def is_prediction_id(text: str) -> bool:
 
 
 def tag_of(prediction_id: str) -> str:
-    return f"{_TAG}{prediction_id}"
-
-
-def prediction_id_of(job: Job) -> str:
-    """The id that the caller gave the prediction, else that of its job."""
-    return next((tag.removeprefix(_TAG) for tag in job.tags if tag.startswith(_TAG)), str(job.id))
+    return f"{COG_TAG}{prediction_id}"
 
 
 def key_of(prediction_id: str, before: Job | None) -> str:

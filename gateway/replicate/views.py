@@ -14,6 +14,8 @@ from penstock.job import Job, JobId, JobState
 
 PREFIX = "/replicate/v1"
 _STATUS = {"queued": "starting", "running": "processing", "cancelled": "canceled", "expired": "canceled"}
+# Behind it stands the id that a caller of Cog's protocol gave its prediction, among the tags of the job.
+COG_TAG = "cog:"
 _EXPIRED = "The deadline of the prediction passed before it finished."
 _BAR = 20
 # Nobody keeps when a version came, and the client wants a moment.
@@ -51,6 +53,12 @@ def state_view(job: Job, output: Any) -> dict[str, Any]:
         "started_at": job.started_at and rfc3339(job.started_at),
         "completed_at": job.finished_at and rfc3339(job.finished_at),
     }
+
+
+def cog_view(job: Job, output: Any) -> dict[str, Any]:
+    """A prediction as Cog has it, by the id that its caller gave it, else that of its job."""
+    named = next((tag.removeprefix(COG_TAG) for tag in job.tags if tag.startswith(COG_TAG)), str(job.id))
+    return {"id": named, **state_view(job, output)}
 
 
 def version_id(model: str, version: str) -> str:

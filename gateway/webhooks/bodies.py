@@ -21,13 +21,12 @@ from penstock.broker.webhook_contract import PROGRESS, DueEvent
 from penstock.errors import Gone
 from penstock.gateway.asgi.negotiation import JSON, base_type
 from penstock.gateway.asgi.wire import rfc3339
-from penstock.gateway.cog.request import prediction_id_of
 from penstock.gateway.jobs.results import ResultReader, ended
 from penstock.gateway.jobs.views import job_view
 from penstock.gateway.openai.views import BATCH_PREFIX
 from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.replicate.outputs import shown_output
-from penstock.gateway.replicate.views import prediction_view, result_url, state_view
+from penstock.gateway.replicate.views import cog_view, prediction_view, result_url
 from penstock.gateway.runs.service import output_files
 from penstock.gateway.runs.views import run_view
 from penstock.inputs.file import File, data_url
@@ -111,7 +110,7 @@ class EventBodies:
             job = replace(job, state=JobState.LEASED, progress=told, finished_at=None, error=None)
         output = await self._predicted(job)
         if AS_COG in event.letters:
-            return {"id": prediction_id_of(job), **state_view(job, output)}
+            return cog_view(job, output)
         return prediction_view(job, self._base, streams=False, output=output)
 
     async def _predicted(self, job: Job) -> Any:
