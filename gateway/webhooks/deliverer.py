@@ -134,7 +134,8 @@ class Deliverer:
                 return ASK_S  # the next delivery that ends wakes this loop
             # What is heard while this call is under way counts.
             self._ask_at[key] = math.inf
-            again_s = await self._take(key, min(room, _TAKE))
+            # What one call takes may all be of one owner, who had no share of his own before it.
+            again_s = await self._take(key, min(room, _TAKE, self._share))
             self._ask_at[key] = min(self._ask_at[key], time.monotonic() + again_s)
         nearest = min(self._ask_at.values(), default=now + ASK_S)
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
