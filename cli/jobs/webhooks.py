@@ -19,6 +19,7 @@ app = typer.Typer(
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job or a run.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs and runs; or use --all.")]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every event that was given up.")]
 # Of all undelivered events, this many are replayed or dismissed per request.
 _AT_ONCE = 200
 
@@ -86,7 +87,7 @@ def undelivered(
 @app.command()
 def replay(
     ids: IdsArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="Every event that was given up.")] = False,
+    every: EveryOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -98,7 +99,7 @@ def replay(
 @app.command()
 def dismiss(
     ids: IdsArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="Every event that was given up.")] = False,
+    every: EveryOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -112,14 +113,9 @@ def _change(verb: str, ids: list[str] | None, every: bool, *, as_json: bool, url
         raise typer.BadParameter("name one ID or several, or --all")
     with connect(url, api_key) as client:
         change = client.webhooks.replay if verb == "replay" else client.webhooks.dismiss
-        count = 0
-        # What is changed leaves the list, so that its beginning is read again and again.
-        while every and (ids := [one["id"] for one in islice(client.webhooks.undelivered(), _AT_ONCE)]):
-            changed = change(ids)
-            count += changed
-            if not changed:
-                break
-        count += 0 if every or not ids else change(ids)
+        # The list is read first: an event that is given up again at once would stand on it for ever.
+        wanted = [one["id"] for one in client.webhooks.undelivered()] if every else ids or []
+        count = sum(change(wanted[at : at + _AT_ONCE]) for at in range(0, len(wanted), _AT_ONCE))
     if as_json:
         return print_json({"replayed" if verb == "replay" else "dismissed": count})
     return typer.echo(f"{plural(count, 'event')} {'sent once more' if verb == 'replay' else 'dismissed'}")

@@ -20,6 +20,7 @@ import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.acceptance.gateway_process import GatewayClient
+from tests.acceptance.oip_client import assert_loads, assert_unserved
 from tests.acceptance.oip_stack import oip_stack
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
@@ -171,26 +172,11 @@ def test_bodies_may_be_compressed_both_ways(client: Any, algorithm: str) -> None
 def test_the_repository_lists_and_loads(client: Any) -> None:
     rows = {(row["name"], row["version"]): row["state"] for row in client.get_model_repository_index()}
     assert rows["simple", "1"] == "READY"
-    client.load_model("simple")
-    with pytest.raises(InferenceServerException, match=r"below worker\.model_dir"):
-        client.load_model("simple", config=json.dumps({"version": "2", "source": "/etc/passwd.py"}))
-    with pytest.raises(InferenceServerException, match="names one of its versions"):
-        client.unload_model("simple")
-    with pytest.raises(InferenceServerException, match="no model is named"):
-        client.load_model("nobody")
+    assert_loads(client)
 
 
 def test_what_penstock_has_not_is_refused_by_name(client: Any) -> None:
-    for ask in (
-        lambda: client.get_inference_statistics("simple"),
-        client.get_trace_settings,
-        client.get_log_settings,
-        client.get_system_shared_memory_status,
-        lambda: client.register_system_shared_memory("a", "/a", 10),
-    ):
-        with pytest.raises(InferenceServerException, match="penstock does not serve") as refused:
-            ask()
-        assert refused.value.status() == "501"
+    assert_unserved(client, "501")
 
 
 def infer(gateway: GatewayClient, model: str, content: bytes, **headers: str) -> httpx2.Response:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -28,9 +22,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from penstock.loadtest.stack import free_port
-from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.acceptance.grpc_stack import GrpcStack, call, grpc_stack
+from tests.acceptance.oip_client import assert_loads, assert_unserved
 from tests.eventually import eventually
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
@@ -198,26 +191,11 @@ def test_four_megabytes_pass(client: Any) -> None:
 def test_the_repository_lists_and_loads(client: Any) -> None:
     rows = {(row.name, row.version): row.state for row in client.get_model_repository_index().models}
     assert rows["simple", "1"] == "READY"
-    client.load_model("simple")
-    with pytest.raises(InferenceServerException, match=r"below worker\.model_dir"):
-        client.load_model("simple", config=json.dumps({"version": "2", "source": "/etc/passwd.py"}))
-    with pytest.raises(InferenceServerException, match="names one of its versions"):
-        client.unload_model("simple")
-    with pytest.raises(InferenceServerException, match="no model is named"):
-        client.load_model("nobody")
+    assert_loads(client)
 
 
 def test_what_penstock_has_not_is_refused_by_name(client: Any) -> None:
-    for ask in (
-        lambda: client.get_inference_statistics("simple"),
-        client.get_trace_settings,
-        client.get_log_settings,
-        client.get_system_shared_memory_status,
-        lambda: client.register_system_shared_memory("a", "/a", 10),
-    ):
-        with pytest.raises(InferenceServerException, match="penstock does not serve") as refused:
-            ask()
-        assert refused.value.status() == "StatusCode.UNIMPLEMENTED"
+    assert_unserved(client, "StatusCode.UNIMPLEMENTED")
 
 
 def streamed(stack: GrpcStack, requests: list[tuple[str, list[Any], dict[str, Any]]], answers: int) -> list[Any]:
@@ -384,41 +362,3 @@ def test_calls_are_counted(channel: grpc.Channel, stack: GrpcStack) -> None:
     metrics = stack.http.get("/metrics").text
     assert 'penstock_grpc_requests_total{code="OK",method="ServerLive"}' in metrics
     assert 'penstock_grpc_requests_total{code="INVALID_ARGUMENT",method="ModelInfer"}' in metrics
-
-
-def test_a_gateway_that_stops_answers_what_is_under_way(redis_url: str, tmp_path: Path) -> None:
-    port, hand = free_port(), Hand(redis_url, "held")
-    hand.announce()
-    with gateway_process(redis_url, tmp_path, grpc_port=port) as client, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        message = bad_message({"model": "held"})
-        under_way = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(message, timeout=30.0)
-        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        told: queue.Queue[bytes | None] = queue.Queue()
-        answers = stream(iter(told.get, None), timeout=30.0)
-        job = hand.take()
-        client.process.send_signal(signal.SIGTERM)
-        eventually(lambda: call(channel, "ServerReady") == b"")
-        hand.finish(job)
-        assert b'{"y":16}' in under_way.result(timeout=30.0)
-        # An open stream is told to come back; its client has another gateway.
-        with pytest.raises(grpc.RpcError) as ended:
-            next(answers)
-        assert (ended.value.code(), "stops" in ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, True)
-        told.put(None)
-        assert client.process.wait(timeout=30.0) == 0
-
-
-def test_a_port_that_is_taken_keeps_the_gateway_from_starting(redis_url: str, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        env = {
-            **os.environ,
-            "PENSTOCK_REDIS_URL": redis_url,
-            "PENSTOCK_STORE__STATE_DIR": str(tmp_path),
-            "PENSTOCK_GATEWAY__PORT": str(free_port()),
-            "PENSTOCK_GATEWAY__GRPC_PORT": str(taken.getsockname()[1]),
-        }
-        command = [sys.executable, "-m", "penstock.gateway"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "gateway.grpc_port" in done.stdout + done.stderr) == (2, True), done.stdout + done.stderr

@@ -373,6 +373,12 @@ def test_the_client_and_the_command_line_show_and_change_what_was_given_up(
     assert ids[2] in cli(["webhooks", "undelivered", *where])
     eventually(lambda: "delivered" in cli(["webhooks", "log", ids[0], *where]))
     assert json.loads(cli(["webhooks", "replay", ids[2], "--json", *where])) == {"replayed": 1}
+    eventually(lambda: "delivered" in cli(["webhooks", "log", ids[2], *where]))
+    # What is given up again at once is replayed once per command: the command once read the list until it was empty.
+    hooks.answer = lambda request: Say(410)
+    assert cli(["webhooks", "replay", "--all", *where]).strip() == "1 event sent once more"
+    eventually(lambda: ids[3] in cli(["webhooks", "undelivered", *where]))
+    hooks.answer = lambda request: Say()
     assert cli(["webhooks", "dismiss", "--all", *where]).strip() == "1 event dismissed"
     job = cli(["call", "square", '{"x": 4}', "--async", "--webhook", f"{hooks.url}called", *where]).strip()
     hand.finish(hand.take())
