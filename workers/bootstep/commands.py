@@ -107,7 +107,7 @@ def pool_shrink(state: Any, n: int = 1, **_: Any) -> Answer:
     return _resized(state.consumer.pool.shrink, n, "removed", "every model keeps a slot")
 
 
-def _resized(resize: Callable[[int], int], wanted: int, what: str, why: str) -> Answer:
+def _resized(resize: Callable[[int], int], wanted: object, what: str, why: str) -> Answer:
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         return {"error": f"name a number of slots above 0, not {str(wanted)[:40]!r}"}
     count = resize(wanted)
