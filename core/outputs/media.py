@@ -13,13 +13,15 @@ _TYPE = re.compile(
     r'(?:[ \t]*;[ \t]*[\w!#$&^.+*-]+=(?:[\w!#$&^.+*\'%-]+|"[ !#-\[\]-~]*"))*',
     re.ASCII,
 )
-_OWN_PARAMETER = re.compile(r";[ \t]*filename\*?=", re.IGNORECASE)
+_OWN_PARAMETER = re.compile(r";[ \t]*(?:filename\*?|x-penstock-head)=", re.IGNORECASE)
 # Types that penstock gives a meaning of its own, such as a run's shards.
 _OWN_TYPES = "application/vnd.penstock."
 _MAX_TYPE_CHARS = 200
 _MAX_NAME_BYTES = 200
 # Behind the media type, as it is stored: the name in the form of RFC 8187.
 _NAMED = "; filename*=UTF-8''"
+# Behind both: what the handler says of the response (`penstock.outputs.response_head`). No other reader sees it.
+HEAD_MARK = "; x-penstock-head="
 
 
 class Media:
@@ -60,7 +62,7 @@ def type_fault(content_type: str) -> str:
     if len(content_type) > _MAX_TYPE_CHARS or not _TYPE.fullmatch(content_type):
         return f"{content_type[:80]!r} is not a media type such as image/png"
     if _OWN_PARAMETER.search(content_type):
-        return "a media type does not hold the file's name; pass it as filename"
+        return "a media type holds neither the file's name, which is passed as filename, nor penstock's own parameters"
     if content_type.lower().startswith(_OWN_TYPES):
         return f"types below {_OWN_TYPES} are penstock's own"
     return ""
@@ -82,7 +84,7 @@ def stored_type(content_type: str, filename: str | None) -> str:
 
 def split_filename(stored: str) -> tuple[str, str | None]:
     """The media type and the name that `stored_type` joined."""
-    content_type, mark, name = stored.partition(_NAMED)
+    content_type, mark, name = stored.partition(HEAD_MARK)[0].partition(_NAMED)
     return content_type, unquote(name) if mark else None
 
 

@@ -23,8 +23,8 @@ def test_a_media_type_may_have_parameters(content_type: str) -> None:
         ("image/pñg", "is not a media type"),
         ("text/plain; charset", "is not a media type"),
         ("a/" + "b" * 200, "is not a media type"),
-        ("image/png; filename=a.png", "pass it as filename"),
-        ("image/png;FILENAME*=UTF-8''a.png", "pass it as filename"),
+        ("image/png; filename=a.png", "passed as filename"),
+        ("image/png;FILENAME*=UTF-8''a.png", "passed as filename"),
         ("application/vnd.penstock.shard", "penstock's own"),
     ],
 )
