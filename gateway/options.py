@@ -34,6 +34,21 @@ class WebhookOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TorchServeOptions:
+    """As `[torchserve]` has them (docs/torchserve.md)."""
+
+    management_host: str = "127.0.0.1"
+    management_port: int = 0
+    model_store: Path | None = None
+    model_api: bool = False
+    allowed_urls: tuple[str, ...] = ()
+    key_path: Path | None = None
+    max_response_bytes: int | None = None
+    grpc_inference_port: int = 0
+    grpc_management_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayOptions:
     """Sizes are in bytes, durations in seconds.
 
@@ -48,6 +63,7 @@ class GatewayOptions:
     `max_owner_files`, `max_owner_bytes`, `max_owner_runs`: what one owner may have of files, of bytes in them, and of runs that
     have not ended. `reserve_bytes`: how much of a disk is left to the store.
     `run_roots`: the folders below which runs may read by path. `webhooks` None: none are sent.
+    `torchserve` None: its routes are not served.
     """
 
     models: tuple[ModelInfo, ...] = ()
@@ -83,3 +99,4 @@ class GatewayOptions:
     reserve_bytes: int = 0
     run_roots: tuple[Path, ...] = ()
     webhooks: WebhookOptions | None = None
+    torchserve: TorchServeOptions | None = None

@@ -21,7 +21,7 @@ from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside, bind, bind_aside
-from penstock.gateway.options import GatewayOptions, WebhookOptions
+from penstock.gateway.options import GatewayOptions, TorchServeOptions, WebhookOptions
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
@@ -124,7 +124,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         burst=table.burst,
         # Never on a port that siblings share: each scrape would reach another process, and every counter would jump.
         metrics=is_loopback(table.host) and not table.metrics_port and not shared,
-        torchserve_metrics=table.torchserve_metrics,
+        torchserve_metrics=settings.torchserve.metrics,
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
         max_requests=table.max_requests,
         max_predictions=table.max_predictions,
@@ -150,6 +150,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         reserve_bytes=settings.store.reserve_bytes,
         run_roots=settings.runs.roots,
         webhooks=webhook_options(settings),
+        torchserve=torchserve_options(settings),
     )
 
 
@@ -166,6 +167,13 @@ def webhook_options(settings: Settings) -> WebhookOptions | None:
     if not table.signing_keys:
         return None
     return WebhookOptions(**dict(table), of_models=models)
+
+
+def torchserve_options(settings: Settings) -> TorchServeOptions | None:
+    """None if TorchServe's routes are not served."""
+    table = settings.torchserve
+    own = {name: value for name, value in table if name not in ("enabled", "metrics")}
+    return TorchServeOptions(**own) if table.enabled else None
 
 
 def loopback_names(host: str) -> frozenset[str]:
@@ -240,6 +248,7 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
     settled: dict[str, Any] = {
         **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
         **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
+        **{f"PENSTOCK_TORCHSERVE__{name.upper()}": value for name, value in settings.torchserve},
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,

@@ -20,7 +20,7 @@ from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "models", "keys")
+SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve", "models", "keys")
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -32,12 +32,15 @@ _FOLDERS = (
     ("worker", "profile_dir"),
     ("models_cache", "dir"),
     ("webhooks", "ca"),
+    ("torchserve", "model_store"),
+    ("torchserve", "key_path"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
 _TEXT_LISTS = (
     ("gateway", "cors_origins"),
     ("gateway", "proxies"),
+    ("torchserve", "allowed_urls"),
     *(("webhooks", name) for name in ("signing_keys", "urls", "retry_s", "circuit_s")),
 )
 # Tables of a model whose entries are environment variables of its child processes.

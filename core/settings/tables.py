@@ -40,6 +40,7 @@ from penstock.settings.models import (
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
 from penstock.settings.store_url import store_url
+from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
 
 KIB = 1024
@@ -114,7 +115,6 @@ class GatewaySettings(Table):
     burst: Count = 200
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
-    torchserve_metrics: bool = False
     dashboard: bool | None = None
     root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
     cors_origins: tuple[Origin, ...] = ()
@@ -203,6 +203,7 @@ class Settings(Table):
     log: LogSettings = Field(default_factory=LogSettings)
     models_cache: ModelsCacheSettings = Field(default_factory=ModelsCacheSettings)
     webhooks: WebhooksSettings = Field(default_factory=WebhooksSettings)
+    torchserve: TorchServeSettings = Field(default_factory=TorchServeSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -141,9 +141,9 @@ class Story:
         # Each gateway has an exit stack of its own, so that it can be ended alone for a restart.
         self._gateways[name] = own = self.stack.enter_context(ExitStack())
         port = self._ports[name]
-        more = {"torchserve_metrics": "true", "grpc_port": self._ports[f"{name}-grpc"]}
-        hooks = {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
-        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, env=hooks, **more)
+        env = {"PENSTOCK_TORCHSERVE__METRICS": "true", "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
+        grpc_port = self._ports[f"{name}-grpc"]
+        made = gateway_process(self.url, self.folder, models=MODELS, metrics_port=port, env=env, grpc_port=grpc_port)
         return Caller(self.ledger, name, own.enter_context(made), port)
 
     def end_gateway(self, name: str) -> None:

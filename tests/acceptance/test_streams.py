@@ -32,8 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
+    env = {"PENSTOCK_TORCHSERVE__METRICS": "true"}
     with gateway_process(
-        redis_url, folder, models=MODELS, heartbeat_s=0.3, max_predictions=1, max_streams=STREAMS, torchserve_metrics=True
+        redis_url, folder, models=MODELS, env=env, heartbeat_s=0.3, max_predictions=1, max_streams=STREAMS
     ) as client:
         yield client
 

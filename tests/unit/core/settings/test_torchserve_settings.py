@@ -1,0 +1,69 @@
+"""The settings of TorchServe's surface: off by default, paths beside the file, faults that name the setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.gateway.serving import child_environment, torchserve_options
+from penstock.settings.tables import Settings
+
+
+def loaded(**variables: str) -> Settings:
+    return Settings.load(env={f"PENSTOCK_TORCHSERVE__{name}": value for name, value in variables.items()})
+
+
+def test_nothing_of_it_is_on_by_default() -> None:
+    settings = loaded()
+    assert not settings.torchserve.enabled
+    assert not settings.torchserve.metrics
+    assert torchserve_options(settings) is None
+
+
+def test_the_names_of_metrics_need_no_routes() -> None:
+    settings = loaded(METRICS="true")
+    assert settings.torchserve.metrics
+    assert torchserve_options(settings) is None
+
+
+def test_paths_are_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text('[torchserve]\nenabled = true\nmodel_store = "store"\nkey_path = "keys.json"\n')
+    table = Settings.load(config, env={}).torchserve
+    assert (table.model_store, table.key_path) == (tmp_path / "store", tmp_path / "keys.json")
+
+
+def test_urls_are_patterns_that_the_environment_separates_by_commas() -> None:
+    table = loaded(ENABLED="true", ALLOWED_URLS=r"https://models\.example\.com/.*, s3://bucket/.*").torchserve
+    assert table.allowed_urls == (r"https://models\.example\.com/.*", "s3://bucket/.*")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("ALLOWED_URLS", "https://(", "is not a regular expression"),
+        ("ALLOWED_URLS", "x" * 1_001, "at most 1000 characters"),
+        ("MANAGEMENT_PORT", "70000", "at most 65535"),
+        ("MAX_RESPONSE_BYTES", "0", "at least 1"),
+    ],
+)
+def test_a_fault_names_its_setting(name: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        loaded(ENABLED="true", **{name: value})
+    assert f"torchserve.{name.lower()}" in str(refused.value)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["MANAGEMENT_PORT", "MODEL_API", "GRPC_INFERENCE_PORT", "GRPC_MANAGEMENT_PORT", "KEY_PATH"])
+def test_what_would_do_nothing_while_the_routes_are_off_is_a_fault(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name.lower()} does nothing while enabled is false"):
+        loaded(**{name: "1"})
+
+
+def test_processes_beside_each_other_have_the_same_table() -> None:
+    settings = loaded(ENABLED="true", MODEL_API="true", ALLOWED_URLS="https://a/.*,https://b/.*")
+    environment = child_environment(settings, port=8080)
+    again = Settings.load(env={name: value for name, value in environment.items() if name.startswith("PENSTOCK_")})
+    assert again.torchserve == settings.torchserve
