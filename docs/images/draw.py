@@ -48,6 +48,7 @@ LAYERS = (
                 "oip",
                 "oip/grpc",
                 "replicate",
+                "torchserve",
                 "runs",
                 "jobs",
                 "jobs/events",

@@ -1,0 +1,1 @@
+"""TorchServe's protocol as a translation; loaded only if it is served."""

@@ -1,0 +1,77 @@
+"""Refusals as TorchServe words them: a status, the name of its exception, and a message. Pure."""
+
+from __future__ import annotations
+
+from penstock.errors import BadRequest, CapacityError, Conflict, InvalidInput, NotFound, PenstockError, StorageFull, TooLarge
+from penstock.gateway.asgi.problems import MethodNotAllowed, members_of, status_of
+
+NO_PATH = "Requested resource is not found, please refer to API document."
+NO_METHOD = "Requested method is not allowed, please refer to API document."
+# The names of TorchServe's exceptions, by our errors; the first that fits counts. What is not listed goes by its status.
+_NAMES: tuple[tuple[type[PenstockError], str], ...] = (
+    (NotFound, "ModelNotFoundException"),
+    (Conflict, "ConflictStatusException"),
+    (MethodNotAllowed, "MethodNotAllowedException"),
+    (TooLarge, "BadRequestException"),
+    (StorageFull, "InternalServerException"),
+    (CapacityError, "ServiceUnavailableException"),
+)
+_NAME_OF_STATUS = {401: "InvalidKeyException", 403: "InvalidKeyException", 404: "ResourceNotFoundException"}
+
+
+class TorchServeError(PenstockError):
+    """A refusal with the status and the exception's name of TorchServe. `hint` is not sent: its error object has no place."""
+
+    kind = "torchserve"
+
+    def __init__(self, status: int, name: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.name = name
+
+    @property
+    def body(self) -> dict[str, int | str]:
+        return {"code": self.status, "type": self.name, "message": self.message}
+
+
+def bad_request(message: str) -> TorchServeError:
+    return TorchServeError(400, "BadRequestException", message)
+
+
+def model_not_found(model: str) -> TorchServeError:
+    return TorchServeError(404, "ModelNotFoundException", f"Model not found: {model}")
+
+
+def version_not_found(model: str, version: str) -> TorchServeError:
+    message = f"Model version: {version} does not exist for model: {model}"
+    return TorchServeError(404, "ModelVersionNotFoundException", message)
+
+
+def no_path() -> TorchServeError:
+    return TorchServeError(404, "ResourceNotFoundException", NO_PATH)
+
+
+def no_method() -> TorchServeError:
+    return TorchServeError(405, "MethodNotAllowedException", NO_METHOD)
+
+
+def torchserve_error(error: Exception) -> TorchServeError:
+    """Any error as TorchServe's. A bug tells nothing of its cause; errors of ours keep their message and their hint."""
+    if isinstance(error, TorchServeError):
+        return error
+    if not isinstance(error, PenstockError):
+        return TorchServeError(500, "InternalServerException", "The gateway failed on this request.")
+    if isinstance(error, MethodNotAllowed):
+        return no_method()
+    # What is well-formed but cannot be meant is a bad request there; 422 is no status of TorchServe's own.
+    status = 400 if isinstance(error, (BadRequest, InvalidInput)) else status_of(error)
+    members = members_of(error)
+    message = ". ".join(part.rstrip(".") for part in (members["detail"], members["hint"]) if part)
+    return TorchServeError(status, _name_of(error, status), message)
+
+
+def _name_of(error: PenstockError, status: int) -> str:
+    named = next((name for kind, name in _NAMES if isinstance(error, kind)), None)
+    if named:
+        return named
+    return _NAME_OF_STATUS.get(status, "BadRequestException" if status < 500 else "InternalServerException")
