@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("core", "broker", "handlers", "client", "workers", "gateway", "runs", "loadtest", "tune", "cli", "benchmarks")
-# These folders define other servers: their scripts run in environments of their own.
-FOREIGN = re.compile(r"benchmarks/peers/\w+/")
+# These folders define other servers and archives: their scripts run in environments of their own.
+FOREIGN = re.compile(r"benchmarks/(peers|torchserve/models)/\w+/")
 MOST_MODULES = 16
 MOST_FUNCTION_LINES = 40
 MOST_FILE_LINES = 400

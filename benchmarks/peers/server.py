@@ -127,7 +127,7 @@ class RunningServer:
 
     def memory_bytes(self) -> int:
         """The memory of all processes of the server; a page that several of them share counts once (PSS)."""
-        return sum(map(_memory_bytes, self.processes()))
+        return sum(map(memory_of, self.processes()))
 
     def stop(self) -> None:
         """Asks the first process to end, then kills the group and all other processes of the server."""
@@ -152,7 +152,7 @@ def process_cpu_s(process: psutil.Process) -> float:
     return 0.0
 
 
-def _memory_bytes(process: psutil.Process) -> int:
+def memory_of(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return 0

@@ -91,6 +91,7 @@ OUTSIDE = Folder(
         "experiments/doors",
         "experiments/streams",
         "experiments/async_items",
+        "torchserve",
     ),
 )
 

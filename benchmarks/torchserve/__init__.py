@@ -1,0 +1,1 @@
+"""The same archives and requests on TorchServe and on penstock: what differs, and what each costs."""
