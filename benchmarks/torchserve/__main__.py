@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.torchserve import servers
 from benchmarks.torchserve.archives import ARCHIVES, Archive
 from benchmarks.torchserve.differences import differences, stale, unmeant
-from benchmarks.torchserve.exchanges import KeptAnswer, Exchange, send
+from benchmarks.torchserve.exchanges import Exchange, KeptAnswer, send
 from benchmarks.torchserve.requests import exchanges
 
 ANSWERS = Path(__file__).resolve().parents[1] / "results" / "torchserve_answers.json"
