@@ -27,6 +27,8 @@ PenstockError
 │   ├── HandlerContractError   wrong count or type returned by a stage
 │   ├── HandlerTimeout     ran past its limit
 │   └── HandlerLoadError   the model could not be loaded
+│       ├── BadArchive     a model archive that is unsafe, damaged, or lacks what it names
+│       └── DiskFull       the models' cache has no room for the model, on its disk or within its limit
 ├── InputUrlFailed         a file that an input names by URL cannot be fetched now
 └── InternalError          ours; the message ends with "this is a bug"
 """
@@ -187,6 +189,14 @@ class HandlerTimeout(HandlerError):
 
 
 class HandlerLoadError(HandlerError):
+    kind = "load_failed"
+
+
+class BadArchive(HandlerLoadError):
+    kind = "bad_archive"
+
+
+class DiskFull(HandlerLoadError):
     kind = "load_failed"
 
 

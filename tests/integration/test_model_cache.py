@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import DiskFull
 from penstock.workers.fetch.cache import CacheLimits, ModelCache
-from penstock.workers.fetch.origin import DiskFull, FetchFailed
+from penstock.workers.fetch.origin import FetchFailed
 from tests.acceptance.test_start_refusals import has_namespaces
 from tests.eventually import eventually
 from tests.integration.fetched import LIMITS, MODEL, REPO, digest, filled_hub, left, made, plain
@@ -22,6 +23,7 @@ from tests.model_hub import Hub
 FETCH = """
 import json, os, sys
 from pathlib import Path
+from penstock.errors import DiskFull
 from penstock.workers.fetch.cache import CacheLimits, ModelCache
 found = ModelCache(Path(sys.argv[1]), CacheLimits(1 << 30, stall_s=30.0)).fetch(sys.argv[2])
 print(json.dumps([found.path, found.source, os.stat(found.path).st_size]))

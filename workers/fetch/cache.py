@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -11,18 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from penstock.errors import ConfigError, is_disk_full
+from penstock.errors import ConfigError, DiskFull, is_disk_full
+from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
+from penstock.model_cache.room import FULL_HINT, LOOK_EVERY_S, CacheRoom
 from penstock.settings.remote_sources import RemoteSource, pinned, read_source
-from penstock.words import size
 from penstock.workers.fetch.choice import model_file, wanted
-from penstock.workers.fetch.download import FULL_HINT, download, patiently
-from penstock.workers.fetch.entries import Entries, Entry, Lock, entry_name, to_delete
-from penstock.workers.fetch.origin import DiskFull, FetchFailed, Listing, Origin, OriginAway, RemoteFile
+from penstock.workers.fetch.download import download, patiently
+from penstock.workers.fetch.origin import FetchFailed, Listing, Origin, OriginAway, RemoteFile
 
-_LOOK_EVERY_S = 0.1
-# Making room looks at the whole cache, so one process at a time does it.
-_ROOM = "room"
-_LIMIT_HINT = "raise models_cache.max_gib, or free some of it with `penstock models cache --prune`"
 _OFFLINE_HINT = "fetch it ahead with `penstock models fetch`, or set models_cache.offline = false"
 # Called with the bytes that are here and all that are to come: (0, 0) while another process fetches the model.
 OnProgress = Callable[[int, int], None]
@@ -67,6 +62,7 @@ class ModelCache:
         self.entries = Entries(folder)
         self._folder = folder
         self._limits = limits
+        self._room = CacheRoom(self.entries, limits.max_bytes)
         self._environment = os.environ if environment is None else environment
 
     def fetch(
@@ -133,14 +129,14 @@ class ModelCache:
                     self._fill(order, origin, on_progress)
             if not is_ours:
                 on_progress(0, 0)
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(LOOK_EVERY_S)
 
     def _fill(self, order: _Order, origin: Origin, on_progress: OnProgress) -> None:
         """Download what is missing of the entry. On a full disk nothing is left: a part would take the room of others."""
         files = [_sized(origin, order.source, file) for file in order.files]
         total = sum(file.size_bytes or 0 for file in files)
         try:
-            entry = self._with_room(order, total)
+            entry = self._room.begin(order.name, str(order.source), order.model, total)
             done = 0
             for file in files:
                 download(origin, order.source, file, entry.files / file.path, partial(_add, on_progress, done, total))
@@ -154,38 +150,6 @@ class ModelCache:
                 raise
             self.entries.drop_partial(order.name)
             raise DiskFull(f"{order.source}: the disk of the models' cache is full", hint=FULL_HINT) from error
-
-    def _with_room(self, order: _Order, size_bytes: int) -> Entry:
-        """The partial entry, which counts as large as it will be, after others have gone for it."""
-        source, limit = order.source, self._limits.max_bytes
-        if size_bytes > limit:
-            raise DiskFull(f"{source} has {size(size_bytes)}, and the models' cache may have {size(limit)}", hint=_LIMIT_HINT)
-        while True:
-            with self.entries.exclusive(_ROOM) as is_ours:
-                if is_ours:
-                    self._make_room(order.name, source, size_bytes)
-                    entry = self.entries.begin(order.name, str(source), order.model, size_bytes)
-                    self._check_disk(source, entry)
-                    return entry
-            time.sleep(_LOOK_EVERY_S)
-
-    def _make_room(self, name: str, source: RemoteSource, size_bytes: int) -> None:
-        for entry in to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
-            if not to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
-                return
-            with self.entries.exclusive(entry.name) as is_free:
-                if is_free:
-                    self.entries.delete(entry)
-        if to_delete(self.entries.all(), size_bytes, self._limits.max_bytes, keep=name):
-            what = f"{source} needs {size(size_bytes)}, and what is in use of the models' cache leaves less"
-            raise DiskFull(f"{what} of its {size(self._limits.max_bytes)}", hint=_LIMIT_HINT)
-
-    def _check_disk(self, source: RemoteSource, entry: Entry) -> None:
-        here = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
-        free = shutil.disk_usage(entry.folder).free
-        if entry.size_bytes - here > free:
-            what = f"{source} needs {size(entry.size_bytes - here)} more, and the disk of {self._folder} has {size(free)} free"
-            raise DiskFull(what, hint=FULL_HINT)
 
     def prune(self) -> list[Entry]:
         """Delete whatever no process uses or fetches; returns what went."""

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.backoff import Backoff
-from penstock.errors import is_disk_full
+from penstock.errors import DiskFull, is_disk_full
+from penstock.model_cache.room import FULL_HINT
 from penstock.settings.remote_sources import RemoteSource
-from penstock.workers.fetch.origin import DiskFull, FetchFailed, Origin, OriginAway, RemoteFile
+from penstock.workers.fetch.origin import FetchFailed, Origin, OriginAway, RemoteFile
 
 # Attempts in a row that bring no byte; one that brings some starts the count anew.
 _TRIES = 4
 _BACKOFF = Backoff(0.2, 5.0, jitter=0.5)
 _READ_BYTES = 1 << 20
-FULL_HINT = "free some space, or set models_cache.dir to a larger disk; `penstock models cache` lists what is there"
 # Called with the number of bytes of this file that are there.
 OnBytes = Callable[[int], None]
 _Answer = TypeVar("_Answer")

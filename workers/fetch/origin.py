@@ -19,10 +19,6 @@ class FetchFailed(HandlerLoadError):
     """The model cannot be had from its source as things are; the message says what is missing and what to do."""
 
 
-class DiskFull(FetchFailed):
-    """The disk of the cache has no room for the model, or the cache may not grow that far."""
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file by its path within the source. `size_bytes` None: the place has to be asked. `sum_kind` is sha256, git (the id of

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.settings.remote_sources import read_source
 from penstock.workers.fetch.choice import model_file, wanted
-from penstock.workers.fetch.entries import Entry, entry_name, to_delete
+from penstock.model_cache.entries import Entry, entry_name, to_delete
 from penstock.workers.fetch.origin import FetchFailed, RemoteFile
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -1,0 +1,26 @@
+"""Which sources are model archives. Cheap: whoever serves other models asks this too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+INFORMATION = "MAR-INF"
+MANIFEST = f"{INFORMATION}/MANIFEST.json"
+ENDINGS = (".mar", ".tar.gz", ".tgz")
+FORMS = "an archive is a .mar file (zip), a .tar.gz file with one folder, or a folder that holds MAR-INF/MANIFEST.json"
+
+
+def is_archive(source: str) -> bool:
+    """Whether a source is a model archive: by its ending, or as a folder of this machine."""
+    return is_archive_file(source) or ("/" in source and "://" not in source and Path(source).is_dir())
+
+
+def is_archive_file(source: str) -> bool:
+    """Whether the ending is that of a packed archive. An address may have a checksum behind it."""
+    return source.partition("#")[0].partition("?")[0].lower().endswith(ENDINGS)
+
+
+def archive_stem(path: Path) -> str:
+    """The name of the file without its ending, which is the name of a model whose archive has no manifest."""
+    name = path.name
+    return next((name[: -len(ending)] for ending in ENDINGS if name.lower().endswith(ending)), name)
