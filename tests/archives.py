@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import stat
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -75,3 +77,9 @@ def zip_special(path: Path, name: str, mode: int) -> Path:
 def gzipped(path: Path, data: bytes) -> Path:
     path.write_bytes(gzip.compress(data))
     return path
+
+
+def packed(export_path: Path, *arguments: str, folder: Path) -> None:
+    """Run the stock `torch-model-archiver` in this folder."""
+    command = [sys.executable, "-m", "model_archiver.model_packaging", *arguments, "--export-path", str(export_path)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)

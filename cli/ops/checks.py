@@ -157,7 +157,7 @@ def models(settings: Settings) -> Finding:
     if not settings.models:
         return Finding("models", Level.OK, "none is declared here; name one to `penstock up`")
     files = [source_file(spec.source) for spec in settings.specs()]
-    missing = [str(file) for file in files if file is not None and not file.is_file()]
+    missing = [str(file) for file in files if file is not None and not file.exists()]
     if missing:
         return Finding("models", Level.FAIL, f"no such file: {', '.join(missing)}", "correct `source` in penstock.toml")
     faults = model_file_faults(settings)

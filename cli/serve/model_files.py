@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.errors import HandlerLoadError
+from penstock.archives.kinds import is_archive
+from penstock.errors import BadArchive, HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.requirements import in_words, install_line, missing_packages
@@ -22,12 +23,28 @@ from penstock.workers.devices.assign import is_on_cpu
 def model_file_faults(settings: Settings) -> list[str]:
     """`models.faces (version 2): ...`, one per fault. Missing files are reported elsewhere."""
     here = [spec for spec in (_here(spec, settings) for spec in settings.specs()) if spec is not None]
-    specs = [spec for spec in here if is_model_file(spec.source) and Path(spec.source).is_file()]
     return [
         f"models.{spec.name} (version {spec.version}): {fault}"
-        for spec in specs
-        for fault in file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
+        for spec in here
+        if Path(spec.source).exists()
+        for fault in _faults(spec, settings)
     ]
+
+
+def _faults(spec: ModelSpec, settings: Settings) -> list[str]:
+    if is_model_file(spec.source):
+        return file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
+    return _archive_faults(spec) if is_archive(spec.source) else []
+
+
+def _archive_faults(spec: ModelSpec) -> list[str]:
+    from penstock.archives.contents import read_archive
+
+    try:
+        read_archive(Path(spec.source), handler=str(spec.options.get("handler") or ""))
+    except BadArchive as error:
+        return [f"{error.message}; {error.hint}" if error.hint else error.message]
+    return []
 
 
 def missing_requirements(settings: Settings) -> tuple[list[str], str]:

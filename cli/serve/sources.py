@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import ConfigError
+from penstock.archives.kinds import MANIFEST, archive_stem, is_archive
+from penstock.errors import BadArchive, ConfigError
 from penstock.job import MODEL_NAME
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.sources import why_absent
@@ -53,7 +54,8 @@ def named_source(argument: str) -> tuple[str, str]:
 
 
 def model_name(source: str) -> str:
-    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name.
+    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name; an archive here
+    has its name in its manifest.
 
     Raises `ConfigError` for an address that cannot be read.
     """
@@ -64,7 +66,19 @@ def model_name(source: str) -> str:
     named = _OBJECT.fullmatch(source)
     if named:
         return _NEW_WORD.sub("-", named[2]).lower().strip("_")
-    return _NOT_IN_A_NAME.sub("-", Path(source).stem).strip("-_.")
+    return _NOT_IN_A_NAME.sub("-", _archive_name(source) if is_archive(source) else Path(source).stem).strip("-_.")
+
+
+def _archive_name(source: str) -> str:
+    # Few commands name archives, and everything else does without this import.
+    from penstock.archives.contents import read_archive
+
+    path = Path(source).expanduser()
+    try:
+        return read_archive(path).manifest.name or archive_stem(path)
+    except (BadArchive, OSError):
+        # What is wrong with it is found with the other settings.
+        return archive_stem(path)
 
 
 def _config_file(files: Sequence[str], config: Path | None, folder: Path, *, alone: bool) -> Path | None:
@@ -108,7 +122,8 @@ def _located(source: str, folder: Path) -> tuple[str, str]:
     if named and "/" not in location and not (folder / location).exists() and Path(location).suffix != ".py":
         return source, ""
     path = folder / Path(location).expanduser()
-    return f"{path}{suffix}", "" if path.is_file() else f"{source}: {_missing(path)}"
+    is_here = path.is_file() or (path / MANIFEST).is_file()
+    return f"{path}{suffix}", "" if is_here else f"{source}: {_missing(path)}"
 
 
 def _missing(path: Path) -> str:

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from penstock.archives.kinds import ENDINGS, MANIFEST
 from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"
@@ -47,7 +48,7 @@ _TEXT_LISTS = (
 _VARIABLES = ("env", "secrets")
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source with one of these endings is a file even without a folder; any other source without a slash is a module.
-_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", ".mar")
+_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", *ENDINGS)
 
 
 @dataclass(slots=True)
@@ -96,10 +97,18 @@ def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[st
     models = tree.get("models")
     for path, value in _leaves(("models",), models) if isinstance(models, dict) else ():
         file = _file_of(path, value) if isinstance(value, str) else None
-        if file is not None and not file.is_file():
+        if file is not None and not file.is_file() and not (file.is_dir() and _is_model(file, models, path)):
             name = ".".join(path)
             faults.append(f"{name}: {file}: {why_absent(file)} (from {origins.get(name, 'default')})")
     return faults
+
+
+def _is_model(folder: Path, models: Any, path: tuple[str, ...]) -> bool:
+    """Whether a folder is an unpacked archive: it has a manifest, or the settings name its handler."""
+    if not _is_of_version(path, "source"):
+        return False
+    tables = [models[path[1]], *([models[path[1]]["versions"][path[3]]] if len(path) == 5 else [])]
+    return (folder / MANIFEST).is_file() or any("handler" in (table.get("options") or {}) for table in tables)
 
 
 def _file_of(path: tuple[str, ...], value: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""The models that one worker fetches: each source in a thread of its own, so that no slot waits and others serve meanwhile."""
+"""The models that one worker fetches or unpacks: each in a thread of its own, so that no slot waits and others serve on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from pathlib import Path
 
 import structlog
 
+from penstock.archives.kinds import is_archive
 from penstock.errors import PenstockError
+from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
 from penstock.words import size
-from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
+from penstock.workers.fetch.cache import CacheLimits, ModelCache
 
 log = structlog.get_logger(__name__)
 MODEL_FETCHING = "model_fetching"
 MODEL_FETCHED = "model_fetched"
 MODEL_NOT_FETCHED = "model_not_fetched"
+ARCHIVE_OPENED = "archive_opened"
 
 _SAY_EVERY_S = 5.0
 # What `SlotContext.fetch` does: the spec with a source on this machine and the resolved source, or None while it is fetched.
@@ -42,51 +45,69 @@ class ModelFetches:
 
     def locate(self, spec: ModelSpec) -> Located | None:
         """Raises `PenstockError` once for each attempt that failed; the next call begins another."""
-        if not is_remote(spec.source):
+        if not is_remote(spec.source) and not is_archive(spec.source):
             return spec, ""
         key = (spec.name, spec.version)
         with self._guard:
             fetch = self._running.get(key)
             if fetch is None:
-                fetch = self._running[key] = _Fetch(spec, ModelCache(self._folder, self._limits), self._kept)
+                fetch = self._running[key] = _Fetch(spec, self._folder, self._limits, self._kept)
                 fetch.start()
                 return None
             if fetch.error is not None:
                 del self._running[key]
                 raise fetch.error
-        return None if fetch.found is None else (replace(spec, source=fetch.found.path), fetch.found.source)
+        return fetch.found
 
 
 class _Fetch(threading.Thread):
     """One attempt. `found` or `error` is set at its end. A daemon: a worker that ends does not wait, and what came is kept."""
 
-    def __init__(self, spec: ModelSpec, cache: ModelCache, kept: Callable[[ModelSpec], str]) -> None:
+    def __init__(self, spec: ModelSpec, folder: Path, limits: CacheLimits, kept: Callable[[ModelSpec], str]) -> None:
         super().__init__(name=f"fetch-{spec.name}", daemon=True)
         self._spec = spec
-        self._cache = cache
+        self._cache = ModelCache(folder, limits)
+        self._folder = folder
+        self._limits = limits
         self._kept = kept
         self._progress = _Progress(spec)
-        self.found: FetchedModel | None = None
+        # They keep what is used in the cache while this worker lives.
+        self._locks: list[Lock] = []
+        self.found: Located | None = None
         self.error: PenstockError | None = None
 
     def run(self) -> None:
         spec = self._spec
-        began = time.monotonic()
         try:
-            found = self._cache.fetch(
-                spec.source, kept=self._kept(spec), trust_remote_code=spec.trust_remote_code, on_progress=self._progress
-            )
+            here, source = self._fetched(spec) if is_remote(spec.source) else (spec, "")
+            self.found = (self._unpacked(here) if is_archive(here.source) else here), source
         except PenstockError as error:
             self.error = error
         except Exception as error:
             log.exception(MODEL_NOT_FETCHED, model=spec.name)
             self.error = PenstockError(f"{spec.name} could not be fetched: {type(error).__name__}: {error}")
-        else:
-            took_s = round(time.monotonic() - began, 3)
-            log.info(
-                MODEL_FETCHED, model=spec.name, version=spec.version, source=found.source, bytes=found.size_bytes, s=took_s
-            )
-            self.found = found
+
+    def _fetched(self, spec: ModelSpec) -> Located:
+        began = time.monotonic()
+        found = self._cache.fetch(
+            spec.source, kept=self._kept(spec), trust_remote_code=spec.trust_remote_code, on_progress=self._progress
+        )
+        took_s = round(time.monotonic() - began, 3)
+        log.info(MODEL_FETCHED, model=spec.name, version=spec.version, source=found.source, bytes=found.size_bytes, s=took_s)
+        self._locks.append(found.lock)
+        return replace(spec, source=found.path), found.source
+
+    def _unpacked(self, spec: ModelSpec) -> ModelSpec:
+        """The spec with the archive's folder as its source."""
+        from penstock.archives.opening import opened
+
+        path = Path(spec.source)
+        found = opened(path, self._folder, handler=str(spec.options.get("handler") or ""), max_bytes=self._limits.max_bytes)
+        if found.lock:
+            self._locks.append(found.lock)
+        digest = {"sha256": found.digest} if found.digest else {}
+        log.info(ARCHIVE_OPENED, model=spec.name, version=spec.version, archive=str(path), folder=str(found.folder), **digest)
+        return replace(spec, source=str(found.folder))
 
 
 @dataclass(slots=True)

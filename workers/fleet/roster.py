@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.archives.kinds import is_archive
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
@@ -24,6 +25,9 @@ from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.context import Observer, Observers, SlotContext
 from penstock.workers.slot.slot import Slot
+
+if TYPE_CHECKING:
+    from penstock.workers.fetch.fetches import ModelFetches
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +169,26 @@ class Roster:
         leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
 
     def _locator(self) -> Callable[[ModelSpec], tuple[ModelSpec, str] | None]:
-        """What finds a model's files. A worker whose models all lie here loads nothing of fetching."""
-        if not any(is_remote(spec.source) for spec in self._versions.specs):
-            return lambda spec: (spec, "")
+        """What finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""
+        guard = threading.Lock()
+        fetches: list[ModelFetches] = []
+
+        def locate(spec: ModelSpec) -> tuple[ModelSpec, str] | None:
+            if not is_remote(spec.source) and not is_archive(spec.source):
+                return spec, ""
+            with guard:
+                fetches[:] = fetches or [self._fetches()]
+            return fetches[0].locate(spec)
+
+        return locate
+
+    def _fetches(self) -> ModelFetches:
         from penstock.workers.fetch.cache import CacheLimits
         from penstock.workers.fetch.fetches import ModelFetches
 
         cache = self._settings.models_cache
         limits = CacheLimits(cache.max_bytes, cache.stall_s, cache.offline)
-        return ModelFetches(self._settings.models_dir, limits, self._kept_source).locate
+        return ModelFetches(self._settings.models_dir, limits, self._kept_source)
 
     def _kept_source(self, spec: ModelSpec) -> str:
         """Where this version came from when it was first loaded, by any worker. Raises `StoreUnavailable`."""

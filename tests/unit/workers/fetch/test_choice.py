@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.model_cache.entries import Entry, entry_name, to_delete
 from penstock.settings.remote_sources import read_source
 from penstock.workers.fetch.choice import model_file, wanted
-from penstock.model_cache.entries import Entry, entry_name, to_delete
 from penstock.workers.fetch.origin import FetchFailed, RemoteFile
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -17,6 +17,7 @@ from penstock.workers.fetch.cache import CacheLimits
 from penstock.workers.fetch.fetches import MODEL_FETCHED, MODEL_FETCHING, Located, ModelFetches
 from penstock.workers.slot.child.events import ChildUnloadable
 from penstock.workers.slot.child.supervisor import ChildSupervisor
+from tests import archives
 from tests.eventually import eventually
 from tests.model_hub import Hub, model_hub
 
@@ -116,3 +117,24 @@ def test_a_slot_whose_model_cannot_be_fetched_says_why_and_tries_again_later() -
         assert child.tend(0.5) != [], "the first retry comes at once"
         assert child.tend(1.0) == [], "the next after a second"
     assert (child.state, child.error) == ("failed", "no such repository. check the source")
+
+
+def test_an_archive_is_unpacked_before_its_child_starts_also_one_that_was_fetched(hub: Hub, tmp_path: Path) -> None:
+    packed = archives.mar(tmp_path / "noop.mar")
+    hub.push("org/archives", {"noop.mar": packed.read_bytes()})
+    commit = hub.branches["org/archives"]["main"]
+    far = spec(f"hf://org/archives@{commit}/noop.mar", trust_remote_code=True)
+    found = fetches(tmp_path / "cache")
+    near, _ = eventually(lambda: found.locate(spec(str(packed), version="2")))
+    fetched, source = eventually(lambda: found.locate(far))
+    assert near.source == fetched.source
+    assert (Path(near.source) / "noop.py").read_text() == archives.HANDLER
+    assert source == far.source
+
+
+def test_an_archive_that_is_refused_is_the_error_of_its_slot(tmp_path: Path) -> None:
+    (tmp_path / "bad.mar").write_bytes(b"no archive")
+    found, bad = fetches(tmp_path), spec(str(tmp_path / "bad.mar"))
+    assert found.locate(bad) is None
+    with pytest.raises(PenstockError, match="is neither a zip nor a gzip file"):
+        eventually(lambda: found.locate(bad))
