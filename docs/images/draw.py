@@ -75,7 +75,7 @@ LAYERS = (
             ("tasks", "cog", "metrics", "running", "runtimes", "runtimes/onnx", "runtimes/tensorrt", "runtimes/torch"),
         ),
     ),
-    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors", "outbound")),),
+    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache")),),
 )
 OUTSIDE = Folder(
     "benchmarks",
