@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.kinds import INFORMATION, MANIFEST, archive_stem
-from penstock.archives.manifest import MAX_MANIFEST_BYTES, Manifest, absent_manifest, absent_members, read_manifest
+from penstock.archives.kinds import MANIFEST, archive_stem, root_of
+from penstock.archives.manifest import MAX_MANIFEST_BYTES, ArchiveManifest, absent_manifest, absent_members, read_manifest
 from penstock.archives.members import ArchiveLimits, MemberCheck, MemberKind
 from penstock.archives.model_config import MAX_CONFIG_BYTES, read_config
 from penstock.archives.packed import packed_members
@@ -22,7 +22,7 @@ class ArchiveContents:
     `has` tells whether a file lies in the archive, by its path below the root.
     """
 
-    manifest: Manifest
+    manifest: ArchiveManifest
     config: dict[str, Any]
     root: str = ""
     has: Callable[[str], bool] = field(default=lambda path: False, compare=False)
@@ -44,14 +44,6 @@ def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: Archi
     if faults:
         raise BadArchive(f"{path}: {'; '.join(faults)}", hint="pack it anew with the file")
     return found
-
-
-def root_of(paths: Collection[str]) -> str:
-    """The one folder that all files lie in; empty if there is none. `MAR-INF` is never it."""
-    firsts = {path.partition("/")[0] for path in paths}
-    if len(firsts) != 1 or any("/" not in path for path in paths):
-        return ""
-    return "" if firsts == {INFORMATION} else firsts.pop()
 
 
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:
@@ -111,5 +103,5 @@ def _file(path: Path, max_bytes: int) -> bytes | None:
         raise BadArchive(f"{path} cannot be read: {error.strerror}", hint="check the rights of the file") from error
 
 
-def _manifest(data: bytes | None, archive: str, stem: str) -> Manifest:
+def _manifest(data: bytes | None, archive: str, stem: str) -> ArchiveManifest:
     return read_manifest(data, archive) if data is not None else absent_manifest(stem)

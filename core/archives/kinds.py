@@ -1,7 +1,8 @@
-"""Which sources are model archives. Cheap: whoever serves other models asks this too."""
+"""Which sources are model archives, and where in them the model lies. Cheap: whoever serves other models asks this too."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 INFORMATION = "MAR-INF"
@@ -24,3 +25,11 @@ def archive_stem(path: Path) -> str:
     """The name of the file without its ending, which is the name of a model whose archive has no manifest."""
     name = path.name
     return next((name[: -len(ending)] for ending in ENDINGS if name.lower().endswith(ending)), name)
+
+
+def root_of(paths: Collection[str]) -> str:
+    """The one folder that all files lie in; empty if there is none. `MAR-INF` is never it."""
+    firsts = {path.partition("/")[0] for path in paths}
+    if len(firsts) != 1 or any("/" not in path for path in paths):
+        return ""
+    return "" if firsts == {INFORMATION} else firsts.pop()

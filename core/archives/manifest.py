@@ -38,7 +38,7 @@ BUILT_IN_HANDLERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ArchiveManifest:
     """`name` is empty where there is none. Files are paths within the archive, empty where it has none. `whole` is the JSON
     object as it stands, which handlers read as `context.manifest`.
     """
@@ -54,7 +54,7 @@ class Manifest:
     whole: dict[str, Any] = field(default_factory=dict)
 
 
-def read_manifest(data: bytes, archive: str) -> Manifest:
+def read_manifest(data: bytes, archive: str) -> ArchiveManifest:
     """Raises `BadArchive` with every fault. Keys of older archivers, and unknown ones, are left alone."""
     whole = _object(data, archive)
     model = whole.get("model")
@@ -64,15 +64,15 @@ def read_manifest(data: bytes, archive: str) -> Manifest:
     if faults:
         raise BadArchive(f"{archive}: {MANIFEST} cannot be used: {'; '.join(faults)}", hint=_HINT)
     texts = {ours: str(model.get(theirs) or "") for theirs, ours in _TEXTS.items()}
-    return Manifest(
+    return ArchiveManifest(
         **texts, version=_version(model.get("modelVersion")), extensions=dict(model.get("extensions") or {}), whole=whole
     )
 
 
-def absent_manifest(stem: str, handler: str = "") -> Manifest:
+def absent_manifest(stem: str, handler: str = "") -> ArchiveManifest:
     """What TorchServe takes for granted of an archive without a manifest. `handler`: the server's default one."""
     model = {"modelName": stem, "modelVersion": "1.0", "handler": handler}
-    return Manifest(stem, handler=handler, whole={"model": model, "runtime": "python"})
+    return ArchiveManifest(stem, handler=handler, whole={"model": model, "runtime": "python"})
 
 
 def handler_module(handler: str) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def handler_module(handler: str) -> tuple[str, str]:
     return PurePosixPath(file).name.removesuffix(".py"), function or "handle"
 
 
-def absent_members(manifest: Manifest, has: Callable[[str], bool]) -> list[str]:
+def absent_members(manifest: ArchiveManifest, has: Callable[[str], bool]) -> list[str]:
     """One sentence per file that the manifest names and the archive lacks. `has` tells whether a path is in the archive."""
     faults = []
     for key in _FILES:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from penstock.archives.contents import read_archive
 from penstock.archives.kinds import INFORMATION, archive_stem
-from penstock.archives.manifest import Manifest
+from penstock.archives.manifest import ArchiveManifest
 from penstock.archives.members import MemberCheck, MemberKind
 from penstock.archives.packed import PackedMember, packed_members
 from penstock.errors import BadArchive, DiskFull, is_disk_full
@@ -32,7 +32,7 @@ class OpenedArchive:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: ArchiveManifest
     config: dict[str, Any]
     digest: str = ""
     lock: Lock | None = field(default=None, compare=False)
