@@ -1,9 +1,9 @@
-"""Which sources are model archives, and where in them the model lies. Cheap: whoever serves other models asks this too."""
+"""Which sources are model archives, and what the names in them mean. Cheap: whoever serves other models asks this too."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 INFORMATION = "MAR-INF"
 MANIFEST = f"{INFORMATION}/MANIFEST.json"
@@ -33,3 +33,9 @@ def root_of(paths: Collection[str]) -> str:
     if len(firsts) != 1 or any("/" not in path for path in paths):
         return ""
     return "" if firsts == {INFORMATION} else firsts.pop()
+
+
+def handler_module(handler: str) -> tuple[str, str]:
+    """Module and function of a `handler`: `folder/my_handler.py:serve` is (`my_handler`, `serve`); by default `handle`."""
+    file, _, function = handler.partition(":")
+    return PurePosixPath(file).name.removesuffix(".py"), function or "handle"

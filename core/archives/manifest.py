@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
-from penstock.archives.kinds import MANIFEST
+from penstock.archives.kinds import MANIFEST, handler_module
 from penstock.errors import BadArchive
 
 MAX_MANIFEST_BYTES = 1 << 20
@@ -73,12 +72,6 @@ def absent_manifest(stem: str, handler: str = "") -> ArchiveManifest:
     """What TorchServe takes for granted of an archive without a manifest. `handler`: the server's default one."""
     model = {"modelName": stem, "modelVersion": "1.0", "handler": handler}
     return ArchiveManifest(stem, handler=handler, whole={"model": model, "runtime": "python"})
-
-
-def handler_module(handler: str) -> tuple[str, str]:
-    """Module and function of a `handler`: `folder/my_handler.py:serve` is (`my_handler`, `serve`); by default `handle`."""
-    file, _, function = handler.partition(":")
-    return PurePosixPath(file).name.removesuffix(".py"), function or "handle"
 
 
 def absent_members(manifest: ArchiveManifest, has: Callable[[str], bool]) -> list[str]:
