@@ -1,4 +1,4 @@
-"""The state of the Redis server's memory and log, as its INFO reports it. Pure."""
+"""What a store server says of itself: its memory and log, and why it may lose jobs. Pure, but for what asks the store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.settings.store_url import StoreRequirement
+
 SECTIONS = ("memory", "persistence")
-_KEEPS_ALL = "noeviction"
 _WELL = "ok"
+OLDEST_REDIS = (7, 0)
+# The sections of INFO that `store_faults` reads.
+EXAMINED = ("server", "memory", "persistence")
+_KEEPS_ALL = "noeviction"
+_IN_ITS_FILE = "and in its configuration file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +30,6 @@ class StoreHealth:
     persistence_ok: bool
 
 
-def eviction_fault(info: Mapping[str, Any]) -> str:
-    """Why a store with these fields of INFO memory may delete jobs by itself, and what to do; empty if it does not.
-
-    INFO is asked instead of CONFIG, which managed services forbid. A store that says nothing of its policy is taken as it is.
-    """
-    policy = info.get("maxmemory_policy", _KEEPS_ALL)
-    policy = policy.decode() if isinstance(policy, bytes) else str(policy)
-    if policy == _KEEPS_ALL:
-        return ""
-    return f"maxmemory-policy is {policy}: a full store would delete jobs that were accepted; set it to {_KEEPS_ALL}"
-
-
 def store_health(info: Mapping[str, Any]) -> StoreHealth:
     """From the fields of INFO as redis-py parses them."""
     saves = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -46,3 +40,103 @@ def store_health(info: Mapping[str, Any]) -> StoreHealth:
         log_bytes=int(info.get("aof_current_size", 0)),
         persistence_ok=all(info.get(name, _WELL) == _WELL for name in saves),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """`since`: the requirement from which on this fault is a refusal; before it, it is a warning. `hint`: what to do."""
+
+    since: StoreRequirement
+    text: str
+    hint: str
+
+    def is_refused(self, required: StoreRequirement) -> bool:
+        return required.includes(self.since)
+
+
+def store_faults(info: Mapping[str, Any], fsync: str) -> list[StoreFault]:
+    """The faults of a store with these fields of INFO, the worst first.
+
+    `fsync` is the server's `appendfsync`; empty where the user may not ask, as in managed services. A store that reports
+    nothing of its eviction or of its log is taken as it is.
+    """
+    found = (_age_fault(info), _eviction_fault(info), _log_fault(info), _fsync_fault(info, fsync))
+    return [fault for fault in found if fault]
+
+
+def info_of(client: Any) -> dict[str, Any]:
+    """The fields of INFO that `store_faults` reads. Raises `RedisError`."""
+    return {name: value for section in EXAMINED for name, value in client.info(section).items()}
+
+
+def fsync_of(client: Any) -> str:
+    """The server's `appendfsync`; empty where this user may not ask, as managed services have it. Raises `RedisError`."""
+    from redis.exceptions import ResponseError
+
+    try:
+        found = {_text(name): _text(value) for name, value in client.config_get("appendfsync").items()}
+    except ResponseError:
+        return ""
+    return found.get("appendfsync", "")
+
+
+def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
+    words = _text(info.get("valkey_version") or info.get("redis_version") or "0").split(".")
+    return tuple(int(word) for word in words if word.isdigit())
+
+
+def is_logged(info: Mapping[str, Any]) -> bool:
+    """Whether the store has an append-only file; taken as true where it reports nothing of it."""
+    return _text(info.get("aof_enabled", 1)) == "1"
+
+
+def _age_fault(info: Mapping[str, Any]) -> StoreFault | None:
+    version = version_of(info)
+    if not any(version) or version >= OLDEST_REDIS:
+        return None
+    return StoreFault(
+        StoreRequirement.NONE,
+        f"it is version {'.'.join(map(str, version))}, which has no functions",
+        "use Redis 7.0 or newer, or Valkey",
+    )
+
+
+def _eviction_fault(info: Mapping[str, Any]) -> StoreFault | None:
+    policy = _text(info.get("maxmemory_policy", _KEEPS_ALL))
+    if policy == _KEEPS_ALL:
+        return None
+    return StoreFault(
+        StoreRequirement.NO_EVICTION,
+        f"maxmemory-policy is {policy}: a full store would delete jobs that were accepted; set it to {_KEEPS_ALL}",
+        f"CONFIG SET maxmemory-policy {_KEEPS_ALL}, {_IN_ITS_FILE}",
+    )
+
+
+def _log_fault(info: Mapping[str, Any]) -> StoreFault | None:
+    if is_logged(info):
+        return None
+    return StoreFault(
+        StoreRequirement.LOG,
+        "it has no append-only file: a restart loses all jobs since the last snapshot",
+        f"CONFIG SET appendonly yes, then CONFIG SET appendfsync always, {_IN_ITS_FILE}",
+    )
+
+
+def _fsync_fault(info: Mapping[str, Any], fsync: str) -> StoreFault | None:
+    if not is_logged(info) or fsync == "always":
+        return None
+    if not fsync:
+        return StoreFault(
+            StoreRequirement.FSYNC,
+            "it does not say when it syncs its log, so that nobody knows what a power cut would lose",
+            'allow this user CONFIG GET, or ask less with store.require = "log"',
+        )
+    return StoreFault(
+        StoreRequirement.FSYNC,
+        f"appendfsync is {fsync}: a power cut may lose the jobs of the last seconds",
+        f"CONFIG SET appendfsync always, {_IN_ITS_FILE}",
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

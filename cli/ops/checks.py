@@ -27,7 +27,6 @@ from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import read_topology
 
 LOW_DISK_BYTES = 1024**3
-OLDEST_REDIS = (7, 0)
 
 
 class Level(StrEnum):
@@ -106,7 +105,7 @@ def store(settings: Settings) -> Finding:
 
     stack = running_stack(settings.store.state_dir)
     url = settings.store.url or (stack.redis_url if stack else None)
-    return reachable(url) if url else embedded()
+    return reachable(url, settings.store.require) if url else embedded()
 
 
 def onnxruntime(installed: Callable[[str], str | None]) -> Finding:

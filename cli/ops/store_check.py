@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from penstock.broker.server.embedded import find_server
-from penstock.broker.server.health import eviction_fault
+from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, store_faults, version_of
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect
-from penstock.cli.ops.checks import OLDEST_REDIS, Finding, Level
+from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
+from penstock.settings.store_url import StoreRequirement
 
 
 def embedded() -> Finding:
@@ -23,44 +25,28 @@ def embedded() -> Finding:
     return Finding("store", Level.OK, f"embedded server found ({binary.name}); `penstock up` starts it")
 
 
-def reachable(url: str) -> Finding:
+def reachable(url: str, required: StoreRequirement) -> Finding:
     client = connect(url, name="penstock-doctor")
     try:
-        info: Any = client.info("server")
-        memory: Any = client.info("memory")
-        durability = fsync_of(client)
+        info = info_of(client)
+        fsync = fsync_of(client)
         functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
     except RedisError as fault:
         return Finding("store", Level.FAIL, f"{without_password(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
     finally:
         client.close()
     loaded = "functions loaded" if functions else "functions not loaded yet (the first gateway or worker does it)"
-    text = f"{without_password(url)}, {name_of(info)}, {durability}, {loaded}"
-    return judged(text, version_of(info), durability, eviction_fault(memory))
+    log = f"fsync {fsync or 'unknown'}" if is_logged(info) else "no append-only file"
+    return judged(f"{without_password(url)}, {name_of(info)}, {log}, {loaded}", store_faults(info, fsync), required)
 
 
-def judged(text: str, version: tuple[int, ...], durability: str, eviction: str = "") -> Finding:
-    if version < OLDEST_REDIS:
-        return Finding("store", Level.FAIL, text, "use Redis 7.0 or newer, or Valkey: older versions have no functions")
-    if eviction:
-        return Finding("store", Level.FAIL, f"{text}; {eviction}", "CONFIG SET maxmemory-policy noeviction, and in its file")
-    if durability != "fsync always":
-        return Finding("store", Level.WARN, text, "to keep jobs across a power cut, set appendonly yes and appendfsync always")
-    return Finding("store", Level.OK, text)
-
-
-def fsync_of(client: Any) -> str:
-    """The durability of the store in words; managed services often refuse to report it."""
-    try:
-        found = {_text(name): _text(value) for name, value in client.config_get("append*").items()}
-    except RedisError:
-        return "fsync unknown"
-    return f"fsync {found.get('appendfsync', 'unknown')}" if found.get("appendonly") == "yes" else "no append-only file"
-
-
-def version_of(info: dict[str, Any]) -> tuple[int, ...]:
-    words = _text(info.get("valkey_version") or info.get("redis_version") or "0").split(".")
-    return tuple(int(word) for word in words if word.isdigit())
+def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) -> Finding:
+    """The worst fault decides."""
+    if not faults:
+        return Finding("store", Level.OK, text)
+    worst = faults[0]
+    level = Level.FAIL if worst.is_refused(required) else Level.WARN
+    return Finding("store", level, "; ".join([text, *(fault.text for fault in faults)]), worst.hint)
 
 
 def name_of(info: dict[str, Any]) -> str:
@@ -71,7 +57,3 @@ def name_of(info: dict[str, Any]) -> str:
 def without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

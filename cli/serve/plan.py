@@ -124,12 +124,13 @@ def need_store(settings: Settings) -> None:
 
 
 def need_sound_store(settings: Settings) -> None:
-    """Raises `StartError` if the configured Redis answers, and refuses the user name or password or may delete jobs."""
+    """Raises `StartError` if the configured Redis answers, and refuses the user name or password or lacks `store.require`."""
     if settings.store.url:
-        from penstock.cli.serve.start_watch import check_eviction, check_login
+        from penstock.cli.display import print_faint
+        from penstock.cli.serve.start_watch import check_login, check_store
 
         check_login(settings.store.url)
-        check_eviction(settings.store.url)
+        check_store(settings.store.url, settings.store.require, print_faint)
 
 
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:

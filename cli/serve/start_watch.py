@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from penstock.cli.exits import StartError
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.settings.store_url import StoreRequirement
 
 _FIRST_LOOK_S = 1.0
 _EVERY_S = 0.5
@@ -86,20 +87,24 @@ def check_login(redis_url: str) -> None:
                 raise StartError(found.message, hint=found.hint) from error
 
 
-def check_eviction(redis_url: str) -> None:
-    """Raises `StartError` if the store answers and its policy is to delete what it holds when it is full."""
+def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:
+    """Raises `StartError` if the store answers and lacks what is required of it; `say` gets a sentence for each other fault."""
     from redis import RedisError
 
-    from penstock.broker.server.health import eviction_fault
+    from penstock.broker.server.health import fsync_of, info_of, store_faults
     from penstock.broker.store.connection import connect
 
     with closing(connect(redis_url, name="penstock-start")) as client:
         try:
-            fault = eviction_fault(client.info("memory"))
+            info, fsync = info_of(client), fsync_of(client)
         except (RedisError, OSError):
             return  # away, or a user without this right: `penstock doctor` tells it
-    if fault:
-        raise StartError(f"the job store may not be used: {fault}", hint="redis-cli CONFIG SET maxmemory-policy noeviction")
+    for fault in store_faults(info, fsync):
+        if fault.is_refused(required):
+            raise StartError(f"the job store may not be used: {fault.text}", hint=fault.hint)
+        # Of a server that says nothing of its syncs, nothing is known to be wrong.
+        if fsync or fault.since != StoreRequirement.FSYNC:
+            say(f"the job store: {fault.text}; {fault.hint}")
 
 
 def _workers(redis_url: str) -> list[WorkerInfo]:

@@ -1,7 +1,8 @@
-"""Which URLs of a store are taken, and the form in which the Redis client and kombu take them."""
+"""Which URLs of a store are taken, in which form the Redis client and kombu take them, and what a store must promise."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from urllib.parse import SplitResult, urlsplit
 
 # Valkey's schemes mean the same servers, but the client library knows Redis' names only.
@@ -11,6 +12,19 @@ _INSTEAD = {
     "sentinel": "Sentinel is not supported: name the primary, or an address that follows it",
     "redis+socket": "write unix:///path/to/the.sock",
 }
+
+
+class StoreRequirement(StrEnum):
+    """What a store of the user's own must promise, `store.require`; each includes those before it."""
+
+    NONE = "none"
+    NO_EVICTION = "no_eviction"
+    LOG = "log"
+    FSYNC = "fsync"
+
+    def includes(self, other: StoreRequirement) -> bool:
+        order = tuple(StoreRequirement)
+        return order.index(self) >= order.index(other)
 
 
 def store_url(url: str) -> str:

@@ -39,7 +39,7 @@ from penstock.settings.models import (
     spec_of,
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
-from penstock.settings.store_url import store_url
+from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
 
@@ -65,10 +65,13 @@ class StoreSettings(Table):
 
     With `blob_url`, large payloads are objects in S3, Google or Azure storage instead of files in `blob_dir`. The credentials
     come from the environment, and `blob_url` must not hold them. Uploads and large inputs leave `reserve_bytes` of a disk free.
+    `require`: what the store at `url` must promise for a start: `none`, `no_eviction`, `log` (an append-only file) or `fsync`
+    (`appendfsync always`); each includes those before it, and what is not required is a warning.
     """
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(default=None, repr=False)
     state_dir: Path
+    require: StoreRequirement = StoreRequirement.NO_EVICTION
     fsync: Literal["always", "everysec"] = "always"
     blob_dir: Path | None = None
     blob_url: str = Field(default="", pattern=r"^((s3|gs|az)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^?#\s]+)?$")

@@ -13,6 +13,8 @@ import pytest
 import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.cli.serve.start_watch import check_store
+from penstock.settings.store_url import StoreRequirement
 from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment, started, stopped
 from tests.command import called_here
 from tests.eventually import eventually
@@ -169,3 +171,30 @@ def check_refused(done: subprocess.CompletedProcess[str]) -> None:
     said = done.stderr.splitlines()
     assert said[0].startswith(f"error: {EVICTING}")
     assert "noeviction" in said[1]
+
+
+@pytest.mark.parametrize(
+    "command", [["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]], ids=lambda words: words[0]
+)
+def test_a_store_that_keeps_less_than_is_required_is_refused(
+    server: EmbeddedServer, tmp_path: Path, command: list[str]
+) -> None:
+    env = {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_STORE__REQUIRE": "fsync"}
+    done = called_here(*command, cwd=tmp_path, env=clean_environment() | env)
+    assert done.returncode == 7, done.stderr
+    assert "appendfsync is everysec" in done.stderr
+    assert "appendfsync always" in done.stderr.splitlines()[1]
+
+
+def test_a_store_that_keeps_less_than_it_could_is_warned_of_and_taken(server: EmbeddedServer) -> None:
+    said: list[str] = []
+    check_store(server.url, StoreRequirement.LOG, said.append)
+    assert [text.partition(":")[2].split(";")[0] for text in said] == [
+        " appendfsync is everysec: a power cut may lose the jobs of the last seconds"
+    ]
+
+
+def test_a_word_that_is_no_requirement_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    done = called_here("config", "check", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_STORE__REQUIRE": "always"})
+    assert done.returncode == 4, done.stderr
+    assert "no_eviction" in done.stderr + done.stdout

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.broker.server.health import eviction_fault
+from penstock.broker.server.health import store_faults, version_of
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
-from penstock.cli.ops.store_check import fsync_of, judged, name_of, version_of, without_password
+from penstock.cli.ops.store_check import judged, name_of, without_password
 from penstock.cli.serve.plan import make_plan
 from penstock.errors import ConfigError
+from penstock.settings.store_url import StoreRequirement
 from penstock.settings.tables import Settings
 from penstock.workers.devices.gpus import Gpus
 from penstock.workers.devices.machine import Machine
@@ -126,36 +128,44 @@ def test_disk_is_judged_at_the_nearest_folder_that_exists(tmp_path: Path) -> Non
     assert checks.disk(tmp_path / "not" / "yet").level in (Level.OK, Level.WARN)
 
 
+SOUND = {"redis_version": "8.1.0", "maxmemory_policy": "noeviction", "aof_enabled": 1}
+
+
 @pytest.mark.parametrize(
-    ("version", "durability", "level"),
-    [((6, 2), "fsync always", Level.FAIL), ((7, 0), "no append-only file", Level.WARN), ((8, 1), "fsync always", Level.OK)],
+    ("info", "fsync", "required", "level"),
+    [
+        (SOUND, "always", "fsync", Level.OK),
+        (SOUND | {"redis_version": "6.2.14"}, "always", "none", Level.FAIL),
+        (SOUND | {"maxmemory_policy": b"allkeys-lru"}, "always", "no_eviction", Level.FAIL),
+        (SOUND | {"maxmemory_policy": "volatile-ttl"}, "always", "none", Level.WARN),
+        (SOUND | {"aof_enabled": 0}, "", "no_eviction", Level.WARN),
+        (SOUND | {"aof_enabled": 0}, "", "log", Level.FAIL),
+        (SOUND, "everysec", "log", Level.WARN),
+        (SOUND, "everysec", "fsync", Level.FAIL),
+        (SOUND, "", "log", Level.WARN),
+        (SOUND, "", "fsync", Level.FAIL),
+    ],
 )
-def test_a_store_must_be_new_enough_and_should_be_durable(version: tuple[int, ...], durability: str, level: Level) -> None:
-    assert judged("redis", version, durability).level is level
+def test_a_store_is_refused_for_what_is_required_and_else_warned_of(
+    info: dict[str, Any], fsync: str, required: str, level: Level
+) -> None:
+    assert judged("redis", store_faults(info, fsync), StoreRequirement(required)).level is level
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", b"allkeys-random"])
-def test_a_store_that_evicts_is_no_job_store(policy: str | bytes) -> None:
-    finding = judged("redis", (8, 1), "fsync always", eviction_fault({"maxmemory_policy": policy}))
-    assert (finding.level, "noeviction" in finding.next) == (Level.FAIL, True)
+def test_the_worst_fault_says_what_to_do_and_all_are_named() -> None:
+    faults = store_faults(SOUND | {"maxmemory_policy": "allkeys-lru", "aof_enabled": 0}, "")
+    finding = judged("redis", faults, StoreRequirement.NO_EVICTION)
+    assert "noeviction" in finding.next
+    assert "append-only" in finding.text
 
 
-@pytest.mark.parametrize("info", [{"maxmemory_policy": "noeviction"}, {}], ids=["noeviction", "not told"])
-def test_a_store_that_evicts_nothing_or_says_nothing_of_it_is_taken(info: dict[str, str]) -> None:
-    assert eviction_fault(info) == ""
+def test_a_store_that_says_nothing_of_itself_is_taken() -> None:
+    assert store_faults({}, "always") == []
 
 
 def test_a_valkey_is_known_by_its_own_version() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
     assert (name_of(info), version_of(info)) == ("Valkey 9.1.2", (9, 1, 2))
-
-
-def test_durability_is_read_from_what_the_server_says() -> None:
-    class Server:
-        def config_get(self, pattern: str) -> dict[bytes, bytes]:
-            return {b"appendonly": b"yes", b"appendfsync": b"everysec"}
-
-    assert fsync_of(Server()) == "fsync everysec"
 
 
 def test_passwords_are_not_printed() -> None:
