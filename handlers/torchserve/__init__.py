@@ -1,0 +1,1 @@
+"""TorchServe's archives as models: their handlers run unchanged."""
