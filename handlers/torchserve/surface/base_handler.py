@@ -80,8 +80,8 @@ class BaseHandler:
         if self.model_pt_path and serialized.endswith(".onnx"):
             return onnx_session(self.model_pt_path, str(self.device))
         raise RuntimeError(
-            f"No model weights could be loaded. The archive's serialized file is {serialized or 'not named'}; BaseHandler loads "
-            ".pt (TorchScript), .onnx, and weights together with a --model-file; for anything else override initialize"
+            f"No model weights could be loaded. The archive's serialized file is {serialized or 'not named'}; BaseHandler "
+            "loads .pt (TorchScript), .onnx, and weights together with a --model-file; for anything else override initialize"
         )
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:

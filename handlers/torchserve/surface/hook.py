@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.handlers.torchserve.surface.names import (
+    BUILTINS,
     MODULES,
     REPRODUCED,
     children,
@@ -32,6 +33,14 @@ def install() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == _TOP]:
         del sys.modules[name]
     sys.meta_path.insert(0, TorchServeFinder())
+
+
+def builtin_class(name: str) -> type | None:
+    """The class of a handler that needs no file, such as `image_classifier`; None if there is none of this name."""
+    if name not in BUILTINS:
+        return None
+    found: type = _lookup(f"{_TOP}.torch_handler.{name}", BUILTINS[name])
+    return found
 
 
 class TorchServeFinder:

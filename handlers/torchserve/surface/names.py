@@ -42,6 +42,9 @@ MODULES: dict[str, dict[str, str]] = {
     "ts.torch_handler.base_handler": _BASE,
 }
 
+# What `handler` of a manifest may name without a file, and the class that it then is.
+BUILTINS = {"base_handler": "BaseHandler"}
+
 _NO_ENGINE = "scheduling by tokens belongs to an engine for language models; run one beside penstock"
 _ONE_PROCESS = "a model runs in one process per slot; load it in `initialize` with what your library offers for one process"
 _OVERLAPS = "penstock runs `preprocess` of a batch beside `inference` of another; set the batch size instead"

@@ -30,9 +30,9 @@ def profiled(run: Callable[[], Any], arguments: Mapping[str, Any]) -> tuple[Any,
 
 
 def _usual_arguments() -> dict[str, Any]:
-    from torch.profiler import ProfilerActivity, tensorboard_trace_handler
+    from torch.profiler import supported_activities, tensorboard_trace_handler
 
-    given: dict[str, Any] = {"activities": [ProfilerActivity.CPU, ProfilerActivity.CUDA], "record_shapes": True}
+    given: dict[str, Any] = {"activities": [*supported_activities()], "record_shapes": True}
     folder = Path(tempfile.gettempdir(), _FOLDER)
     if folder.is_dir() and sum(1 for _ in folder.iterdir()) >= MOST_TRACES:
         log.warning("%s holds %d traces; no more are written until some are removed", folder, MOST_TRACES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ def state_dict(weights: str, map_location: Any) -> Any:
 def torchscript_model(path: str, map_location: Any) -> Any:
     import torch
 
-    return torch.jit.load(path, map_location=map_location)
+    with warnings.catch_warnings():
+        # Nobody who reads the log of an archive can change in which format the archive holds its model.
+        warnings.filterwarnings("ignore", r"`torch\.jit\.load` is ", DeprecationWarning)
+        return torch.jit.load(path, map_location=map_location)
 
 
 def onnx_session(path: str, device: str) -> Any:
