@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.handlers.torchserve.surface.compiling import compiled
-from penstock.handlers.torchserve.surface.labels import load_label_mapping
-from penstock.handlers.torchserve.surface.timer import timed
+from penstock.handlers.torchserve.surface.lookups import load_label_mapping
+from penstock.handlers.torchserve.surface.timing import timed
 from penstock.handlers.torchserve.surface.weights import (
     device_of,
     eager_model,
@@ -137,7 +137,7 @@ class BaseHandler:
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
         """The answers and torch's profile of the stages, whose table is logged."""
-        from penstock.handlers.torchserve.surface.profiler import profiled
+        from penstock.handlers.torchserve.surface.timing import profiled
 
         return profiled(lambda: self._answers(data), self.profiler_args)
 

@@ -1,5 +1,6 @@
 """Makes `import ts` find our names. For the processes of archives only: nothing else may ever install it."""
 
+# D95: docs/design/runtimes.md
 from __future__ import annotations
 
 import sys

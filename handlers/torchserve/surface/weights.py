@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.torchserve.surface.classes import list_classes_from_module
+from penstock.handlers.torchserve.surface.lookups import list_classes_from_module
 
 
 def device_of(gpu_id: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.metrics.metrics import HandlerMetrics
-from penstock.handlers.torchserve.surface import profiler
+from penstock.handlers.torchserve.surface import timing
 from penstock.handlers.torchserve.surface.base_handler import BaseHandler
 
 torch = pytest.importorskip("torch", reason="BaseHandler runs torch models: pip install 'penstock[torch]'")
@@ -32,12 +32,12 @@ MODEL = """
 """
 
 
-class Doubling(torch.nn.Module):
+class Doubling(torch.nn.Module):  # type: ignore[name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.dropout = torch.nn.Dropout(0.9)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):  # type: ignore[no-untyped-def]
         return self.dropout(x) * 2
 
 
@@ -202,7 +202,7 @@ def test_torchs_profiler_writes_a_bounded_number_of_traces(
 ) -> None:
     monkeypatch.setenv("ENABLE_TORCH_PROFILER", "true")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(profiler, "MOST_TRACES", 1)
+    monkeypatch.setattr(timing, "MOST_TRACES", 1)
     handler = BaseHandler()
     handler.initialize(context(serializedFile=script))
     for _ in range(2):

@@ -1,19 +1,49 @@
-"""torch's profiler around the stages of a handler, for the environment variable `ENABLE_TORCH_PROFILER`."""
+"""How long the stages of a handler take: `ts.handler_utils.timer.timed`, and torch's profiler on request."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
+F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
 
 _FOLDER = "pytorch_profiler"
 # A trace has megabytes, and there is one per batch: a forgotten variable must not fill the disk.
 MOST_TRACES = 100
 _ROWS = 10
+
+
+def timed(func: F) -> F:
+    """Records `ts_handler_<name of the method>` in ms where model-config.yaml has `handler: {profile: true}`.
+
+    A call that raises is not recorded.
+    """
+
+    @wraps(func)
+    def timed_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        metrics = _metrics(self)
+        if metrics is None:
+            return func(self, *args, **kwargs)
+        began = time.perf_counter()
+        answer = func(self, *args, **kwargs)
+        metrics.add_time(f"ts_handler_{func.__name__}", (time.perf_counter() - began) * 1000)
+        return answer
+
+    return cast("F", timed_call)
+
+
+def _metrics(handler: Any) -> Any:
+    """Where times are recorded; None if nobody asked for them. A handler may run before it has a context."""
+    context = getattr(handler, "context", None)
+    settings = getattr(context, "model_yaml_config", None) or {}
+    own = settings.get("handler")
+    return context.metrics if context is not None and isinstance(own, dict) and own.get("profile") else None
 
 
 def profiled(run: Callable[[], Any], arguments: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -1,11 +1,14 @@
-"""Names of classes as handlers of archives use them: `load_label_mapping` and `map_class_to_label` of `ts.utils.util`."""
+"""Names of a model's classes, and Python's classes by name: what `ts.utils.util` and `ts.handler_utils.utils` look up."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -58,3 +61,23 @@ def _label(index: str, name: Any) -> str:
 
 def _kind(value: Any) -> str:
     return type(value).__name__
+
+
+def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
+    """The classes that the module itself defines, sorted by name; only `parent_class` and its subclasses if it is given."""
+    home = module.__name__
+    found = [value for _, value in inspect.getmembers(module, inspect.isclass) if value.__module__ == home]
+    return [one for one in found if parent_class is None or issubclass(one, parent_class)]
+
+
+def import_class(class_name: str, module_prefix: str | None = None) -> type:
+    """The class named `module.Class`, with `module_prefix` before the module. Raises `ImportError` if it is not there."""
+    module_name, _, name = class_name.rpartition(".")
+    whole = ".".join(part for part in (module_prefix, module_name) if part)
+    if not whole:
+        raise ImportError(f"class:{name} names no module; write module.{name}")
+    module = import_module(whole)
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        raise ImportError(f"class:{name} not found in module:{whole}.")
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.handlers.metrics.metrics import HandlerMetrics
-from penstock.handlers.torchserve.surface.timer import timed
+from penstock.handlers.torchserve.surface.timing import timed
 
 PROFILED = {"handler": {"profile": True}}
 

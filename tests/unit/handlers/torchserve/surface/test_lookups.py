@@ -1,14 +1,21 @@
-"""Names of classes, as handlers of archives read and apply them. The expected values are what TorchServe 0.12 answers."""
+"""Names of a model's classes, and Python's classes by name. The expected values are what TorchServe 0.12 answers."""
 
 from __future__ import annotations
 
 import json
+from json import JSONDecoder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from penstock.handlers.torchserve.surface.labels import load_label_mapping, map_class_to_label
+from penstock.handlers.torchserve.surface.lookups import (
+    import_class,
+    list_classes_from_module,
+    load_label_mapping,
+    map_class_to_label,
+)
 
 NAMES = {"0": "cat", "1": "dog"}
 
@@ -63,4 +70,25 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="Mapping must be a dict"):
         map_class_to_label([[0.9]], ["a"], [[0]])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Convert classes to list"):
-        map_class_to_label("abc", NAMES)  # type: ignore[arg-type]
+        map_class_to_label("abc", NAMES)
+
+
+def test_only_the_modules_own_classes_are_listed() -> None:
+    module = ModuleType("own")
+    base = type("Base", (), {"__module__": "own"})
+    derived = type("Derived", (base,), {"__module__": "own"})
+    foreign = type("Foreign", (base,), {"__module__": "elsewhere"})
+    module.__dict__.update(Derived=derived, Base=base, Foreign=foreign, function=print)
+    assert list_classes_from_module(module) == [base, derived]
+    assert list_classes_from_module(module, derived) == [derived]
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("json.JSONDecoder", None), ("JSONDecoder", "json")])
+def test_a_class_is_imported_by_its_name(name: str, prefix: str | None) -> None:
+    assert import_class(name, prefix) is JSONDecoder
+
+
+@pytest.mark.parametrize("name", ["json.Nothing", "json.decoder:JSONDecoder", "Nothing", "no_such_module.X"])
+def test_a_class_that_is_not_there_is_an_import_error(name: str) -> None:
+    with pytest.raises(ImportError):
+        import_class(name)
