@@ -39,12 +39,14 @@ def _faults(spec: ModelSpec, settings: Settings) -> list[str]:
 
 def _archive_faults(spec: ModelSpec) -> list[str]:
     from penstock.archives.contents import read_archive
+    from penstock.archives.model_settings import model_settings, refused_settings
 
     try:
-        read_archive(Path(spec.source), handler=str(spec.options.get("handler") or ""))
+        found = read_archive(Path(spec.source), handler=str(spec.options.get("handler") or ""))
     except BadArchive as error:
         return [f"{error.message}; {error.hint}" if error.hint else error.message]
-    return []
+    refused = model_settings(found.config).refused
+    return [refused_settings(spec.source, refused)] if refused else []
 
 
 def missing_requirements(settings: Settings) -> tuple[list[str], str]:

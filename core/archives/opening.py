@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from penstock.archives.members import MemberCheck, MemberKind
 from penstock.archives.packed import PackedMember, packed_members
 from penstock.errors import BadArchive, DiskFull, is_disk_full
 from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
-from penstock.model_cache.room import FULL_HINT, LOOK_EVERY_S, CacheRoom
+from penstock.model_cache.room import FULL_HINT, CacheRoom
 
 CACHE_BYTES = 50 << 30
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,20 +70,7 @@ def _unpacked(file: IO[bytes], path: Path, digest: str, entries: Entries, max_by
     """The whole entry, under a lock that keeps it from being deleted."""
     source = f"archive://{path.name}#sha256={digest}"
     name = entry_name(source)
-    while True:
-        entry = entries.whole(name)
-        lock = entries.lock(name, shared=True) if entry else None
-        if entry and lock:
-            # It may have been deleted before the lock was taken.
-            if entries.whole(name):
-                entries.touch(entry)
-                return entry, lock
-            lock.close()
-        with entries.exclusive(name) as is_ours:
-            if is_ours and entries.whole(name) is None:
-                _fill(file, path, name, source, entries, max_bytes)
-        if not is_ours:
-            time.sleep(LOOK_EVERY_S)
+    return entries.held(name, lambda: _fill(file, path, name, source, entries, max_bytes))
 
 
 def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries, max_bytes: int) -> None:

@@ -14,12 +14,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _NOTE, _PARTIAL = "entry.json", ".partial"
+# How often a process that waits for another one looks again.
+LOOK_EVERY_S = 0.1
 _PLAIN = re.compile(r"[^A-Za-z0-9.]+")
 
 
@@ -149,6 +152,26 @@ class Entries:
             os.close(fd)
             return None
         return Lock(fd)
+
+    def held(self, name: str, fill: Callable[[], None], on_wait: Callable[[], None] = lambda: None) -> tuple[Entry, Lock]:
+        """The whole entry, which stays while the lock is held. `fill` makes it, in one process at a time; the others wait, and
+        call `on_wait` again and again.
+        """
+        while True:
+            entry = self.whole(name)
+            lock = self.lock(name, shared=True) if entry else None
+            if entry and lock:
+                # It may have been deleted before the lock was taken.
+                if self.whole(name):
+                    self.touch(entry)
+                    return entry, lock
+                lock.close()
+            with self.exclusive(name) as is_ours:
+                if is_ours and self.whole(name) is None:
+                    fill()
+            if not is_ours:
+                on_wait()
+                time.sleep(LOOK_EVERY_S)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:

@@ -6,10 +6,9 @@ import shutil
 import time
 
 from penstock.errors import DiskFull
-from penstock.model_cache.entries import Entries, Entry, to_delete
+from penstock.model_cache.entries import LOOK_EVERY_S, Entries, Entry, to_delete
 from penstock.words import size
 
-LOOK_EVERY_S = 0.1
 FULL_HINT = "free some space, or set models_cache.dir to a larger disk; `penstock models cache` lists what is there"
 # Making room looks at the whole cache, so one process at a time does it.
 _ROOM = "room"

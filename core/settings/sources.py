@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.kinds import ENDINGS, MANIFEST
+from penstock.archives.kinds import ENDINGS, MANIFEST, is_archive
 from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"
@@ -109,6 +109,13 @@ def _is_model(folder: Path, models: Any, path: tuple[str, ...]) -> bool:
         return False
     tables = [models[path[1]], *([models[path[1]]["versions"][path[3]]] if len(path) == 5 else [])]
     return (folder / MANIFEST).is_file() or any("handler" in (table.get("options") or {}) for table in tables)
+
+
+def names_archives(tree: Mapping[str, Any]) -> bool:
+    """Whether the source of a model in a merged tree is a model archive."""
+    models = tree.get("models")
+    leaves = _leaves(("models",), models) if isinstance(models, dict) else ()
+    return any(_is_of_version(path, "source") and isinstance(value, str) and is_archive(value) for path, value in leaves)
 
 
 def _file_of(path: tuple[str, ...], value: str) -> Path | None:

@@ -38,7 +38,7 @@ from penstock.settings.models import (
     refuse_local,
     spec_of,
 )
-from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge
+from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
@@ -234,7 +234,13 @@ class Settings(Table):
         # The state folder is beside the file, so that the same penstock.toml finds its jobs from any working directory.
         default = Layer(config.parent if config else Path.cwd())
         default.put(("store", "state_dir"), ".penstock", "default")
-        tree, origins = merge(default, from_file, from_env, flag_layer(flags or {}))
+        written = (from_file, from_env, flag_layer(flags or {}))
+        tree, origins = merge(default, *written)
+        if names_archives(tree):
+            # Few models are archives, and all others do without this import.
+            from penstock.settings.archives import archive_layer
+
+            tree, origins = merge(default, archive_layer(tree), *written)
         faults = from_file.faults + from_env.faults + (absent_files(tree, origins) if need_files else [])
         return cls._checked(tree, origins, faults=faults, config=config)
 

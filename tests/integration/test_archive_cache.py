@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.archives.opening import opened
+from penstock.errors import HandlerLoadError
 from penstock.model_cache.entries import Entries
+from penstock.workers.fetch.packages import PackageOrder, installed
 from tests import archives
 from tests.eventually import eventually
 
@@ -79,3 +84,55 @@ def test_the_archive_holds_what_the_stock_archiver_packs(tmp_path: Path) -> None
         found = opened(out / name, tmp_path / "cache")
         assert (found.manifest.name, found.manifest.version, found.config) == ("noop", "2.0", {"batchSize": 4})
         assert {"serve.py", "labels.json", "config.yaml"} <= {file.name for file in found.folder.iterdir()}
+
+
+def test_packages_are_installed_once_beside_the_workers_own_and_reach_nobody_else(tmp_path: Path) -> None:
+    path = archives.mar(tmp_path / "noop.mar", with_package())
+    cache, said = Entries(tmp_path / "cache"), list[str]()
+    found = opened(path, tmp_path / "cache")
+    order = PackageOrder("noop", found.folder / "requirements.txt", found.digest, said.append)
+    packages, lock = installed(order, cache)
+    assert (packages / "only_here.py").read_text() == "VALUE = 7\n"
+    assert any("Successfully installed" in line for line in said)
+    again, _ = installed(replace(order, on_line=pytest.fail), cache)
+    assert again == packages
+    seen = subprocess.run(
+        [sys.executable, "-c", "import only_here, msgspec; print(only_here.VALUE)"],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+    )
+    assert seen.stdout == "7\n", seen.stderr
+    lock.close()
+
+
+def with_package() -> dict[str, str | bytes]:
+    """An archive that requires a package which it holds, and one that the worker has, which pip leaves alone."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as packed:
+        about = "only_here-1.0.dist-info"
+        packed.writestr("only_here.py", "VALUE = 7\n")
+        packed.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: only-here\nVersion: 1.0\n")
+        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{about}/RECORD", "")
+    name = "only_here-1.0-py3-none-any.whl"
+    lines = f"--no-index\n./{name}\nmsgspec\n"
+    return archives.files(extra={"requirements.txt": lines, name: wheel.getvalue()}, requirementsFile="requirements.txt")
+
+
+def test_packages_that_cannot_be_had_are_pips_own_words(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
+    order = PackageOrder("noop", tmp_path / "requirements.txt", "", lambda line: None)
+    with pytest.raises(HandlerLoadError) as refused:
+        installed(order, Entries(tmp_path / "cache"))
+    assert refused.value.message.startswith("Custom pip package installation failed for model noop: pip ended with exit code 1")
+    assert "No matching distribution found for no-such-package-anywhere" in refused.value.message
+    assert Entries(tmp_path / "cache").all() == []
+
+
+def test_pip_is_ended_when_it_takes_too_long(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("")
+    order = PackageOrder("noop", tmp_path / "requirements.txt", "", lambda line: None, limit_s=0.0)
+    with pytest.raises(HandlerLoadError, match=r"failed for model noop: pip was ended after 0"):
+        installed(order, Entries(tmp_path / "cache"))

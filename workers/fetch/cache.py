@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, DiskFull, is_disk_full
 from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
-from penstock.model_cache.room import FULL_HINT, LOOK_EVERY_S, CacheRoom
+from penstock.model_cache.room import FULL_HINT, CacheRoom
 from penstock.settings.remote_sources import RemoteSource, pinned, read_source
 from penstock.workers.fetch.choice import model_file, wanted
 from penstock.workers.fetch.download import download, patiently
@@ -109,27 +108,19 @@ class ModelCache:
             lock.close()
             return None
         self.entries.touch(entry)
-        name = f":{source.name}" if source.name else ""
-        return FetchedModel(f"{entry.path}{name}", entry.source, entry.size_bytes, lock)
+        return _model_of(entry, source, lock)
 
     def _fetched(
         self, origin: Origin, source: RemoteSource, listing: Listing, trust_remote_code: bool, on_progress: OnProgress
     ) -> FetchedModel:
         order = _order(source, listing, trust_remote_code=trust_remote_code)
-        while True:
-            entry = self.entries.whole(order.name)
-            found = self._in_use(entry, source) if entry else None
-            if entry and found:
-                # Under its fixed revision too: that is what a later start asks for, maybe without a network.
-                for key in (_key(source), entry.source):
-                    self.entries.remember(key, entry)
-                return found
-            with self.entries.exclusive(order.name) as is_ours:
-                if is_ours and self.entries.whole(order.name) is None:
-                    self._fill(order, origin, on_progress)
-            if not is_ours:
-                on_progress(0, 0)
-                time.sleep(LOOK_EVERY_S)
+        entry, lock = self.entries.held(
+            order.name, lambda: self._fill(order, origin, on_progress), on_wait=lambda: on_progress(0, 0)
+        )
+        # Under its fixed revision too: that is what a later start asks for, maybe without a network.
+        for key in (_key(source), entry.source):
+            self.entries.remember(key, entry)
+        return _model_of(entry, source, lock)
 
     def _fill(self, order: _Order, origin: Origin, on_progress: OnProgress) -> None:
         """Download what is missing of the entry. On a full disk nothing is left: a part would take the room of others."""
@@ -178,6 +169,11 @@ def open_origin(scheme: str, *, stall_s: float, environment: Mapping[str, str]) 
 
     with closing(Web(stall_s=stall_s)) as web:
         yield HubOrigin(web, environment) if scheme == "hf" else UrlOrigin(web)
+
+
+def _model_of(entry: Entry, source: RemoteSource, lock: Lock) -> FetchedModel:
+    name = f":{source.name}" if source.name else ""
+    return FetchedModel(f"{entry.path}{name}", entry.source, entry.size_bytes, lock)
 
 
 def _order(source: RemoteSource, listing: Listing, *, trust_remote_code: bool) -> _Order:

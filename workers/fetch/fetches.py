@@ -22,7 +22,6 @@ log = structlog.get_logger(__name__)
 MODEL_FETCHING = "model_fetching"
 MODEL_FETCHED = "model_fetched"
 MODEL_NOT_FETCHED = "model_not_fetched"
-ARCHIVE_OPENED = "archive_opened"
 
 _SAY_EVERY_S = 5.0
 # What `SlotContext.fetch` does: the spec with a source on this machine and the resolved source, or None while it is fetched.
@@ -33,7 +32,7 @@ Key = tuple[str, str]
 class ModelFetches:
     """`kept` asks the store for the source that a version was first loaded from, anywhere; empty if it was never loaded.
 
-    Any slot's thread may call `locate`. What was fetched stays in the cache while this process lives.
+    Any slot's thread may call `locate`. What was fetched stays in the cache until it is forgotten.
     """
 
     def __init__(self, folder: Path, limits: CacheLimits, kept: Callable[[ModelSpec], str]) -> None:
@@ -59,6 +58,13 @@ class ModelFetches:
                 raise fetch.error
         return fetch.found
 
+    def forget(self, key: Key) -> None:
+        """The last slot of a version left: whoever loads its name again gets what lies there then."""
+        with self._guard:
+            former = self._running.pop(key, None)
+        if former:
+            former.release()
+
 
 class _Fetch(threading.Thread):
     """One attempt. `found` or `error` is set at its end. A daemon: a worker that ends does not wait, and what came is kept."""
@@ -71,6 +77,7 @@ class _Fetch(threading.Thread):
         self._limits = limits
         self._kept = kept
         self._progress = _Progress(spec)
+        self._is_released = False
         # They keep what is used in the cache while this worker lives.
         self._locks: list[Lock] = []
         self.found: Located | None = None
@@ -86,6 +93,14 @@ class _Fetch(threading.Thread):
         except Exception as error:
             log.exception(MODEL_NOT_FETCHED, model=spec.name)
             self.error = PenstockError(f"{spec.name} could not be fetched: {type(error).__name__}: {error}")
+        if self.error or self._is_released:
+            self.release()
+
+    def release(self) -> None:
+        """Let the cache delete what was used, if it needs the room. It is what was used last, so it is not the first to go."""
+        self._is_released = True
+        for lock in self._locks:
+            lock.close()
 
     def _fetched(self, spec: ModelSpec) -> Located:
         began = time.monotonic()
@@ -98,16 +113,11 @@ class _Fetch(threading.Thread):
         return replace(spec, source=found.path), found.source
 
     def _unpacked(self, spec: ModelSpec) -> ModelSpec:
-        """The spec with the archive's folder as its source."""
-        from penstock.archives.opening import opened
+        # Few models are archives, and all others do without this import.
+        from penstock.workers.fetch.archives import ArchivePlace, archive_spec
 
-        path = Path(spec.source)
-        found = opened(path, self._folder, handler=str(spec.options.get("handler") or ""), max_bytes=self._limits.max_bytes)
-        if found.lock:
-            self._locks.append(found.lock)
-        digest = {"sha256": found.digest} if found.digest else {}
-        log.info(ARCHIVE_OPENED, model=spec.name, version=spec.version, archive=str(path), folder=str(found.folder), **digest)
-        return replace(spec, source=str(found.folder))
+        place = ArchivePlace(self._folder, self._limits.max_bytes, hold=self._locks.append, say=self._progress.say)
+        return archive_spec(spec, place)
 
 
 @dataclass(slots=True)
@@ -118,9 +128,11 @@ class _Progress:
     said_at: float = float("-inf")
 
     def __call__(self, done: int, total: int) -> None:
+        self.say(f"{size(done)} of {size(total)}" if total else "another process fetches it")
+
+    def say(self, progress: str) -> None:
         now = time.monotonic()
         if now < self.said_at + _SAY_EVERY_S:
             return
         self.said_at = now
-        what = f"{size(done)} of {size(total)}" if total else "another process fetches it"
-        log.info(MODEL_FETCHING, model=self.spec.name, version=self.spec.version, progress=what)
+        log.info(MODEL_FETCHING, model=self.spec.name, version=self.spec.version, progress=progress)

@@ -67,7 +67,9 @@ class Roster:
         self._observers = observers
         self._on_change = on_change
         self._url = settings.store.url
-        self._locate = self._locator()
+        # Slots look for their models from threads of their own.
+        self._guard = threading.Lock()
+        self._fetches: ModelFetches | None = None
         self._running: list[RunningSlot] = []
         # Removed slots whose batches have not ended; their leases must stand until then.
         self._leaving: list[RunningSlot] = []
@@ -166,23 +168,19 @@ class Roster:
             self._leaving.remove(one)
         self._leaving.append(leaver)
         self._running.remove(leaver)
+        if self._fetches and not self._of(leaver.key):
+            self._fetches.forget(leaver.key)
         leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
 
-    def _locator(self) -> Callable[[ModelSpec], tuple[ModelSpec, str] | None]:
-        """What finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""
-        guard = threading.Lock()
-        fetches: list[ModelFetches] = []
+    def _locate(self, spec: ModelSpec) -> tuple[ModelSpec, str] | None:
+        """Finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""
+        if not is_remote(spec.source) and not is_archive(spec.source):
+            return spec, ""
+        with self._guard:
+            self._fetches = self._fetches or self._new_fetches()
+        return self._fetches.locate(spec)
 
-        def locate(spec: ModelSpec) -> tuple[ModelSpec, str] | None:
-            if not is_remote(spec.source) and not is_archive(spec.source):
-                return spec, ""
-            with guard:
-                fetches[:] = fetches or [self._fetches()]
-            return fetches[0].locate(spec)
-
-        return locate
-
-    def _fetches(self) -> ModelFetches:
+    def _new_fetches(self) -> ModelFetches:
         from penstock.workers.fetch.cache import CacheLimits
         from penstock.workers.fetch.fetches import ModelFetches
 
