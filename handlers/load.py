@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from penstock.archives.kinds import is_archive
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
@@ -34,13 +35,17 @@ SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as m
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """Model code that was imported and not yet initialised. `create` makes a handler; `folder` holds the source."""
+    """Model code that was imported and not yet initialised. `create` makes a handler; `folder` holds the source.
+
+    `codec` reads the inputs; None: by their type.
+    """
 
     label: str
     folder: Path
     attributes: ModelAttributes
     types: ItemTypes
     create: Callable[[], Handler]
+    codec: Codec | None = None
 
 
 def load(
@@ -67,7 +72,7 @@ def load(
 
         check_requirements(requirements)
     with _naming_variables(model):
-        found = import_model(source, task=task)
+        found = import_model(source, task=task, options=options, model=model)
         largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
         context = Context(
             model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest
@@ -78,7 +83,7 @@ def load(
             raise HandlerLoadError(fault)
         if is_model_file(source):
             check_option_names(Path(source), context, task=task)
-        return _assemble(found, _initialized(found, context), context, codec=codec_for(found.types.input))
+        return _assemble(found, _initialized(found, context), context, codec=found.codec or codec_for(found.types.input))
 
 
 @contextmanager
@@ -97,8 +102,11 @@ def _naming_variables(model: str) -> Iterator[None]:
         ) from error
 
 
-def import_model(source: str, *, task: str = "") -> ImportedModel:
-    """The model named by `source`. Runs the top level of its module, never `initialize`. Raises `HandlerLoadError`."""
+def import_model(source: str, *, task: str = "", options: dict[str, Any] | None = None, model: str = "") -> ImportedModel:
+    """The model named by `source`. Runs the top level of its module, never `initialize`. Raises `HandlerLoadError`.
+
+    An archive is imported by its `options`, and may have no name but that of its `model`.
+    """
     if is_model_file(source):
         return _model_file(Path(source), task)
     if task:
@@ -106,6 +114,12 @@ def import_model(source: str, *, task: str = "") -> ImportedModel:
             f"task {task!r} goes with a model file such as model.onnx, and {source} is code; "
             "leave task out and subclass the task's class there (docs/tasks.md)"
         )
+    if is_archive(source):
+        from penstock.handlers.torchserve.model import archive_model
+
+        found = archive_model(Path(source), options or {}, model=model)
+        types = ItemTypes(asks=True)
+        return ImportedModel(found.label, Path(source), found.attributes, types, found.create, found.codec)
     file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "")
     if not file.endswith(".py"):
         return _from_module(source)
@@ -290,8 +304,9 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         inference_calls=getattr(handler, "inference_calls", None),
         asks=types.asks,
         may_look=_may_look(handler),
-        streams=streams,
+        streams=streams or handler.sends_chunks,
         at_once=at_once,
+        one_by_one=handler.one_by_one,
     )
 
 

@@ -25,7 +25,7 @@ from penstock.job import (
 )
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.files import OutputFiles, file_as, file_of, is_file_class
-from penstock.outputs.media import Media, stored_type
+from penstock.outputs.media import Media
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -182,7 +182,8 @@ def encode(value: Any, *, media: str = "", limit: int = MAX_OUTPUT_BYTES) -> tup
         _check_size(memoryview(value).nbytes, limit)
         return BYTES, bytes(value)
     if isinstance(value, Media):
-        return stored_type(value.content_type, value.filename), encode(value.data, limit=limit)[1]
+        stored, data = value.written()
+        return stored, encode(data, limit=limit)[1]
     try:
         return JSON, _checked_json(value, _encoder, _plain, limit)
     except _FilesWithin:
@@ -240,7 +241,7 @@ def plain(value: Any, media: str = "") -> Any:
         value = file_as(value, media)
     if isinstance(value, _BYTES_LIKE):
         return bytes(value)
-    return bytes(file_of(value).data) if is_file_class(type(value)) else _builtins(value)
+    return file_of(value).plain if is_file_class(type(value)) else _builtins(value)
 
 
 def plain_all(values: list[Any], media: str = "") -> list[Any]:

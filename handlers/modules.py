@@ -29,11 +29,15 @@ _PACKAGES = {
 _COG = "cog"
 
 
-def import_file(path: Path) -> ModuleType:
-    """Run the file as a module with a name of its own; its folder can be imported from, as for a script."""
+def import_file(path: Path, name: str = "") -> ModuleType:
+    """Run the file as a module; its folder can be imported from, as for a script.
+
+    It is called `name` unless a module of that name is loaded already; without one it has a name of its own.
+    """
     if not path.is_file():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
-    name = f"penstock_model_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if not name or name in sys.modules:
+        name = f"penstock_model_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise HandlerLoadError(f"{path} cannot be imported as Python; its name must end in .py")

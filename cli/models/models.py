@@ -54,6 +54,8 @@ def show(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = Non
         return
     print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(view)])
     for version, found in (view.get("versions") or {}).items():
+        if description := found.get("description"):
+            typer.echo(f"\nversion {version}: {description}")
         if source := found.get("source"):
             typer.echo(f"\nversion {version}: fetched from {source}")
         if calls := found.get("calls"):

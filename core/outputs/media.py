@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import quote, unquote
 
 BytesLike = bytes | bytearray | memoryview
@@ -42,6 +43,15 @@ class Media:
         self.data = data
         self.content_type = content_type
         self.filename = filename
+
+    def written(self) -> tuple[str, BytesLike]:
+        """The media type as it is stored, with the name, and the bytes."""
+        return stored_type(self.content_type, self.filename), self.data
+
+    @property
+    def plain(self) -> Any:
+        """What stands for it in a row of a run."""
+        return bytes(self.data)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Media) and self._parts() == other._parts()

@@ -134,3 +134,21 @@ def split_head(stored_type: str) -> tuple[str, ResponseHead | None]:
         return media, ResponseHead(*_decoder.decode(packed))
     except (ValueError, msgspec.MsgspecError) as error:
         raise InternalError(f"the response head stored with {media[:80]!r} cannot be read: {error}") from error
+
+
+# The code of a job whose handler raised a `PredictionException`: its message ends with the HTTP status that it asked for.
+PREDICTION_EXCEPTION = "prediction_exception"
+_STATUS_MARK = " : "
+# A failure's message has at most 1,000 characters, and is cut at its end.
+_MESSAGE_CHARS = 990
+
+
+def prediction_message(message: str, status: int) -> str:
+    """The message of a job that failed with `PREDICTION_EXCEPTION`. Statuses that are no errors count as 500."""
+    return f"{message[:_MESSAGE_CHARS]}{_STATUS_MARK}{status if 400 <= status <= 599 else 500}"
+
+
+def split_prediction_message(message: str) -> tuple[str, int]:
+    """The message and the status that `prediction_message` joined; 500 if there is none."""
+    text, mark, status = message.rpartition(_STATUS_MARK)
+    return (text, int(status)) if mark and status.isascii() and status.isdigit() and len(status) == 3 else (message, 500)

@@ -143,6 +143,16 @@ class RunningCall:
         return [] if hand.told is None else hand.told.requests(hand.places, self.reporter if hand.batch else None)
 
     @contextmanager
+    def among(self, chosen: Sequence[int]) -> Iterator[None]:
+        """The handler looks at the items at these places of the call alone. Outside of a worker there are none."""
+        places = self.places
+        self.places = [places[at] for at in chosen if at < len(places)]
+        try:
+            yield
+        finally:
+            self.places = places
+
+    @contextmanager
     def only(self, at: int) -> Iterator[None]:
         """The handler looks at the item at this place of the call alone."""
         places = self.places

@@ -24,7 +24,7 @@ def streaming_stage(inference: Callable[[list[Any]], Steps], context: Context) -
     """A stage that runs a generator to its end. Its outputs are what the generator returns, else the chunks of each item."""
 
     def run(batch: list[Any]) -> list[Any]:
-        streams = [ItemStream(item, context.running.stream_bytes) for item in _items(context.running, len(batch))]
+        streams = [ItemStream(item, context.running.stream_bytes) for item in items_of_call(context.running, len(batch))]
         with closing(inference(batch)) as steps:
             returned = _run(steps, streams)
         if returned is not None and len(returned) != len(streams):
@@ -34,7 +34,7 @@ def streaming_stage(inference: Callable[[list[Any]], Steps], context: Context) -
     return run
 
 
-def _items(running: RunningCall, count: int) -> Sequence[RunningItem]:
+def items_of_call(running: RunningCall, count: int) -> Sequence[RunningItem]:
     """The items of the call; in a warm-up there are none, and nobody hears what is yielded."""
     return running.items if len(running.places) == count else [RunningItem(None, 0, 0)] * count
 

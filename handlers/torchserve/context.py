@@ -1,4 +1,4 @@
-"""The context that a handler of an archive gets: one object per process, on which each call finds its own requests (D94)."""
+"""The context that a handler of an archive gets: one object per process, on which each call finds its own requests (D96)."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
             streams=info.streams,
             answers=info.answers,
             at_once=loaded.at_once,
+            one_by_one=loaded.one_by_one,
         ),
     )
 

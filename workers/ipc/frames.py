@@ -20,9 +20,8 @@ _LENGTH = struct.Struct("<I")
 # A batch is at most a few MiB; a larger length means that the stream is out of step or that the child wrote nonsense.
 FRAME_LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
-# How a job ends whose handler stopped at its deadline.
+# How a job ends whose handler stopped at its deadline, and one whose input is not found.
 EXPIRED_CODE = "expired"
-# How a job ends whose input is not found.
 INPUT_MISSING_CODE = "input_missing"
 INPUT_MISSING = (
     "its input is not where the worker looks for it; gateway and workers must share the folder store.blob_dir or "
@@ -168,7 +167,7 @@ class Ready(Struct, tag="ready", array_like=True):
 
     `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
     each item's job. `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one
-    after the other.
+    after the other. `one_by_one`: why each call of the model has one item only; empty if calls have more.
     """
 
     load_s: float
@@ -186,6 +185,7 @@ class Ready(Struct, tag="ready", array_like=True):
     streams: bool = False
     answers: tuple[str, ...] = ()
     at_once: int = 0
+    one_by_one: str = ""
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

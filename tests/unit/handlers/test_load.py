@@ -141,7 +141,7 @@ def test_an_installed_module_is_loaded_by_name(tmp_path: Path, monkeypatch: pyte
     assert import_model("sibling:First").label == "First"
 
 
-@pytest.mark.parametrize("source", ["model.mar", "no/such/thing", "https://example.org/x"])
+@pytest.mark.parametrize("source", ["model.other", "no/such/thing", "https://example.org/x"])
 def test_a_source_of_an_unknown_kind_lists_the_known_ones(source: str) -> None:
     assert "package.module:Name" in refusal(source)
 

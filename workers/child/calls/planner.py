@@ -55,11 +55,21 @@ class Plan:
 class Planner:
     """Cuts batches and learns from them. `sizes`: the numbers of items that a call may have if the model takes only some.
 
-    `one_by_one`: the model takes the items of a call one after the other, so that no call is cheaper than its items are.
+    `one_by_one`: the model takes items one after the other, so that no batch is cheaper than its items are. `batch_items`: the
+    most that a batch has, if not what a call may have.
     """
 
-    def __init__(self, bounds: Bounds, *, declared: bool = False, sizes: Sequence[int] = (), one_by_one: bool = False) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        declared: bool = False,
+        sizes: Sequence[int] = (),
+        one_by_one: bool = False,
+        batch_items: int = 0,
+    ) -> None:
         self._one_by_one = one_by_one
+        self._batch_items = batch_items or bounds.items
         self.times = CallTimes(declared=declared)
         self._bounds = bounds
         # Below the handler's own bound while memory is short.
@@ -167,7 +177,7 @@ class Planner:
             return 0
         if self._one_by_one:
             few = self._few_of(1, self._item_s)
-            return few if few < self._bounds.items else 0
+            return few if few < self._batch_items else 0
         if self.times.measure is Measure.ITEMS or self._unlike < _PADDED:
             few = self._few()
             return 0 if few >= self._bounds.items or self._batches % _WISH_LESS_EVERY == 0 else few

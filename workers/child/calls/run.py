@@ -66,7 +66,8 @@ class Calls:
             self._bounds,
             declared=loaded.cost is not None,
             sizes=loaded.context.runtime.batch_buckets,
-            one_by_one=isinstance(loaded.handler, ItemFunction),
+            one_by_one=isinstance(loaded.handler, ItemFunction) or bool(loaded.one_by_one),
+            batch_items=loaded.context.max_batch_size,
         )
 
     def costs_before(self, inputs: Sequence[Any], live: Sequence[int]) -> dict[int, float | None]:
