@@ -187,6 +187,13 @@ class ModelInfo:
     query: tuple[str, ...] = ()
 
 
+def info_of_spec(spec: ModelSpec) -> ModelInfo:
+    """What is known of a model of this one version before a worker has loaded it."""
+    return ModelInfo(
+        spec.name, spec.version, spec.policy, spec.limits, {spec.version: None}, spec.request_headers, query=spec.query
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileWish:
     """An operator wants the next batch of this version recorded; after `until` (Unix seconds by the store's clock) it is
@@ -289,7 +296,9 @@ class WorkerInfo:
     """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds by the store's
     clock.
 
-    `declared` are the versions that its settings name, by model. `machine`: how busy it is.
+    `declared` are the versions that its settings name, by model. `machine`: how busy it is. `wanted`: how many slots it is to
+    have, by model and version. `followed`: the state of each model's rollout that it has taken up. `loads`: whether it has a
+    folder from which it loads versions at run time.
     """
 
     name: str
@@ -300,6 +309,9 @@ class WorkerInfo:
     seen_at: float = 0.0
     declared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     machine: HostLoad | None = None
+    wanted: dict[str, dict[str, int]] = field(default_factory=dict)
+    followed: dict[str, str] = field(default_factory=dict)
+    loads: bool = True
 
 
 def shape_fits(shape: Sequence[int], bounds: Bounds) -> bool:

@@ -1,4 +1,4 @@
-"""An operator's change of a model while it runs: versions added, versions removed, another default. Pure.
+"""An operator's change of a model while it runs: versions added or removed, another default, other numbers of slots. Pure.
 
 The change is kept in the store and overrides the settings of every gateway and worker until it is reset; a restart does not
 undo it.
@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.errors import Conflict, NotFound
+from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import ModelInfo
 
 # Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
 SETTLED_AFTER_S = 5.0
+# Of one version in one worker process: more than any machine has cores, and few enough that a slip of the hand harms nobody.
+MOST_SLOTS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +27,27 @@ class Rollout:
     `undone` are the versions that a reset took back. Where settings name such a version, it is served as the settings say;
     elsewhere its jobs are run to their end, and then workers forget it. A version that was removed without a reset stays
     removed, whatever settings say.
+    `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
     """
 
     default_version: str = ""
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: dict[str, float] = field(default_factory=dict)
     undone: tuple[str, ...] = ()
+    scale: dict[str, int] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
         """Whether the model is served otherwise than the settings say. Versions that a reset took back only end their jobs."""
-        return bool(self.default_version) or not {*self.added, *self.removed} <= set(self.undone)
+        return bool(self.default_version or self.scale) or not {*self.added, *self.removed} <= set(self.undone)
 
     def load(self, version: str, table: Mapping[str, Any]) -> Rollout:
         rest = self.without({version})
         return replace(rest, added={**rest.added, version: dict(table)})
+
+    def scaled(self, version: str, workers: int) -> Rollout:
+        """`workers`: slots per worker process; 0 is allowed, and then the version's jobs wait."""
+        return replace(self, scale={**self.scale, version: workers})
 
     def switch(self, version: str) -> Rollout:
         return replace(self, default_version=version)
@@ -48,6 +56,14 @@ class Rollout:
         """`added` keeps the version's table, because jobs that wait for the version are still run."""
         undone = tuple(name for name in self.undone if name != version)
         return replace(self, removed={**self.removed, version: now}, undone=undone)
+
+    def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
+        """Stop new jobs for all versions. Those that no settings name are forgotten once their jobs have ended, as by `reset`;
+        the others stay removed until a reset.
+        """
+        versions = {*known, *self.added, *self.removed}
+        removed = {version: self.removed.get(version, now) for version in sorted(versions)}
+        return replace(self, default_version="", removed=removed, undone=tuple(sorted(versions - named)))
 
     def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `unload`."""
@@ -62,7 +78,16 @@ class Rollout:
             added={name: table for name, table in self.added.items() if name not in versions},
             removed={name: at for name, at in self.removed.items() if name not in versions},
             undone=tuple(name for name in self.undone if name not in versions),
+            scale={name: count for name, count in self.scale.items() if name not in versions},
         )
+
+    def slots_of(self, version: str, *, has_waiting: bool) -> int | None:
+        """How many slots each worker process is to have of the version; None: as the settings say.
+
+        `has_waiting`: jobs wait for it. If it was removed, they are run to their end, also where it was scaled to none before.
+        """
+        count = self.scale.get(version)
+        return 1 if count == 0 and has_waiting and version in self.removed else count
 
 
 def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *, now: float) -> set[str]:
@@ -89,26 +114,46 @@ def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
     return replace(info, default_version=default if default in versions else next(iter(versions)), versions=versions)
 
 
-def check_load(info: ModelInfo | None, rollout: Rollout, version: str) -> None:
-    """Raises `Conflict` if the version exists: a version never changes, so that a job's version says what ran."""
+def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_free: bool = False) -> None:
+    """Raises `Conflict` if the version exists: a version never changes, so that a job's version says what ran.
+
+    `is_free`: nothing of a removed version is left, so its name may be given again.
+    """
     served = followed(info, rollout) if info else None
     if served is not None and version in served.versions:
         raise Conflict(
             f"model {served.name!r} has a version {version!r} already",
             hint="Load the new code under a version of its own, switch the default, then unload the old one.",
         )
-    if version in rollout.removed:
+    if version in rollout.removed and not (is_free and version not in rollout.undone):
         raise Conflict(
             f"version {version!r} was removed and may still end its jobs",
-            hint="Load it under another name, or reset the model: the name is free once its jobs have ended.",
+            hint="Load it under another name, or wait: the name is free a few seconds after its jobs have ended.",
         )
 
 
-def check_switch(info: ModelInfo, version: str, *, ready_slots: int) -> None:
-    """Raises `NotFound` for an unknown version, `Conflict` for one that no worker is ready to run."""
+def check_scale(info: ModelInfo, version: str, workers: Any) -> int:
+    """The number of slots. Raises `NotFound` for an unknown version, `InvalidInput` for what is no number of slots."""
+    check_version(info, version)
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= MOST_SLOTS:
+        detail = f"must be a whole number of slots per worker process, from 0 to {MOST_SLOTS}"
+        raise InvalidInput(f"workers {detail}", errors=[{"pointer": "/workers", "detail": detail}])
+    return workers
+
+
+def check_version(info: ModelInfo, version: str) -> None:
+    """Raises `NotFound` for an unknown version."""
     if version not in info.versions:
         raise NotFound(f"model {info.name!r} has no version {version!r}", hint=f"Its versions: {', '.join(info.versions)}.")
-    if not ready_slots:
+
+
+def check_switch(info: ModelInfo, version: str, *, ready_slots: int, is_off: bool = False) -> None:
+    """Raises `NotFound` for an unknown version, `Conflict` for one that no worker is ready to run.
+
+    `is_off`: it was scaled to no slots, so callers are to wait.
+    """
+    check_version(info, version)
+    if not ready_slots and not is_off:
         raise Conflict(
             f"version {version!r} of {info.name!r} is not ready on any worker, so callers would wait",
             hint=f"GET /v1/models/{info.name} says what keeps it; switch when it is ready.",
@@ -117,8 +162,7 @@ def check_switch(info: ModelInfo, version: str, *, ready_slots: int) -> None:
 
 def check_unload(info: ModelInfo, version: str) -> None:
     """Raises `NotFound` for an unknown version, `Conflict` for the default one while there are others."""
-    if version not in info.versions:
-        raise NotFound(f"model {info.name!r} has no version {version!r}", hint=f"Its versions: {', '.join(info.versions)}.")
+    check_version(info, version)
     if version == info.default_version and len(info.versions) > 1:
         raise Conflict(
             f"version {version!r} is the default of {info.name!r}: callers that name none would be left without",

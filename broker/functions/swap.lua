@@ -3,11 +3,16 @@
 -- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
 -- REPLY: 1 (replaced) | 0 (changed meanwhile)
 -- LARGEST: one entry
+-- A rollout that was replaced is published on the channel that has the name of the hash; a worker whose slots miss that follows
+-- at its next beat.
 -- D23: docs/design/workers-and-devices.md
+local ROLLOUTS = 'ps:rollouts'
+
 local function swap(keys, args)
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then return 0 end
   if args[3] == '' then redis.call('HDEL', keys[1], args[1]) else redis.call('HSET', keys[1], args[1], args[3]) end
   new_edition()
+  if keys[1] == ROLLOUTS then redis.call('PUBLISH', ROLLOUTS, 'r') end
   return 1
 end
 

@@ -24,6 +24,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Claim, Push
 from penstock.broker.store.connection import RedisConnection, connect, connect_async, store_error
 from penstock.broker.store.ops import prefix
+from penstock.broker.store.registry import ROLLOUTS_KEY
 from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState
@@ -47,14 +48,19 @@ class HandedOver:
     claim: Claim
 
 
-Message = Wake | CancelRequested | HandedOver
+@dataclass(frozen=True, slots=True)
+class RolloutChanged:
+    """An operator changed a model, maybe another one than this slot's."""
+
+
+Message = Wake | CancelRequested | HandedOver | RolloutChanged
 
 
 class WakeUps:
     """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
 
-    Listens on the model's wake-up channel and on the slot's own; if the latter has no subscriber, a sweeper takes the slot's
-    leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
+    Listens on the model's wake-up channel, on that of all rollouts and on the slot's own; if the last has no subscriber, a
+    sweeper takes the slot's leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
     """
 
     def __init__(self, url: str, model: str, worker: str) -> None:
@@ -63,10 +69,11 @@ class WakeUps:
         self._pubsub = self._redis.pubsub()
 
     def open(self) -> WakeUps:
-        """Subscribe; both subscriptions stand when this returns."""
+        """Subscribe; all subscriptions stand when this returns."""
+        channels = (f"{prefix(self._model)}wake", ROLLOUTS_KEY, f"ps:worker:{self._worker}")
         try:
-            self._pubsub.subscribe(f"{prefix(self._model)}wake", f"ps:worker:{self._worker}")
-            for _ in range(2):
+            self._pubsub.subscribe(*channels)
+            for _ in channels:
                 self._pubsub.get_message(timeout=5.0)
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
@@ -98,7 +105,7 @@ class WakeUps:
             return CancelRequested(JobId(data[1:].decode(), self._model))
         if data[:1] == b"h":
             return HandedOver(*handed_over(data[1:], self._model))
-        return Wake()
+        return RolloutChanged() if data == b"r" else Wake()
 
     def close(self) -> None:
         self._pubsub.close()

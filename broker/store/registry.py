@@ -50,6 +50,11 @@ class StoredRollout:
     rollout: Rollout = field(default_factory=Rollout)
     text: bytes = b""
 
+    @property
+    def mark(self) -> str:
+        """Names this state of the rollout, so that a worker can say that it has taken it up; empty if there is none."""
+        return digest("", self.text.decode())
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:

@@ -41,6 +41,15 @@ def assign_devices(
     return [found[place] for place in range(len(specs))]
 
 
+def slot_count(spec: ModelSpec, gpus: Gpus) -> int:
+    """How many slots the settings of this version ask for on this machine."""
+    return spec.workers if is_on_cpu(spec) else _device_count(spec, gpus) * spec.workers_per_device
+
+
+def _device_count(spec: ModelSpec, gpus: Gpus) -> int:
+    return spec.workers if spec.device == ANY else len(_units(spec.device, gpus)) if spec.device == EVERY else 1
+
+
 def available_devices(gpus: Gpus) -> str:
     """A sentence that lists the devices a model may ask for."""
     units = ", ".join(f"{name_of(gpus, unit)} ({unit.name}, {unit.uuid})" for unit in gpus.units)
@@ -74,8 +83,8 @@ class DeviceAllocations:
             return [None] * spec.workers
         if spec.device != ANY and spec.workers > 1:
             raise _Unmet(f'workers = {spec.workers} counts devices and goes with "{ANY}"; set workers_per_device')
-        devices = spec.workers if spec.device == ANY else len(self._named(spec)) if spec.device == EVERY else 1
-        chosen = [self._allocate_device(spec) for _ in range(devices)]
+        self._named(spec)
+        chosen = [self._allocate_device(spec) for _ in range(_device_count(spec, self._gpus))]
         return [unit for unit in chosen for _ in range(spec.workers_per_device)]
 
     def _allocate_device(self, spec: ModelSpec) -> Unit:

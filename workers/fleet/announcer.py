@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import structlog
 
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
+from penstock.settings.tables import WorkerSettings
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
@@ -28,12 +29,16 @@ _ENTRY_BEATS = 5
 
 
 class Announcer:
-    """For the beat's thread. `name` is the worker's Celery name."""
+    """For the beat's thread. `name` is the worker's Celery name; `wanted` counts the slots that it is to have."""
 
-    def __init__(self, name: str, versions: ServedVersions, *, beat_s: float) -> None:
+    def __init__(
+        self, name: str, settings: WorkerSettings, versions: ServedVersions, *, wanted: Callable[[], dict[str, dict[str, int]]]
+    ) -> None:
         self._name = name
         self._versions = versions
-        self._ttl_s = max(1.0, _ENTRY_BEATS * beat_s)
+        self._wanted = wanted
+        self._loads = settings.model_dir is not None
+        self._ttl_s = max(1.0, _ENTRY_BEATS * settings.beat_s)
         self._built_at = time.monotonic()
         self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
@@ -54,6 +59,9 @@ class Announcer:
             slots=tuple(infos),
             declared=declared,
             machine=self._meter.read(),
+            wanted=self._wanted(),
+            followed=dict(self._versions.marks),
+            loads=self._loads,
         )
         edition = store.announce_worker(worker, ttl_s=self._ttl_s)
         self._announce_models(store, slots)
@@ -62,12 +70,17 @@ class Announcer:
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         """At the first beat, and again only after this worker has loaded another version: others announce theirs."""
-        for name, info in self._versions.infos.items():
+        for name in {*self._versions.infos, *self._announced, *(slot.spec.name for slot in slots)}:
             ours = [slot for slot in slots if slot.spec.name == name]
             loaded = {slot.spec.version: slot.version_info for slot in ours if slot.version_info}
+            if not loaded and name not in self._versions.infos:
+                self._announced.pop(name, None)
+                continue
             if self._announced.get(name) == loaded:
                 continue
             known = store.stored_models().get(name, StoredModel())
+            # A model that no settings name is as the gateway announced it that had it loaded.
+            info = self._versions.infos.get(name) or known.info or info_of_spec(ours[0].spec)
             for version, here, elsewhere in differing(loaded, known.info):
                 log.warning(SOURCES_DIFFER, model=name, version=version, here=here, elsewhere=elsewhere)
             # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.

@@ -13,11 +13,9 @@ from celery.worker import state as worker_state
 
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.sync import RedisStore
-from penstock.errors import ConfigError, StoreUnavailable
-from penstock.model_spec import ModelSpec, SlotInfo
+from penstock.errors import StoreUnavailable
+from penstock.model_spec import SlotInfo
 from penstock.settings.tables import Settings
-from penstock.workers.devices.machine import Machine, discover_for
-from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, refusals, unserved
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
@@ -25,11 +23,11 @@ from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
 from penstock.workers.fleet.learned import TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
-from penstock.workers.fleet.rollouts import Key
 from penstock.workers.fleet.roster import Roster
+from penstock.workers.fleet.size import FleetSize
 from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, SourceWatch
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
-from penstock.workers.fleet.versions import ServedVersions
+from penstock.workers.fleet.versions import ServedVersions, VersionChange
 from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
@@ -42,13 +40,7 @@ log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
 ORPHANED_PROCESSES_ENDED = "orphaned_processes_ended"
 FLEET_ENDED = "fleet_ended"
-SLOT_PLACED = "slot_placed"
-PLAN_ADVICE = "plan_advice"
-SLOT_ADDED = "slot_added"
-SLOT_REFUSED = "slot_refused"
-SLOT_REMOVED = "slot_removed"
-VERSION_STARTED = "version_started"
-VERSION_RETIRED = "version_retired"
+ROLLOUTS_UNKNOWN = "rollouts_unknown"
 WITHDRAW_FAILED = "withdraw_failed"
 # After a fault at the door of Celery's clients.
 DOOR_RETRY_S = 0.5
@@ -67,7 +59,6 @@ class Fleet:
         self._metrics = WorkerMetrics(name, models=len(settings.models))
         self._versions = ServedVersions(settings)
         self._times = TimesKeeper()
-        self._announcer = Announcer(name, self._versions, beat_s=settings.worker.beat_s)
         self._others = OtherEntries()
         self._swept_models = set(settings.models)
         self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
@@ -81,7 +72,9 @@ class Fleet:
         # Metrics that nobody can read need not be counted.
         metrics = (self._metrics,) if worker.metrics_port else ()
         observers = (self.events, *metrics, job_log, *self._spans)
-        self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._announce_soon)
+        self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._beat_soon)
+        self._size = FleetSize(self._settings, self._versions, self._roster)
+        self._announcer = Announcer(self._name, self._settings.worker, self._versions, wanted=self._size.wanted)
         upkeep = UpkeepMetrics(
             self._name,
             self._metrics.registry,
@@ -116,7 +109,7 @@ class Fleet:
             else None
         )
 
-    def _announce_soon(self) -> None:
+    def _beat_soon(self) -> None:
         self._beat.wake()
 
     @property
@@ -128,15 +121,12 @@ class Fleet:
         """Raises `ConfigError` for a device that is not there."""
         if ended := end_orphans():
             log.warning(ORPHANED_PROCESSES_ENDED, processes=ended)
-        found = plan(self._versions.specs, self._machine())
-        found = found if self._settings.worker.pinning == "cores" else unpinned(found)
-        _log_plan(found)
+        change = self._first_change()
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()
         if self._reloads:
             self._start_reloads(self._reloads)
-        for spec, pin in found.places():
-            self._roster.add(spec, pin)
+        self._size.start(change)
         self._beat.start()
         self._sweeper.start()
         self._door.start()
@@ -149,34 +139,24 @@ class Fleet:
         self._watch.expect(spec.source for spec in self._versions.specs)
         reloads.start()
 
-    def _machine(self) -> Machine:
-        return discover_for(self._versions.specs)
+    def _first_change(self) -> VersionChange:
+        """What operators changed before this worker started, so that it loads no model that it is not to have."""
+        try:
+            return self._change(self._beat_store, self._beat_store.now())
+        except StoreUnavailable as error:
+            # The first beat that reaches the store follows.
+            log.warning(ROLLOUTS_UNKNOWN, error=str(error))
+            return VersionChange()
 
     # More and fewer slots, by remote control.
 
     def grow(self, count: int) -> int:
-        """Add slots, each for the model with the fewest, while there is a place; how many were added."""
-        for added in range(count):
-            spec = min(self._versions.specs, key=self._roster.count)
-            try:
-                # The others keep their cores: those were shared out at the start, and moving them would slow them down.
-                pin = plan_one_more(spec, self._machine(), self._roster.taken())
-            except ConfigError as error:
-                log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
-                return added
-            self._roster.add(spec, pin)
-            log.info(SLOT_ADDED, model=spec.name, slots=self._roster.count(spec))
-        return count
+        """Add slots; how many found a place."""
+        return self._size.grow(count)
 
     def shrink(self, count: int) -> int:
-        """Remove slots, each from the model with the most; what they run ends first. How many: each model keeps one."""
-        for removed in range(count):
-            spec = max(self._versions.specs, key=self._roster.count)
-            if self._roster.count(spec) <= 1:
-                return removed
-            self._roster.remove_one(spec)
-            log.info(SLOT_REMOVED, model=spec.name, slots=self._roster.count(spec))
-        return count
+        """Remove slots; how many could be spared."""
+        return self._size.shrink(count)
 
     # Celery's view.
 
@@ -255,31 +235,16 @@ class Fleet:
         self._look_around(store, slots, infos, now)
 
     def _follow_rollouts(self, store: RedisStore, now: float) -> None:
-        """Start the versions that operators added, and retire those that they removed and that nothing waits for."""
-        rollouts = store.rollouts()
-        if self.draining:
-            return
+        change = self._change(store, now)
+        if not self.draining:
+            self._size.follow(change)
+
+    def _change(self, store: RedisStore, now: float) -> VersionChange:
+        stored = store.stored_rollouts()
+        rollouts = {model: found.rollout for model, found in stored.items()}
         change = self._versions.follow(rollouts, lambda *key: store.unfinished(*key).waiting, now=now)
-        for spec in change.to_start:
-            self._start_version(spec)
-        for key in change.to_retire:
-            self._retire_version(key)
-
-    def _start_version(self, spec: ModelSpec) -> None:
-        try:
-            pins = plan_beside(spec, self._machine(), self._roster.taken())
-        except ConfigError as error:
-            self._versions.refuse(spec, error.message)
-            return
-        log.info(VERSION_STARTED, model=spec.name, version=spec.version, slots=len(pins))
-        for pin in pins:
-            self._roster.add(spec, pin)
-        self._versions.mark_started(spec)
-
-    def _retire_version(self, key: Key) -> None:
-        log.info(VERSION_RETIRED, model=key[0], version=key[1])
-        self._roster.remove_all(key)
-        self._versions.mark_retired(key)
+        self._versions.marks = {model: found.mark for model, found in stored.items()}
+        return change
 
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
@@ -290,11 +255,3 @@ class Fleet:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values()):
             forgotten_versions.forget(store, now=now)
-
-
-def _log_plan(found: PinningPlan) -> None:
-    """One line per slot, then the advice."""
-    for cells in table(found):
-        log.info(SLOT_PLACED, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
-    for sentence in found.advice:
-        log.warning(PLAN_ADVICE, text=sentence)

@@ -32,6 +32,8 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
                 spec = settings.added_spec(model, version, table)
                 specs[model, version] = replace(spec, source=find_source(spec.source, settings.worker.model_dir))
             except PenstockError as error:
+                # Code of the same name that the settings have is not what the operator asked for.
+                specs.pop((model, version), None)
                 refused[model, version] = error.message
     return specs, refused
 
@@ -39,7 +41,7 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
 def find_source(source: str, model_dir: Path | None) -> str:
     """The path of the source below `model_dir`. Raises `ConfigError` if it is missing, or a link leads out of the folder."""
     if model_dir is None:
-        raise ConfigError("worker.model_dir is not set on this worker, so it loads no versions at run time")
+        raise ConfigError("worker.model_dir is not set on this worker, so it loads nothing at run time")
     file, colon, name = source.partition(".py:")
     path = (model_dir / (file + ".py" if colon else source)).resolve()
     if not path.is_relative_to(model_dir.resolve()):
@@ -66,3 +68,16 @@ def served_keys(
         return now < rollout.removed[version] + SETTLED_AFTER_S or waiting(model, version) > 0
 
     return {key for key in keys if is_served(key)}
+
+
+def scaled_keys(keys: Iterable[Key], rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int]) -> dict[Key, int]:
+    """The number of slots of each version that an operator gave one. `waiting` counts a version's waiting jobs."""
+
+    def count(key: Key) -> int | None:
+        model, version = key
+        rollout = rollouts.get(model)
+        if rollout is None or version not in rollout.scale:
+            return None
+        return rollout.slots_of(version, has_waiting=version in rollout.removed and waiting(model, version) > 0)
+
+    return {key: found for key in keys if (found := count(key)) is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -46,7 +47,8 @@ class RunningSlot:
 
 
 class Roster:
-    """`observers` hear of every slot's batches; `on_change` is called when what the slots announce has changed.
+    """`observers` hear of every slot's batches; `on_change` is called when what the slots announce has changed, and
+    when one of them heard of a changed rollout.
 
     Celery's main thread adds and removes slots, and so does the beat's; any thread may read.
     """
@@ -77,6 +79,7 @@ class Roster:
         # D4: names this process; an earlier one may have had the same pid on the same host.
         self._incarnation = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._added = 0
+        self._drain_by: float | None = None
 
     @property
     def slots(self) -> list[Slot]:
@@ -108,11 +111,14 @@ class Roster:
         slot = Slot(spec, pin, self._context(spec, observers), name=name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
         self._running.append(RunningSlot(slot, thread, profiler, observers))
+        if self._drain_by is not None:
+            # The worker began to stop while this slot was planned.
+            slot.drain(by=self._drain_by)
         thread.start()
 
     def remove_one(self, spec: ModelSpec) -> None:
-        """Let the latest slot of this version end what it runs, and then leave."""
-        self._remove(self._of(key_of(spec))[-1])
+        """Let one slot of this version end what it runs, and then leave: one that runs nothing if there is one, else the last."""
+        self._remove(max(reversed(self._of(key_of(spec))), key=_spareable))
 
     def remove_all(self, key: Key) -> None:
         """Let all slots of this version end what they run, and then leave."""
@@ -141,7 +147,8 @@ class Roster:
 
     def drain(self, *, by: float) -> None:
         """Stop taking jobs; what still runs at `by` (monotonic) is given back."""
-        for slot in self.slots:
+        self._drain_by = by
+        for slot in self.alive():
             slot.drain(by=by)
 
     def give_back(self) -> None:
@@ -170,7 +177,8 @@ class Roster:
         self._running.remove(leaver)
         if self._fetches and not self._of(leaver.key):
             self._fetches.forget(leaver.key)
-        leaver.slot.drain(by=time.monotonic() + self._settings.worker.grace_s)
+        # It ends when its batch does, or at the batch's own limit: nobody waits for its place so much that work is thrown away.
+        leaver.slot.drain(by=math.inf)
 
     def _locate(self, spec: ModelSpec) -> tuple[ModelSpec, str] | None:
         """Finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""
@@ -203,6 +211,7 @@ class Roster:
         return SlotContext(
             open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
+            on_rollout=self._on_change,
             blobs=self._blobs,
             observers=observers,
             lease_s=self._settings.worker.lease_s,
@@ -211,6 +220,11 @@ class Roster:
             locate=self._locate,
             declared_policy=self._versions.declared_policy(spec),
         )
+
+
+def _spareable(one: RunningSlot) -> int:
+    """How little is lost without the slot: most readily goes one that cannot run, then one that loads, then an idle one."""
+    return {"failed": 3, "loading": 2}.get(one.slot.state, 0 if one.slot.is_holding else 1)
 
 
 class _ChangeObserver(Observer):

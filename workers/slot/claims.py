@@ -13,7 +13,7 @@ from msgspec import structs
 
 from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
 from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import CancelRequested, HandedOver, Wake
+from penstock.broker.store.notifications import CancelRequested, HandedOver, RolloutChanged, Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
@@ -162,6 +162,8 @@ class Claims:
                 self.settlements.unwanted.append(message.id)
             elif isinstance(message, Wake):
                 self.batcher.on_wake_up()
+            elif isinstance(message, RolloutChanged):
+                self._context.on_rollout()
 
     def _on_handed_over(self, message: HandedOver, since: float) -> None:
         now = time.monotonic()

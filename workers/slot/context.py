@@ -154,6 +154,8 @@ class SlotContext:
     inline_output_bytes: int
     # The versions that a caller of the model may name, and the one of a caller who names none.
     info: Callable[[ModelSpec], ModelInfo] = lambda spec: ModelInfo(spec.name, spec.version, versions={spec.version: None})
+    # Called when an operator has changed a model.
+    on_rollout: Callable[[], None] = lambda: None
     # Where the model lies on this machine, and where it came from; None while it is being fetched.
     locate: Callable[[ModelSpec], tuple[ModelSpec, str] | None] = lambda spec: (spec, "")
     # Fields of the batch policy that nobody set: for these the handler's own wish holds.

@@ -83,7 +83,9 @@ class Slot:
     # From other threads.
 
     def drain(self, *, by: float) -> None:
-        """Claim nothing more, let batches run until `by` (monotonic), give back the rest, and end."""
+        """Claim nothing more, let batches run until `by` (monotonic; infinity: for as long as they may), give back the rest,
+        and end.
+        """
         self._drain_by = by
         self.wake()
 
@@ -209,7 +211,7 @@ class Slot:
         """How long the loop has nothing to do unless something happens."""
         times = [
             now + IDLE_POLL_S,
-            self._child_supervisor.due_at(),
+            self._child_supervisor.due_at(is_draining=self._drain_by is not None),
             self._inputs.again_at(now),
             self._claims.due_at(now, is_draining=self._drain_by is not None),
         ]
@@ -333,6 +335,7 @@ class Slot:
         if not self._is_draining or self._claims.waiting:
             self._is_draining = True
             self._give_back_unstarted(ReleaseReason.DRAIN)
+        self._child_supervisor.end_if_hung(now)
         if now >= drain_by:
             self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
         if not self.is_holding and not self._claims.is_expecting:

@@ -95,13 +95,18 @@ class ChildSupervisor:
         """Start the child when it is due, and end it when it hangs or is worn."""
         if self._child is None:
             return self._start(now) if now >= self._start_at else []
-        if not self._is_hung and now > self._limit_at(self._child):
-            self._is_hung, self._why = True, self._overrun()
-            log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
-            self._child.kill()
-        elif self.state == "ready":
+        if not self.end_if_hung(now) and self.state == "ready":
             self._recycle(self._child, now)
         return []
+
+    def end_if_hung(self, now: float) -> bool:
+        """End the child if it is past its time limit. All of `tend` that a slot needs which only ends what runs."""
+        if self._child is None or self._is_hung or now <= self._limit_at(self._child):
+            return False
+        self._is_hung, self._why = True, self._overrun()
+        log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
+        self._child.kill()
+        return True
 
     def reload(self, now: float) -> None:
         """Replace the child, because its code has changed: a ready one once it has nothing in flight, any other at once."""
@@ -127,9 +132,11 @@ class ChildSupervisor:
             return f"killed: ran longer than {limits.max_run_s:g} s"
         return f"killed: loaded for longer than {limits.load_timeout_s:g} s"
 
-    def due_at(self) -> float:
-        """When `tend` has something to do."""
-        return self._start_at if self._child is None else self._limit_at(self._child)
+    def due_at(self, *, is_draining: bool) -> float:
+        """When `tend` has something to do, or `end_if_hung` of a slot that drains."""
+        if self._child is None:
+            return float("inf") if is_draining else self._start_at
+        return self._limit_at(self._child)
 
     def _limit_at(self, child: ChildProcess) -> float:
         limits = self._spec.limits
