@@ -297,8 +297,8 @@ class WorkerInfo:
     clock.
 
     `declared` are the versions that its settings name, by model. `machine`: how busy it is. `wanted`: how many slots it is to
-    have, by model and version. `followed`: the state of each model's rollout that it has taken up. `loads`: whether it has a
-    folder from which it loads versions at run time.
+    have, by model and version; None for a worker of an earlier release, which does not say. `followed`: the state of each
+    model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time.
     """
 
     name: str
@@ -309,7 +309,7 @@ class WorkerInfo:
     seen_at: float = 0.0
     declared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     machine: HostLoad | None = None
-    wanted: dict[str, dict[str, int]] = field(default_factory=dict)
+    wanted: dict[str, dict[str, int]] | None = None
     followed: dict[str, str] = field(default_factory=dict)
     loads: bool = True
 

@@ -39,6 +39,7 @@ from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
+from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
@@ -110,17 +111,19 @@ class GatewayParts:
         self.inference = self._inferences()
         self.infer = InferEndpoint(self.inference, options, uploads=self._uploads)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
-        self._file_store = file_store = FileStore(options.files_dir)
-        quota = _file_quota(file_store, options)
-        self.files = OpenAIFiles(file_store, options, quota)
-        self._runs = RunService(AsyncRunStore(store), file_store, options, require_room=quota.require_room)
-        self.repository = Repository(
-            Rollouts(store, self.registry), self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s
-        )
+        self._file_store = FileStore(options.files_dir)
+        self.files, self._runs = self._file_services(self._file_store)
+        self.changes = ModelChanges(store, self.registry)
+        self.repository = Repository(self.changes, self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s)
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
         self.pages = self._dashboard() if options.dashboard else None
         self.routers = self._routers()
         self.api = self._build_api()
+
+    def _file_services(self, files: FileStore) -> tuple[OpenAIFiles, RunService]:
+        quota = _file_quota(files, self._options)
+        runs = RunService(AsyncRunStore(self._store), files, self._options, require_room=quota.require_room)
+        return OpenAIFiles(files, self._options, quota), runs
 
     async def scrape(self) -> bytes:
         """The metrics that the main port shows."""
@@ -275,7 +278,7 @@ class GatewayParts:
     def _model_routers(self) -> list[APIRouter]:
         store, registry = self._store, self.registry
         return [
-            Rollouts(store, registry).router(),
+            Rollouts(self.changes, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
         ]

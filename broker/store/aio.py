@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import redis.asyncio
 
 from penstock.broker.contract import CancelStatus, JobIndex
-from penstock.broker.records import Followed, KeptInput, NewJob, Push, QueueStats, Submitted
+from penstock.broker.records import Followed, KeptInput, NewJob, Push, QueueStats, Submitted, Unfinished
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
 from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import CallLink, connect_async, not_loaded, store_error
@@ -191,6 +191,10 @@ class AsyncStore:
     async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
         """`stats` of each model, in one round trip."""
         return await asyncio.gather(*(self.stats(model) for model in models))
+
+    async def unfinished(self, model: str, version: str) -> Unfinished:
+        """How many jobs of this version have not ended."""
+        return await self.run(ops.unfinished(model, version))
 
     async def models(self) -> dict[str, StoredModel]:
         """What workers and gateways announced, by model."""

@@ -115,7 +115,7 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
     version = entry.versions[name]
     slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (entry.name, name)]
     ready = version.capacity.ready_slots
-    state = "ready" if ready else why_unserved(workers, entry.name, name)
+    state = "ready" if ready else why_unserved(workers, entry.name, version)
     info = version.info
     return VersionRow(
         name=name,

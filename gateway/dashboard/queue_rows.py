@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.gateway.dashboard.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -89,7 +90,7 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
 
 def status_of(queue: QueueView, entry: ModelEntry, workers: Sequence[WorkerInfo]) -> Status:
     if not queue.ready_slots:
-        return _unserved(why_unserved(workers, entry.name, entry.default.name), waiting=bool(queue.depth))
+        return _unserved(why_unserved(workers, entry.name, entry.default), waiting=bool(queue.depth))
     urgent_s = max((band.oldest_age_s for name, band in queue.bands.items() if name != "bulk"), default=0.0)
     if urgent_s > LATE_S:
         return Status("warn", "behind", "the oldest interactive job has waited longer than half a minute")
@@ -97,9 +98,11 @@ def status_of(queue: QueueView, entry: ModelEntry, workers: Sequence[WorkerInfo]
 
 
 def _unserved(why: str, *, waiting: bool) -> Status:
-    if why == "still loading":
+    if why == STILL_LOADING:
         return Status("warn", "loading", why)
-    word = "cannot load" if why.startswith("could not") else "no worker"
+    if why == SCALED_TO_NONE:
+        return Status("warn" if waiting else "idle", "off", f"{why}; `penstock models scale` starts some")
+    word = "cannot load" if why.startswith(NOT_LOADED) else "no worker"
     return Status("bad" if waiting or word == "cannot load" else "warn", word, why)
 
 

@@ -186,7 +186,7 @@ class PredictEndpoint:
         entry, version = await self._registry.find(request.model.name, request.version.name)
         if version.capacity.ready_slots:
             return
-        why = why_unserved(self._registry.workers, entry.name, version.name)
+        why = why_unserved(self._registry.workers, entry.name, version)
         error = NoWorker(
             f"model {entry.name!r} version {version.name!r} has no ready worker: {why}",
             retry_after_s=5.0,

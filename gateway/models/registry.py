@@ -18,28 +18,36 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
+from penstock.gateway.models.slots import VersionSlots, slots_of
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.rollout import followed
+from penstock.rollout import Rollout, followed
 
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
 # Before a refusal for an unknown model or a missing worker the registry is refreshed, but not more often than this.
 IMPATIENT_S = 0.1
-# How much of a load error a refusal shows: a long sentence, and what to do about it.
-_MOST_REASON_CHARS = 600
 _UNKNOWN = VersionInfo(accepts=())
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """One version as a submit needs it. `info` is None until a worker has loaded the version."""
+    """One version as a submit needs it. `info` is None until a worker has loaded the version.
+
+    `scale`: the slots per worker process that an operator asked for; None: as the settings say.
+    """
 
     name: str
     info: VersionInfo | None
     validator: jsonschema_rs.Validator | None
     capacity: SlotCapacity
+    scale: int | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an operator scaled it to no slots: its jobs wait until it is scaled up."""
+        return self.scale == 0 and not self.capacity.ready_slots
 
     @property
     def accepts(self) -> tuple[str, ...]:
@@ -116,6 +124,14 @@ class ModelRegistry:
     def stored(self, model: str) -> StoredModel:
         return self._stored.get(model, StoredModel())
 
+    def rollout(self, model: str) -> Rollout:
+        return self.rollouts.get(model, StoredRollout()).rollout
+
+    def slots(self, model: str, version: str) -> VersionSlots:
+        """How far the version is from the slots that it is to have."""
+        found = self.rollouts.get(model, StoredRollout())
+        return slots_of(self.workers, model, version, scale=found.rollout.scale.get(version), mark=found.mark)
+
     def known_versions(self, model: str) -> set[str]:
         """All versions that anybody announced, including those that are no longer served."""
         info = self.stored(model).info
@@ -129,8 +145,7 @@ class ModelRegistry:
 
     def _served_by_settings(self, model: str) -> set[str]:
         """Versions that workers serve and nobody loaded at run time: older workers do not announce those of their settings."""
-        found = self.rollouts.get(model)
-        added = found.rollout.added if found else {}
+        added = self.rollout(model).added
         slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
         return {slot.version for slot in slots if slot.version not in added}
 
@@ -238,6 +253,7 @@ class ModelRegistry:
                 info.versions.get(version),
                 self._validator(info.name, version, info.versions.get(version)),
                 capacity_of(slots.get((info.name, version), ())),
+                self.rollout(info.name).scale.get(version),
             )
             for version in sorted(names)
         }
@@ -294,21 +310,9 @@ def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Valid
         return None
 
 
-def why_unserved(workers: Iterable[WorkerInfo], model: str, version: str) -> str:
-    """Why a version has no ready slot: its load error, else that it is loading, else that no worker serves it."""
-    slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
-    failed = [slot.error for slot in slots if slot.state == "failed"]
-    if failed:
-        return f"could not be loaded: {_shortened(failed[0]) or 'the log of its worker says why'}"
-    return "still loading" if slots else "no live worker serves it"
-
-
-def _shortened(reason: str) -> str:
-    """The text without its middle: a load error begins with what is wrong and ends with what to do."""
-    if len(reason) <= _MOST_REASON_CHARS:
-        return reason
-    half = _MOST_REASON_CHARS // 2
-    return f"{reason[:half].rstrip()} … {reason[-half:].lstrip()}"
+def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
+    """Why a version has no ready slot."""
+    return slots_of(workers, model, version.name, scale=version.scale).why
 
 
 def unknown_model(name: str, known: Iterable[str]) -> NotFound:

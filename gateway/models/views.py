@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.gateway.asgi.wire import rfc3339
-from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.gateway.models.registry import ModelEntry
+from penstock.gateway.models.slots import slots_of
 from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 
@@ -51,9 +52,17 @@ def worker_view(worker: WorkerInfo) -> dict[str, Any]:
 
 def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     version = entry.versions[name]
-    view: dict[str, Any] = {"ready_slots": version.capacity.ready_slots, "loaded": version.info is not None}
-    if not version.capacity.ready_slots:
-        view["why"] = why_unserved(workers, entry.name, name)
+    slots = slots_of(workers, entry.name, name, scale=version.scale)
+    view: dict[str, Any] = {
+        "ready_slots": slots.ready,
+        "wanted_slots": slots.wanted,
+        "workers": version.scale,
+        "loaded": version.info is not None,
+    }
+    if not slots.ready:
+        view["why"] = slots.why
+    if slots.failed:
+        view["failed"] = slots.reasons
     learned = next((slot.calls for worker in workers for slot in worker.slots if _serves(slot, entry.name, name)), None)
     if learned is not None:
         view["calls"] = calls_view(learned)

@@ -84,7 +84,7 @@ class Inference:
             entry, found = await self._registry.find(model, version)
         if found.capacity.ready_slots:
             return ""
-        why = why_unserved(self._registry.workers, entry.name, found.name)
+        why = why_unserved(self._registry.workers, entry.name, found)
         return f"model {entry.name!r} version {found.name!r} is not ready: {why}"
 
     async def answer(

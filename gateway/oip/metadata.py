@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.gateway.models.registry import ModelEntry, VersionEntry, why_unserved
+from penstock.gateway.models.slots import STILL_LOADING
 from penstock.inputs.form import choices_of, form_fields
 from penstock.inputs.tensors import WHOLE_TENSOR
 from penstock.model_spec import WorkerInfo
@@ -123,5 +124,5 @@ def _row(entry: ModelEntry, version: VersionEntry, workers: Sequence[WorkerInfo]
     row = {"name": entry.name, "version": version.name, "state": "READY", "reason": ""}
     if version.capacity.ready_slots:
         return row
-    why = why_unserved(workers, entry.name, version.name)
-    return {**row, "state": "LOADING" if why == "still loading" else "UNAVAILABLE", "reason": why}
+    why = why_unserved(workers, entry.name, version)
+    return {**row, "state": "LOADING" if why == STILL_LOADING else "UNAVAILABLE", "reason": why}

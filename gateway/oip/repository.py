@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -17,14 +15,15 @@ from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.negotiation import JSON, read_head, refuse_encoded
 from penstock.gateway.asgi.wire import BodyMemory, json_response, read_body
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.models.registry import ModelRegistry, why_unserved
-from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.models.changes import ModelChanges
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.slots import SlotsState
+from penstock.gateway.models.waits import await_slots
 from penstock.gateway.oip.infer_request import refuse_foreign_type
 from penstock.gateway.oip.metadata import repository_index
 
 _MAX_BODY_BYTES = 64 * 1024
 _MAX_DEPTH = 16
-_LOOK_S = 0.25
 
 
 class _IndexRequest(Struct):
@@ -38,8 +37,8 @@ class _ChangeRequest(Struct):
 class Repository:
     """The routes below /v2/repository. `wait_s`: how long a load may take before its caller is told that it goes on."""
 
-    def __init__(self, rollouts: Rollouts, registry: ModelRegistry, *, uploads: BodyMemory, wait_s: float) -> None:
-        self._rollouts = rollouts
+    def __init__(self, changes: ModelChanges, registry: ModelRegistry, *, uploads: BodyMemory, wait_s: float) -> None:
+        self._changes = changes
         self._registry = registry
         self._uploads = uploads
         self._wait_s = wait_s
@@ -86,35 +85,37 @@ class Repository:
         if "config" in parameters:
             table = _config(parameters["config"])
             version = str(table.get("version", ""))
-            await self._rollouts.load_version(model, table)
+            await self._changes.load_version(model, table)
         await self._ready(model, version)
 
     async def unload_model(self, model: str, parameters: dict[str, Any]) -> None:
-        """Unload the version that the parameter `version` names. Raises `Conflict` without one: a model keeps its default."""
+        """Unload the version that the parameter `version` names; without one the whole model, if no settings name it.
+
+        Raises `Conflict` otherwise.
+        """
         await self._registry.look_again()
         await self._registry.find(model)
         version = parameters.get("version")
+        if version is None and not self._registry.named_versions(model):
+            await self._changes.unload_model(model)
+            return
         if not isinstance(version, str):
             raise Conflict(
                 f"model {model!r} is declared in the settings and is not unloaded as a whole",
                 hint='The parameter `version` names one of its versions: {"parameters": {"version": "2"}}.',
             )
-        await self._rollouts.unload_version(model, version)
+        await self._changes.unload_version(model, version)
 
     async def _ready(self, model: str, version: str) -> None:
-        until, state = time.monotonic() + self._wait_s, ""
-        while time.monotonic() < until:
-            await self._registry.look_again()
-            entry, found = await self._registry.find(model, version)
-            if found.capacity.ready_slots:
-                return
-            state = why_unserved(self._registry.workers, entry.name, found.name)
-            if state.startswith("could not be loaded"):
-                raise Conflict(f"model {model!r} version {found.name!r} {state}")
-            if not (version or state == "still loading"):
-                break
-            await asyncio.sleep(_LOOK_S)
-        raise NoWorker(f"model {model!r} is not ready: {state}", retry_after_s=5.0)
+        await self._registry.look_again()
+        _, found = await self._registry.find(model, version)
+        waits = version or self._registry.slots(model, found.name).state is not SlotsState.UNSERVED
+        slots = await await_slots(self._registry, model, found.name, timeout_s=self._wait_s if waits else 0.0)
+        if slots.ready:
+            return
+        if slots.state is SlotsState.FAILED:
+            raise Conflict(f"model {model!r} version {found.name!r} {slots.why}")
+        raise NoWorker(f"model {model!r} is not ready: {slots.why}", retry_after_s=5.0)
 
     async def _read(self, request: Request, owner: str, kind: type[Any]) -> Any:
         head = read_head(request.headers.raw)

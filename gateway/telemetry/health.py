@@ -113,10 +113,10 @@ class Health:
             return [_missing_part("store", STORE_UNREACHABLE)]
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
-        unserved = [entry for entry in models if not entry.default.capacity.ready_slots]
+        # A model that an operator scaled to no slots is away on purpose.
+        unserved = [entry for entry in models if not (entry.default.capacity.ready_slots or entry.default.is_off)]
         return [
-            _missing_part(entry.name, why_unserved(self._registry.workers, entry.name, entry.default.name))
-            for entry in unserved
+            _missing_part(entry.name, why_unserved(self._registry.workers, entry.name, entry.default)) for entry in unserved
         ]
 
     def _served(self, entry: ModelEntry) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Roster:
         thread.start()
 
     def remove_one(self, spec: ModelSpec) -> None:
-        """Let one slot of this version end what it runs, and then leave: one that runs nothing if there is one, else the last."""
+        """Let one slot of this version end what it runs, and then leave: one that runs nothing if there is one."""
         self._remove(max(reversed(self._of(key_of(spec))), key=_spareable))
 
     def remove_all(self, key: Key) -> None:

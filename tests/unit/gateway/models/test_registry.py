@@ -8,11 +8,13 @@ import pytest
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.gateway.models import registry as registry_module
-from penstock.gateway.models.registry import ModelRegistry, merged, why_unserved
+from penstock.gateway.models.admission import SlotCapacity
+from penstock.gateway.models.registry import ModelRegistry, VersionEntry, merged, why_unserved
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
 DECLARED = ModelInfo("m", limits=Limits(max_queue_depth=7), versions={"1": None})
 LOADED = VersionInfo(description="squares")
+FIRST = VersionEntry("1", None, None, SlotCapacity())
 
 
 def test_limits_are_the_gateways_own_and_versions_what_the_workers_loaded() -> None:
@@ -43,20 +45,20 @@ def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
     ],
 )
 def test_a_version_without_a_ready_slot_is_told_to_load_to_have_failed_or_to_have_none(slots: list[SlotInfo], why: str) -> None:
-    assert why_unserved([WorkerInfo("w", "here", 1, 0.0, tuple(slots))], "m", "1") == why
+    assert why_unserved([WorkerInfo("w", "here", 1, 0.0, tuple(slots))], "m", FIRST) == why
 
 
 def test_a_long_load_error_keeps_both_ends_and_shows_the_cut() -> None:
     """Regression: the error was cut at 200 characters without a mark, although its advice stands at its end."""
     error = f"torch cannot load net.pt2: {'and so on ' * 100}; compile it again with this version of torch"
-    why = why_unserved([WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error=error),))], "m", "1")
+    why = why_unserved([WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error=error),))], "m", FIRST)
     assert why.startswith("could not be loaded: torch cannot load net.pt2: and so on")
     assert " … " in why
     assert why.endswith("; compile it again with this version of torch")
     assert len(why) < 650
     # This error is just short enough to stay whole.
     whole = WorkerInfo("w", "here", 1, 0.0, (SlotInfo("m", "1", "failed", error="x" * 600),))
-    assert why_unserved([whole], "m", "1") == f"could not be loaded: {'x' * 600}"
+    assert why_unserved([whole], "m", FIRST) == f"could not be loaded: {'x' * 600}"
 
 
 class SlowFirstStore:

@@ -104,7 +104,7 @@ def test_a_slot_starts_no_child_and_counts_no_load_time_while_its_model_is_fetch
     for now in (0.0, 1_000.0, 1_000_000.0):
         assert child.tend(now) == []
         assert (child.pid, child.state) == (0, "loading")
-        assert now < child.due_at() < now + 1.0
+        assert now < child.due_at(is_draining=False) < now + 1.0
 
 
 def test_a_slot_whose_model_cannot_be_fetched_says_why_and_tries_again_later() -> None:

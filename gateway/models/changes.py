@@ -1,0 +1,228 @@
+"""Changes of models while they run: load, switch, scale, unload, undo. Each is one compare-and-set in the store (D23)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.errors import ConfigError, Conflict, InvalidInput
+from penstock.gateway.models.registry import ModelRegistry, unknown_model
+from penstock.job import MODEL_NAME
+from penstock.model_spec import ModelInfo, info_of_spec
+from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
+from penstock.settings.models import checked_version, refuse_local, spec_of
+
+_TRIES = 5
+Change = Callable[[Rollout], Rollout]
+
+
+class ModelChanges:
+    """What operators may change, whichever protocol they speak. After each change the registry has seen it.
+
+    Workers follow within milliseconds, at the latest at their next beat; gateways within a second.
+    """
+
+    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
+        self._store = store
+        self._registry = registry
+
+    async def load_version(self, model: str, table: dict[str, Any]) -> None:
+        """Have workers load the version that the table names, from its source below their `model_dir`.
+
+        A model that nobody knows comes into being, and its first version is the default. With `workers` 0 nothing is loaded
+        until the version is scaled up. Raises `InvalidInput`, `Conflict`.
+        """
+        if not MODEL_NAME.fullmatch(model):
+            raise unknown_model(model, self._registry.models)
+        rest = dict(table)
+        version, workers = checked_name(rest.pop("version", None), "version"), rest.get("workers")
+        if workers == 0 and not isinstance(workers, bool):
+            del rest["workers"]
+        checked_source(rest.get("source"))
+        full = _checked_table(rest)
+        await self._registry.refresh()
+        self._require_folder()
+        info, is_free = self._info(model), await self._is_free(model, version)
+
+        def change(rollout: Rollout) -> Rollout:
+            check_load(info, rollout, version, is_free=is_free)
+            loaded = rollout.load(version, rest)
+            loaded = loaded.scaled(version, 0) if "workers" in table and "workers" not in rest else loaded
+            return loaded if info and followed(info, rollout) else loaded.switch(version)
+
+        await self._change(model, change)
+        if info is None:
+            await self._announce(info_of_spec(spec_of(model, version, full)))
+        await self._registry.refresh()
+
+    async def switch_version(self, model: str, version: str) -> None:
+        """Raises `NotFound`, and `Conflict` unless the version is ready or scaled to no slots on purpose."""
+        await self._registry.refresh()
+        entry, _ = await self._registry.find(model)
+        found = entry.versions.get(version)
+        ready_slots, is_off = (found.capacity.ready_slots, found.is_off) if found else (0, False)
+        check_switch(entry.info, version, ready_slots=ready_slots, is_off=is_off)
+        await self._changed(model, lambda rollout: rollout.switch(version))
+
+    async def scale(self, model: str, workers: Any, *, version: str = "") -> str:
+        """Set the number of slots per worker process; without a version, that of the default one. The version.
+
+        Raises `NotFound`, and `InvalidInput` for what is no number of slots.
+        """
+        await self._registry.refresh()
+        entry, found = await self._registry.find(model)
+        name = version or found.name
+        count = check_scale(entry.info, name, workers)
+        await self._changed(model, lambda rollout: rollout.scaled(name, count))
+        return name
+
+    async def unload_version(self, model: str, version: str) -> None:
+        """Raises `Conflict` for the default version, `NotFound` for an unknown one."""
+        await self._registry.refresh()
+        entry, _ = await self._registry.find(model)
+        check_unload(entry.info, version)
+        now = await self._store.now()
+        await self._changed(model, lambda rollout: rollout.unload(version, now))
+
+    async def unload_model(self, model: str) -> None:
+        """No new jobs for any version; those that wait still run. Raises `NotFound`.
+
+        A model that no settings name is forgotten afterwards; another one comes back with a reset.
+        """
+        await self._registry.refresh()
+        await self._registry.find(model)
+        known, named = self._registry.known_versions(model), self._registry.named_versions(model)
+        now = await self._store.now()
+        await self._changed(model, lambda rollout: rollout.unload_all(known | named, named, now))
+
+    async def reset(self, model: str) -> None:
+        """Back to the settings. Versions that these do not name get no new jobs; those that wait still run. Raises `NotFound`."""
+        await self._registry.refresh()
+        if model not in self._registry.rollouts and model not in self._registry.models:
+            raise unknown_model(model, self._registry.models)
+        known, named = self._registry.known_versions(model), self._registry.named_versions(model)
+        now = await self._store.now()
+        await self._changed(model, lambda rollout: rollout.reset(known, named, now))
+
+    async def view(self, model: str) -> dict[str, Any]:
+        """What operators changed, as JSON, and how far each unloaded version is. Raises `NotFound` if nothing is known of it."""
+        await self._registry.refresh()
+        rollout = self._registry.rollout(model)
+        if model not in self._registry.models and rollout == Rollout():
+            raise unknown_model(model, self._registry.models)
+        return {
+            "model": model,
+            "changes": rollout.changes,
+            "default_version": rollout.default_version or None,
+            "loaded": sorted(rollout.added.keys() - rollout.removed.keys()),
+            "workers": rollout.scale,
+            "unloading": {version: await self._left(model, version) for version in rollout.removed},
+        }
+
+    async def _left(self, model: str, version: str) -> dict[str, Any]:
+        jobs, slots = await self._store.unfinished(model, version), self._registry.slots(model, version)
+        is_gone = await self._is_gone(model, version, self._registry.rollout(model))
+        return {"waiting": jobs.waiting, "running": jobs.running, "slots": slots.ready + slots.loading, "gone": is_gone}
+
+    async def is_gone(self, model: str, version: str = "") -> bool:
+        """Whether nothing is left of a version that was unloaded, so that its name is free; without a version: of any."""
+        await self._registry.refresh()
+        rollout = self._registry.rollout(model)
+        versions = {version} if version else {*self._registry.known_versions(model), *rollout.added, *rollout.removed}
+        return all([await self._is_gone(model, name, rollout) for name in versions])
+
+    async def _is_gone(self, model: str, version: str, rollout: Rollout) -> bool:
+        if version in rollout.undone:
+            return False
+        if version in rollout.removed:
+            return await self._is_free(model, version)
+        entry = self._registry.models.get(model)
+        return entry is None or version not in entry.versions
+
+    async def _is_free(self, model: str, version: str) -> bool:
+        """Whether a removed version has neither jobs nor slots, and no gateway or worker that could bring it back."""
+        removed_at = self._registry.rollout(model).removed.get(version)
+        slots = self._registry.slots(model, version)
+        if removed_at is None or slots.ready or slots.loading or slots.failed:
+            return False
+        if not slots.is_followed:
+            return False
+        left = await self._store.unfinished(model, version)
+        return not (left.waiting or left.running) and await self._store.now() >= removed_at + SETTLED_AFTER_S
+
+    def _info(self, model: str) -> ModelInfo | None:
+        entry = self._registry.models.get(model)
+        return entry.info if entry else None
+
+    def _require_folder(self) -> None:
+        """Raises `Conflict` if no live worker could load the version. Without any, one that starts later may."""
+        workers = self._registry.workers
+        if workers and not any(worker.loads for worker in workers):
+            raise Conflict(
+                f"none of the {len(workers)} live workers has a worker.model_dir, so none could load the version",
+                hint="Set worker.model_dir in the settings of workers to a folder with the sources, and restart them.",
+            )
+
+    async def _changed(self, model: str, change: Change) -> None:
+        await self._change(model, change)
+        await self._registry.refresh()
+
+    async def _change(self, model: str, change: Change) -> None:
+        for _ in range(_TRIES):
+            found = (await self._store.rollouts()).get(model) or StoredRollout()
+            if await self._store.swap_rollout(model, found, change(found.rollout)):
+                return
+        raise _changed_by_others(model)
+
+    async def _announce(self, fresh: ModelInfo) -> None:
+        """Announce the version before a worker has loaded it, so that a new model is listed at once."""
+        for _ in range(_TRIES):
+            found = (await self._store.models()).get(fresh.name, StoredModel())
+            if await self._store.swap_model(found, _joined(found.info, fresh)):
+                return
+        raise _changed_by_others(fresh.name)
+
+
+def _joined(known: ModelInfo | None, fresh: ModelInfo) -> ModelInfo:
+    """The new model, beside versions that were removed and still end their jobs."""
+    return replace(fresh, versions={**(known.versions if known else {}), **fresh.versions})
+
+
+def _changed_by_others(model: str) -> Conflict:
+    return Conflict(f"others are changing model {model!r} at the same time", hint="Read the model, then try again.")
+
+
+def checked_source(source: Any) -> str:
+    """The relative path of a file below the workers' `model_dir`; raises `InvalidInput` for everything else.
+
+    A module's name could import any installed package, and an absolute path could load any file on the worker's disk.
+    """
+    text = source if isinstance(source, str) else ""
+    path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))
+    foreign = any(mark in text for mark in ("\\", "\0", "://"))
+    if not text or foreign or path.is_absolute() or ".." in path.parts or not path.suffix:
+        raise invalid("/source", "must be the relative path of a model file below worker.model_dir, such as square/2.py")
+    return text
+
+
+def checked_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not MODEL_NAME.fullmatch(name):
+        raise invalid(f"/{what}", f"must be a {what} name: 1 to 64 letters, digits, '_', '.' or '-'")
+    return name
+
+
+def _checked_table(table: dict[str, Any]) -> dict[str, Any]:
+    try:
+        refuse_local(table)
+        return checked_version(table)
+    except ConfigError as error:
+        faults = [{"pointer": "", "detail": fault} for fault in error.faults]
+        raise InvalidInput("the settings of this version cannot be used", errors=faults) from None
+
+
+def invalid(pointer: str, detail: str) -> InvalidInput:
+    return InvalidInput(f"{pointer.removeprefix('/')} {detail}", errors=[{"pointer": pointer, "detail": detail}])

@@ -1,0 +1,100 @@
+"""How far a version is from the slots that it is to have, over all workers, and why it has none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.model_spec import SlotInfo, WorkerInfo
+
+STILL_LOADING = "still loading"
+NOT_LOADED = "could not be loaded"
+SCALED_TO_NONE = "scaled to no slots"
+# How much of a load error a refusal shows: a long sentence, and what to do about it.
+_MOST_REASON_CHARS = 600
+_MOST_REASONS = 8
+
+
+class SlotsState(StrEnum):
+    """`UNSERVED`: no live worker has to do with the version."""
+
+    REACHED = "reached"
+    FAILED = "failed"
+    PENDING = "pending"
+    UNSERVED = "unserved"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSlots:
+    """The slots of one version as all live workers announced them last: how many are wanted, ready and loading, and why others
+    do not run (one reason each).
+
+    `scale`: what an operator asked for, per worker process; None: as the settings say. `is_followed`: every live worker has
+    taken up the present rollout of the model.
+    """
+
+    wanted: int = 0
+    ready: int = 0
+    loading: int = 0
+    failed: tuple[str, ...] = ()
+    scale: int | None = None
+    is_followed: bool = True
+
+    @property
+    def state(self) -> SlotsState:
+        """`REACHED`: exactly the wanted slots are ready, which may be none if the version was scaled to none."""
+        if not self.is_followed or self.loading:
+            return SlotsState.PENDING
+        if self.ready == self.wanted and (self.wanted or self.scale == 0):
+            return SlotsState.REACHED
+        if self.failed:
+            return SlotsState.FAILED
+        return SlotsState.PENDING if self.wanted or self.ready else SlotsState.UNSERVED
+
+    @property
+    def reasons(self) -> list[str]:
+        """Each reason once, as far as a view shows them."""
+        return [_shortened(reason) for reason in list(dict.fromkeys(self.failed))[:_MOST_REASONS]]
+
+    @property
+    def why(self) -> str:
+        """Why none is ready: the version is scaled to none, the load error, else that it is loading or served by nobody."""
+        if self.scale == 0:
+            return SCALED_TO_NONE
+        if self.failed:
+            return f"{NOT_LOADED}: {_shortened(self.failed[0]) or 'the log of its worker says why'}"
+        return STILL_LOADING if self.loading else "no live worker serves it"
+
+
+def slots_of(
+    workers: Sequence[WorkerInfo], model: str, version: str, *, scale: int | None = None, mark: str = ""
+) -> VersionSlots:
+    """`scale` is the number that an operator set, if one did, and `mark` names the present rollout of the model."""
+    slots = [slot for worker in workers for slot in _slots(worker, model, version)]
+    return VersionSlots(
+        wanted=sum(_wanted(worker, model, version) for worker in workers),
+        ready=sum(slot.state == "ready" for slot in slots),
+        loading=sum(slot.state == "loading" for slot in slots),
+        failed=tuple(slot.error for slot in slots if slot.state == "failed"),
+        scale=scale,
+        is_followed=all(worker.wanted is None or worker.followed.get(model, "") == mark for worker in workers),
+    )
+
+
+def _slots(worker: WorkerInfo, model: str, version: str) -> list[SlotInfo]:
+    return [slot for slot in worker.slots if (slot.model, slot.version) == (model, version)]
+
+
+def _wanted(worker: WorkerInfo, model: str, version: str) -> int:
+    if worker.wanted is None:
+        return len(_slots(worker, model, version))
+    return worker.wanted.get(model, {}).get(version, 0)
+
+
+def _shortened(reason: str) -> str:
+    """The text without its middle: a load error begins with what is wrong and ends with what to do."""
+    if len(reason) <= _MOST_REASON_CHARS:
+        return reason
+    half = _MOST_REASON_CHARS // 2
+    return f"{reason[:half].rstrip()} … {reason[-half:].lstrip()}"

@@ -1,0 +1,215 @@
+"""How many slots each version has in this worker process: as the settings say, as an operator scaled it, or by remote control.
+
+A version that an operator scaled follows its rollout and nothing else, so that two orders never undo each other.
+"""
+
+# D92: docs/design/workers-and-devices.md
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from penstock.errors import ConfigError
+from penstock.model_spec import ModelSpec
+from penstock.settings.tables import Settings
+from penstock.workers.devices.assign import is_on_cpu, slot_count
+from penstock.workers.devices.machine import Machine, discover_for
+from penstock.workers.devices.pins import Pin
+from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
+from penstock.workers.fleet.rollouts import Key, key_of
+from penstock.workers.fleet.roster import Roster
+from penstock.workers.fleet.versions import ServedVersions, VersionChange
+
+log = structlog.get_logger(__name__)
+SLOT_PLACED = "slot_placed"
+PLAN_ADVICE = "plan_advice"
+SLOT_ADDED = "slot_added"
+SLOT_REFUSED = "slot_refused"
+SLOT_REMOVED = "slot_removed"
+VERSION_STARTED = "version_started"
+VERSION_RETIRED = "version_retired"
+
+
+class FleetSize:
+    """Adds slots to the roster and removes them. Celery's main thread calls it, and so does the beat's."""
+
+    def __init__(self, settings: Settings, versions: ServedVersions, roster: Roster) -> None:
+        self._pins_cores = settings.worker.pinning == "cores"
+        self._versions = versions
+        self._roster = roster
+        # Two threads that planned at the same time would give two slots the same place.
+        self._lock = threading.Lock()
+        # Versions whose number of slots was last set by their rollout; without it they go back to that of the settings.
+        self._follows: set[Key] = set()
+        # How many threads a slot of each version got first: the last slot may go and come back.
+        self._threads: dict[Key, int] = {}
+        self._refused: dict[Key, str] = {}
+
+    def start(self, change: VersionChange) -> None:
+        """Start the slots of the settings' versions, less those that `change` retires. Raises `ConfigError` for a device that
+        is not there.
+        """
+        for key in change.to_retire:
+            self._versions.mark_retired(key)
+        specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
+        found = plan([_sized(spec, self._scale(spec)) for spec in specs if self._scale(spec) != 0], self._machine())
+        found = found if self._pins_cores else unpinned(found)
+        _log_plan(found)
+        by_key = {key_of(spec): spec for spec in specs}
+        for spec, pins in zip(found.specs, found.rows, strict=True):
+            self._add(by_key[key_of(spec)], pins[: self._scale(spec)])
+        self._follows = set(self._versions.scaled)
+
+    def follow(self, change: VersionChange) -> None:
+        """Take up what operators changed: versions that came and went, and the numbers of slots."""
+        with self._lock:
+            for key in change.to_retire:
+                self._retire(key)
+            for spec in change.to_start:
+                self._start(spec)
+            for spec in self._versions.specs:
+                if self._versions.is_served(spec) and (self._scale(spec) is not None or key_of(spec) in self._follows):
+                    self._resize(spec)
+
+    def grow(self, count: int) -> int:
+        """Add slots, each for the version with the fewest, while there is a place; how many were added."""
+        with self._lock:
+            return next((done for done in range(count) if not self._grow_one()), count)
+
+    def shrink(self, count: int) -> int:
+        """Remove slots, each from the version with the most; what they run ends first. How many: each version keeps one."""
+        with self._lock:
+            return next((done for done in range(count) if not self._shrink_one()), count)
+
+    def wanted(self) -> dict[str, dict[str, int]]:
+        """How many slots this worker is to have, by model and version; without versions that only end their jobs."""
+        found: dict[str, dict[str, int]] = {}
+        for spec in self._versions.specs:
+            if self._versions.is_wanted(spec):
+                found.setdefault(spec.name, {})[spec.version] = self._wanted(spec)
+        return found
+
+    def _wanted(self, spec: ModelSpec) -> int:
+        scale = self._scale(spec)
+        return scale if scale is not None else self._roster.count(spec) or spec.workers * spec.workers_per_device
+
+    def _scale(self, spec: ModelSpec) -> int | None:
+        return self._versions.scaled.get(key_of(spec))
+
+    def _machine(self) -> Machine:
+        return discover_for(self._versions.specs)
+
+    # What an operator changed.
+
+    def _start(self, spec: ModelSpec) -> None:
+        scale = self._scale(spec)
+        try:
+            pins = self._beside(spec, scale)
+        except ConfigError as error:
+            self._versions.refuse(spec, error.message)
+            return
+        log.info(VERSION_STARTED, model=spec.name, version=spec.version, slots=len(pins))
+        self._add(spec, pins)
+        self._versions.mark_started(spec)
+
+    def _retire(self, key: Key) -> None:
+        log.info(VERSION_RETIRED, model=key[0], version=key[1])
+        self._roster.remove_all(key)
+        self._versions.mark_retired(key)
+        self._follows.discard(key)
+        self._threads.pop(key, None)
+
+    def _resize(self, spec: ModelSpec) -> None:
+        key, scale = key_of(spec), self._scale(spec)
+        wanted = slot_count(spec, self._machine().gpus) if scale is None else scale
+        self._follows.add(key)
+        if fault := self._brought_to(spec, wanted):
+            self._versions.refuse(spec, fault)
+            if self._refused.get(key) != fault:
+                log.warning(SLOT_REFUSED, model=spec.name, version=spec.version, reason=fault)
+            self._refused[key] = fault
+            return
+        self._refused.pop(key, None)
+        if scale is None:
+            self._follows.discard(key)
+
+    def _brought_to(self, spec: ModelSpec, wanted: int) -> str:
+        """Give the version this number of slots, or as many of them as find a place; why it has fewer, empty if it has all."""
+        while self._roster.count(spec) > wanted:
+            self._remove_one(spec)
+        try:
+            if not self._roster.count(spec) and is_on_cpu(spec):
+                self._add(spec, self._beside(spec, wanted))
+            while self._roster.count(spec) < wanted:
+                self._add_one(spec)
+        except ConfigError as error:
+            return f"{self._roster.count(spec)} of {wanted} slots have a place: {error.message}"
+        return ""
+
+    def _beside(self, spec: ModelSpec, scale: int | None) -> Sequence[Pin]:
+        """Places for a version without slots: `scale` of them, or as many as the settings say.
+
+        None if it is scaled and on GPUs: there slots are placed one by one, as not all that the settings ask for need have room.
+        """
+        if scale == 0 or (scale is not None and not is_on_cpu(spec)):
+            return ()
+        return plan_beside(_sized(self._with_threads(spec), scale), self._machine(), self._roster.taken())
+
+    # By remote control.
+
+    def _grow_one(self) -> bool:
+        spec = min(self._by_settings(), key=self._roster.count, default=None)
+        if spec is None:
+            return False
+        try:
+            self._add_one(spec)
+        except ConfigError as error:
+            log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
+            return False
+        return True
+
+    def _shrink_one(self) -> bool:
+        spec = max(self._by_settings(), key=self._roster.count, default=None)
+        if spec is None or self._roster.count(spec) <= 1:
+            return False
+        self._remove_one(spec)
+        return True
+
+    def _by_settings(self) -> list[ModelSpec]:
+        return [spec for spec in self._versions.specs if self._versions.is_served(spec) and self._scale(spec) is None]
+
+    # One slot more, one slot less.
+
+    def _add_one(self, spec: ModelSpec) -> None:
+        # The others keep their cores: those were shared out at the start, and moving them would slow them down.
+        self._add(spec, [plan_one_more(self._with_threads(spec), self._machine(), self._roster.taken())])
+        log.info(SLOT_ADDED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
+
+    def _remove_one(self, spec: ModelSpec) -> None:
+        self._roster.remove_one(spec)
+        log.info(SLOT_REMOVED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
+
+    def _with_threads(self, spec: ModelSpec) -> ModelSpec:
+        return replace(spec, threads=spec.threads or self._threads.get(key_of(spec)))
+
+    def _add(self, spec: ModelSpec, pins: Sequence[Pin]) -> None:
+        for pin in pins:
+            self._threads.setdefault(key_of(spec), pin.threads)
+            self._roster.add(spec, pin)
+
+
+def _sized(spec: ModelSpec, scale: int | None) -> ModelSpec:
+    """The spec with as many slots on the CPU; `workers` of a spec on GPUs counts devices, so that its plan is cut instead."""
+    return replace(spec, workers=scale) if scale and is_on_cpu(spec) else spec
+
+
+def _log_plan(found: PinningPlan) -> None:
+    """One line per slot, then the advice."""
+    for cells in table(found):
+        log.info(SLOT_PLACED, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
+    for sentence in found.advice:
+        log.warning(PLAN_ADVICE, text=sentence)
