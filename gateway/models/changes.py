@@ -100,7 +100,7 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.unload_all(known | named, named, now))
 
     async def reset(self, model: str) -> None:
-        """Back to the settings. Versions that these do not name get no new jobs; those that wait still run. Raises `NotFound`."""
+        """Back to the settings. Versions that these do not name get no new jobs; waiting ones still run. Raises `NotFound`."""
         await self._registry.refresh()
         if model not in self._registry.rollouts and model not in self._registry.models:
             raise unknown_model(model, self._registry.models)
@@ -109,7 +109,7 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.reset(known, named, now))
 
     async def view(self, model: str) -> dict[str, Any]:
-        """What operators changed, as JSON, and how far each unloaded version is. Raises `NotFound` if nothing is known of it."""
+        """What operators changed, as JSON, and how far each unloaded version is. Raises `NotFound` if there is nothing."""
         await self._registry.refresh()
         rollout = self._registry.rollout(model)
         if model not in self._registry.models and rollout == Rollout():

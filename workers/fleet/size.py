@@ -153,7 +153,7 @@ class FleetSize:
     def _beside(self, spec: ModelSpec, scale: int | None) -> Sequence[Pin]:
         """Places for a version without slots: `scale` of them, or as many as the settings say.
 
-        None if it is scaled and on GPUs: there slots are placed one by one, as not all that the settings ask for need have room.
+        None if it is scaled and on GPUs: there slots are placed one by one, because the settings' number may not have room.
         """
         if scale == 0 or (scale is not None and not is_on_cpu(spec)):
             return ()
