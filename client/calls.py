@@ -216,6 +216,18 @@ def unload_call(model: str, version: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/versions/{_part(version)}", repeatable=False)
 
 
+def scale_call(model: str, workers: int, version: str | None) -> HttpCall:
+    return _change("PUT", f"{_model_path(model)}/workers", {"workers": workers, **({"version": version} if version else {})})
+
+
+def unload_model_call(model: str) -> HttpCall:
+    return HttpCall("DELETE", _model_path(model), repeatable=False)
+
+
+def rollout_call(model: str) -> HttpCall:
+    return HttpCall("GET", f"{_model_path(model)}/rollout")
+
+
 def reset_call(model: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/rollout")
 

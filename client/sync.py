@@ -240,6 +240,24 @@ class Client:
         """The model without that version. Jobs that wait for the version still run."""
         return protocol.object_of(self.send(calls.unload_call(model, version)))
 
+    def scale_model(self, model: str, workers: int, *, version: str | None = None) -> dict[str, Any]:
+        """The model, of whose version (without one: the default) each worker process is to have `workers` slots.
+
+        With 0 slots its jobs wait. A slot that goes ends what it runs.
+        """
+        return protocol.object_of(self.send(calls.scale_call(model, workers, version)))
+
+    def unload_model(self, model: str) -> dict[str, Any]:
+        """No new jobs for the model from now on; those that wait still run. `rollout` says what is left."""
+        return protocol.object_of(self.send(calls.unload_model_call(model)))
+
+    def rollout(self, model: str) -> dict[str, Any]:
+        """What was changed at run time: versions loaded, numbers of slots, and how far each unloaded version is.
+
+        Raises `NotFound` once a model that no settings name is gone.
+        """
+        return protocol.object_of(self.send(calls.rollout_call(model)))
+
     def reset_model(self, model: str) -> dict[str, Any]:
         """The model as the settings declare it, without its rollout. Jobs that wait for other versions still run."""
         return protocol.object_of(self.send(calls.reset_call(model)))

@@ -1,5 +1,5 @@
-"""`penstock models` lists models, `show` one of them; `load|switch|unload|reset` change one while it runs; `fetch` brings one
-here, and `cache` lists those.
+"""`penstock models` lists models, `show` one of them; `load|switch|scale|unload|reset` change one while it runs; `fetch` brings
+one here, and `cache` lists those.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.cli.models.fetch import cache, fetch
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.cli.place import completed
 from penstock.client.sync import Client
+from penstock.errors import NotFound
 from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -24,9 +25,7 @@ app.command()(cache)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
-WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait until the workers have loaded it; 0 returns at once.")
-]
+WaitOption = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it is done; 0 returns at once.")]
 _LOOK_EVERY_S = 0.3
 
 
@@ -56,6 +55,10 @@ def show(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = Non
     for version, found in (view.get("versions") or {}).items():
         if description := found.get("description"):
             typer.echo(f"\nversion {version}: {description}")
+        if found.get("workers") is not None:
+            typer.echo(f"\nversion {version}: {_slots(found)} slots ready, scaled to {found['workers']} per worker process")
+        for reason in found.get("failed") or ():
+            typer.echo(f"\nversion {version}: {reason}")
         if source := found.get("source"):
             typer.echo(f"\nversion {version}: fetched from {source}")
         if calls := found.get("calls"):
@@ -106,21 +109,44 @@ def switch(
 
 
 @app.command()
-def unload(
+def scale(
     model: ModelArgument,
-    version: VersionArgument,
+    workers: Annotated[int, typer.Argument(metavar="N", min=0, help="Slots in each worker process; with 0 its jobs wait.")],
+    version: Annotated[str | None, typer.Option("--version", help="The version to scale; without it the default one.")] = None,
+    wait_s: WaitOption = 120.0,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Stop accepting jobs for a version; its workers finish the waiting jobs, then unload it."""
+    """Set how many slots each worker process has of a version. Slots that go end what they run; a restart keeps the number."""
     with connect(url, api_key) as client:
-        view = client.unload_version(model, version)
-    _report(
-        view,
-        f"{model} accepts no more jobs for version {version}; its workers finish the waiting jobs, then unload it",
-        as_json,
-    )
+        view = client.scale_model(model, workers, version=version)
+        name = version or str(view["default_version"])
+        view = _await_scaled(client, view, name, until=time.monotonic() + wait_s)
+    found = _version(view, name)
+    done = f"version {name} of {model} has {found.get('ready_slots')} ready slots of {found.get('wanted_slots')}"
+    _report(view, done if found.get("state") == "reached" else f"{done}; {found.get('why', 'not done yet')}", as_json)
+
+
+@app.command()
+def unload(
+    model: ModelArgument,
+    version: Annotated[str, typer.Argument(metavar="[VERSION]", help="The version's name; or give --all.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="The whole model, its default version too.")] = False,
+    wait_s: WaitOption = 0.0,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Stop accepting jobs for a version, or for the whole model; its workers finish the waiting jobs, then unload it."""
+    if bool(version) == everything:
+        raise typer.BadParameter("name a version to unload, or give --all for the whole model")
+    with connect(url, api_key) as client:
+        view = client.unload_model(model) if everything else client.unload_version(model, version)
+        left = _await_unloaded(client, model, version, until=time.monotonic() + wait_s) if wait_s else {"not looked at": {}}
+    what = f"version {version}" if version else "the model"
+    going = f"{model} accepts no more jobs for {what}; its workers finish the waiting jobs, then unload it"
+    _report(view, f"{what} of {model} is gone" if version and not left else f"{model} is gone" if not left else going, as_json)
 
 
 @app.command()
@@ -144,7 +170,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
     """The model's view once the version is ready, or at `until` (monotonic). Exits if the version cannot be loaded."""
     while not _ready(view, version) and time.monotonic() < until:
-        why = str(((view.get("versions") or {}).get(version) or {}).get("why") or "")
+        why = str(_version(view, version).get("why") or "")
         if why.startswith("could not be loaded"):
             print_faint(f"version {version} {why}")
             print_faint(completed(f"`penstock models unload {view.get('name')} {version}` removes it"))
@@ -154,8 +180,43 @@ def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: f
     return view
 
 
+def _await_scaled(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
+    """The model's view once the version has its slots, or at `until` (monotonic). Exits if it cannot have them."""
+    while _version(view, version).get("state") not in ("reached", "failed") and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)
+        view = client.model(str(view["name"]))
+    found = _version(view, version)
+    if found.get("state") == "failed":
+        print_faint(f"version {version} has {found.get('ready_slots')} ready slots of {found.get('wanted_slots')}")
+        for reason in found.get("failed") or ():
+            print_faint(str(reason))
+        raise typer.Exit(exits.FAILED)
+    return view
+
+
+def _await_unloaded(client: Client, model: str, version: str, *, until: float) -> dict[str, Any]:
+    """What is left of the version (empty: of the model) at `until` (monotonic); returns earlier once nothing is."""
+    while left := _left(client, model, version):
+        if time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_EVERY_S)
+    return left
+
+
+def _left(client: Client, model: str, version: str) -> dict[str, Any]:
+    try:
+        unloading: dict[str, Any] = client.rollout(model)["unloading"]
+    except NotFound:
+        return {}
+    return {name: one for name, one in unloading.items() if not one["gone"] and version in ("", name)}
+
+
+def _version(view: dict[str, Any], version: str) -> dict[str, Any]:
+    return (view.get("versions") or {}).get(version) or {}
+
+
 def _ready(view: dict[str, Any], version: str) -> bool:
-    return bool(((view.get("versions") or {}).get(version) or {}).get("ready_slots"))
+    return bool(_version(view, version).get("ready_slots"))
 
 
 def _report(view: dict[str, Any], sentence: str, as_json: bool) -> None:
@@ -163,6 +224,12 @@ def _report(view: dict[str, Any], sentence: str, as_json: bool) -> None:
         print_json(view)
     else:
         typer.echo(sentence)
+
+
+def _slots(found: dict[str, Any]) -> str:
+    """`2 of 3`: the ready slots, and how many the workers are to have if that is another number."""
+    ready, wanted = found.get("ready_slots", "-"), found.get("wanted_slots")
+    return str(ready) if wanted in (None, ready) else f"{ready} of {wanted}"
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
@@ -174,7 +241,7 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(model.get("name", "?")),
         ", ".join(versions) or "-",
-        str(model.get("ready_slots", "-")),
+        _slots(model),
         str(policy.get("max_batch_size", "-")),
         duration(wait_s) if isinstance(wait_s, int | float) else "-",
     )

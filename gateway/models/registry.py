@@ -66,6 +66,8 @@ class ModelEntry:
     default: VersionEntry
     versions: dict[str, VersionEntry]
     backlog: Backlog = field(default_factory=Backlog)
+    # Names the present state of its rollout; empty without one.
+    mark: str = ""
 
     @property
     def name(self) -> str:
@@ -258,7 +260,8 @@ class ModelRegistry:
             for version in sorted(names)
         }
         backlog = self._backlogs.setdefault(info.name, Backlog())
-        return ModelEntry(info, versions[info.default_version], versions, backlog)
+        mark = self.rollouts.get(info.name, StoredRollout()).mark
+        return ModelEntry(info, versions[info.default_version], versions, backlog, mark)
 
     def _validator(self, model: str, version: str, info: VersionInfo | None) -> jsonschema_rs.Validator | None:
         schema = info.input_schema if info else None

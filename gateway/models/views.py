@@ -14,6 +14,7 @@ from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     info = entry.info
+    versions = {name: _version_view(entry, name, workers) for name in entry.versions}
     return {
         # These four are what OpenAI's clients read. `created` is 0: nobody keeps when a model came.
         "id": info.name,
@@ -24,6 +25,7 @@ def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, An
         "default_version": entry.default.name,
         "ready": entry.default.capacity.ready_slots > 0,
         "ready_slots": entry.ready_slots,
+        "wanted_slots": sum(version["wanted_slots"] for version in versions.values()),
         "policy": {"max_batch_size": info.policy.max_batch_size, "max_wait_s": info.policy.max_wait_s},
         "limits": {
             "max_queue_depth": info.limits.max_queue_depth,
@@ -33,7 +35,7 @@ def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, An
             "max_attempts": info.limits.max_attempts,
             "max_run_s": info.limits.max_run_s,
         },
-        "versions": {name: _version_view(entry, name, workers) for name in entry.versions},
+        "versions": versions,
         "links": {"submit": f"/v1/models/{info.name}/jobs", "predict": f"/predictions/{info.name}"},
     }
 
@@ -52,11 +54,12 @@ def worker_view(worker: WorkerInfo) -> dict[str, Any]:
 
 def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     version = entry.versions[name]
-    slots = slots_of(workers, entry.name, name, scale=version.scale)
+    slots = slots_of(workers, entry.name, name, scale=version.scale, mark=entry.mark)
     view: dict[str, Any] = {
         "ready_slots": slots.ready,
         "wanted_slots": slots.wanted,
         "workers": version.scale,
+        "state": slots.state.value,
         "loaded": version.info is not None,
     }
     if not slots.ready:
