@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.cli import exits
 from penstock.cli.jobs import call
-from penstock.cli.models import workers
+from penstock.cli.models import models, workers
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
@@ -24,17 +25,17 @@ from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, starte
 from tests.eventually import eventually
 
 # The models that the settings name, each for one scene.
-NAMED = ("busy", "named", "broken", "failing", "stray", "waiting")
+NAMED = ("busy", "named", "broken", "failing", "stray", "waiting", "declared")
 
 
 @pytest.fixture(scope="module")
 def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutStack]:
     folder = sources(tmp_path_factory.mktemp("rollouts"))
-    models: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in NAMED}
+    named: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in NAMED}
     with (
         EmbeddedServer(folder / "store", fsync="everysec") as server,
-        started_worker(server.url, folder, models) as worker,
-        gateway_process(server.url, folder, models=models) as http,
+        started_worker(server.url, folder, named) as worker,
+        gateway_process(server.url, folder, models=named) as http,
         closing(Client(str(http.base_url))) as client,
     ):
         worker.await_ready()
@@ -214,6 +215,67 @@ def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(
     with closing(RedisStore(stack.redis_url)) as store:
         eventually(lambda: "uncalled" not in {info.name for info in store.models()}, timeout_s=60.0)
         assert "uncalled" not in store.rollouts()
+
+
+@at_once
+def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_loaded_anew(stack: RolloutStack) -> None:
+    client, gate = stack.client, stack.hold("leaving")
+    client.load_version("leaving", "1", "leaving.py", settings={**SINGLE, "workers": 1})
+    eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
+    assert client.model("leaving")["versions"]["1"]["loaded"], "its workers announce what they loaded"
+    jobs = [client.submit("leaving", n) for n in range(6)]
+    client.unload_model("leaving")
+    with pytest.raises(NotFound):
+        client.submit("leaving", 1)
+    left = client.rollout("leaving")["unloading"]["1"]
+    assert (left["waiting"] + left["running"], left["gone"]) == (6, False)
+    gate.touch()
+    assert [job.result(60.0) for job in jobs] == ["held"] * 6
+    stack.await_forgotten("leaving", "1")
+    eventually(lambda: not stack.slots("leaving"))
+    with pytest.raises(NotFound):
+        client.rollout("leaving")
+    client.load_version("leaving", "1", "v3.py", settings={"workers": 0})
+    assert version(stack, "leaving")["workers"] == 0
+    client.scale_model("leaving", 1)
+    eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
+    assert stack.answer("leaving") == "version 3"
+
+
+@at_once
+def test_jobs_of_a_model_without_slots_are_run_when_it_is_unloaded(stack: RolloutStack) -> None:
+    client = stack.client
+    client.load_version("silent", "1", "v3.py", settings={"workers": 0})
+    jobs = [client.submit("silent", n) for n in range(4)]
+    client.unload_model("silent")
+    assert [job.result(60.0) for job in jobs] == ["version 3"] * 4
+    stack.await_forgotten("silent", "1")
+
+
+@at_once
+def test_the_command_line_unloads_a_whole_model_and_waits_until_it_is_gone(stack: RolloutStack) -> None:
+    run, url = CliRunner(), ("--url", stack.client.base_url)
+    stack.load("typed", "1", "v3.py")
+    assert run.invoke(models.app, ["unload", "typed", *url]).exit_code == exits.USAGE
+    gone = run.invoke(models.app, ["unload", "typed", "--all", "--wait", "60", *url])
+    assert (gone.exit_code, gone.stdout) == (0, "typed is gone\n")
+
+
+@at_once
+def test_a_model_of_the_settings_that_is_unloaded_stays_away_until_a_reset(stack: RolloutStack) -> None:
+    client = stack.client
+    client.unload_model("declared")
+    with pytest.raises(NotFound):
+        client.submit("declared", 1)
+    eventually(lambda: client.rollout("declared")["unloading"]["1"]["gone"], timeout_s=60.0)
+    assert not stack.slots("declared")
+    client.reset_model("declared")
+    assert stack.answer("declared") == "version 1"
+
+
+def version(stack: RolloutStack, model: str) -> dict[str, Any]:
+    found: dict[str, Any] = stack.client.model(model)["versions"]["1"]
+    return found
 
 
 def answered(stack: RolloutStack, model: str) -> str:

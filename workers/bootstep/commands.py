@@ -95,16 +95,20 @@ def _told(done: dict[str, list[str]]) -> str:
     return "; ".join(f"{_SAID[what]}: {', '.join(done[what])}" for what in _SAID if what in done) or "no task was named"
 
 
+# Two orders about the same slots would undo each other at every beat.
+_SCALED = "versions that were scaled with `penstock models scale` keep their number"
+
+
 @control_command(args=[("n", int)], signature="[N=1]")
 def pool_grow(state: Any, n: int = 1, **_: Any) -> Answer:
     """Add slots, each to the model with the fewest."""
-    return _resized(state.consumer.pool.grow, n, "added", "there is no place for another slot on this machine")
+    return _resized(state.consumer.pool.grow, n, "added", f"there is no place for another slot on this machine; {_SCALED}")
 
 
 @control_command(args=[("n", int)], signature="[N=1]")
 def pool_shrink(state: Any, n: int = 1, **_: Any) -> Answer:
     """Remove slots, each from the model with the most; every model keeps one."""
-    return _resized(state.consumer.pool.shrink, n, "removed", "every model keeps a slot")
+    return _resized(state.consumer.pool.shrink, n, "removed", f"every model keeps a slot; {_SCALED}")
 
 
 def _resized(resize: Callable[[int], int], wanted: object, what: str, why: str) -> Answer:

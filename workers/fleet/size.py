@@ -8,7 +8,7 @@ A version that an operator scaled follows its rollout and nothing else, so that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -32,12 +32,14 @@ SLOT_REFUSED = "slot_refused"
 SLOT_REMOVED = "slot_removed"
 VERSION_STARTED = "version_started"
 VERSION_RETIRED = "version_retired"
+Discover = Callable[[Sequence[ModelSpec]], Machine]
 
 
 class FleetSize:
     """Adds slots to the roster and removes them. Celery's main thread calls it, and so does the beat's."""
 
-    def __init__(self, settings: Settings, versions: ServedVersions, roster: Roster) -> None:
+    def __init__(self, settings: Settings, versions: ServedVersions, roster: Roster, discover: Discover = discover_for) -> None:
+        self._discover = discover
         self._pins_cores = settings.worker.pinning == "cores"
         self._versions = versions
         self._roster = roster
@@ -101,7 +103,7 @@ class FleetSize:
         return self._versions.scaled.get(key_of(spec))
 
     def _machine(self) -> Machine:
-        return discover_for(self._versions.specs)
+        return self._discover(self._versions.specs)
 
     # What an operator changed.
 

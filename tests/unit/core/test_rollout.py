@@ -1,10 +1,22 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.errors import Conflict, NotFound
+from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import ModelInfo, VersionInfo
-from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_switch, check_unload, followed, over
+from penstock.rollout import (
+    MOST_SLOTS,
+    SETTLED_AFTER_S,
+    Rollout,
+    check_load,
+    check_scale,
+    check_switch,
+    check_unload,
+    followed,
+    over,
+)
 
 ONE = ModelInfo("m", "1", versions={"1": VersionInfo()})
 TWO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": None})
@@ -143,3 +155,141 @@ def test_a_reset_in_the_middle_of_another_load_spares_what_is_loaded_afterwards(
 
 def test_a_model_without_a_version_is_not_served() -> None:
     assert followed(ModelInfo("m", versions={}), None) is None
+
+
+# Numbers of slots.
+
+
+def test_a_number_of_slots_is_kept_until_a_reset_takes_it_back() -> None:
+    rollout = Rollout().scaled("1", 3)
+    assert (rollout.slots_of("1", has_waiting=True), rollout.slots_of("2", has_waiting=True)) == (3, None)
+    assert rollout.changes
+    assert rollout.reset(["1"], {"1"}, 10.0) == Rollout()
+
+
+def test_a_version_that_is_loaded_anew_has_the_number_of_its_settings() -> None:
+    rollout = Rollout().load("2", {"source": "two.py"}).scaled("2", 0).unload("2", 5.0)
+    assert rollout.load("2", {"source": "other.py"}).scale == {}
+
+
+def test_a_version_scaled_to_none_still_ends_its_jobs_when_it_is_unloaded() -> None:
+    rollout = Rollout().scaled("1", 0)
+    assert rollout.slots_of("1", has_waiting=True) == 0, "its jobs wait for the operator"
+    assert rollout.unload("1", 5.0).slots_of("1", has_waiting=True) == 1
+    assert rollout.unload("1", 5.0).slots_of("1", has_waiting=False) == 0
+
+
+@pytest.mark.parametrize("workers", [-1, MOST_SLOTS + 1, 1.5, "2", True, None])
+def test_what_is_no_number_of_slots_is_refused(workers: object) -> None:
+    with pytest.raises(InvalidInput, match="whole number of slots"):
+        check_scale(TWO, "2", workers)
+
+
+def test_a_known_version_is_scaled_and_no_other() -> None:
+    assert check_scale(TWO, "2", 0) == 0
+    assert check_scale(TWO, "2", MOST_SLOTS) == MOST_SLOTS
+    with pytest.raises(NotFound, match="no version '3'"):
+        check_scale(TWO, "3", 1)
+
+
+def test_a_version_that_is_off_on_purpose_may_become_the_default() -> None:
+    check_switch(TWO, "2", ready_slots=0, is_off=True)
+
+
+# A whole model.
+
+
+def test_a_model_that_is_unloaded_is_served_no_more_and_what_no_settings_name_is_forgotten() -> None:
+    rollout = LOADED.scaled("20", 2).unload_all(["1", "20"], {"1"}, 10.0)
+    assert followed(ONE, rollout) is None
+    assert (rollout.removed, rollout.undone, rollout.default_version) == ({"1": 10.0, "20": 10.0}, ("20",), "")
+    late = rollout.without(over(rollout, {"1"}, lambda _: False, now=100.0))
+    assert late == Rollout(removed={"1": 10.0}), "the settings' version stays away until a reset"
+    assert late.reset(["1"], {"1"}, 20.0) == Rollout()
+
+
+def test_a_model_that_no_settings_name_leaves_no_trace_once_it_is_unloaded() -> None:
+    rollout = LOADED.scaled("20", 0).unload_all(["20"], set(), 10.0)
+    assert rollout.without(over(rollout, set(), lambda _: False, now=100.0)) == Rollout()
+
+
+def test_a_version_unloaded_before_the_whole_model_keeps_its_moment() -> None:
+    rollout = LOADED.switch("1").unload("20", 5.0).unload_all(["1", "20"], {"1"}, 10.0)
+    assert rollout.removed == {"1": 10.0, "20": 5.0}
+
+
+def test_the_name_of_a_settings_version_is_free_again_once_nothing_is_left_of_it() -> None:
+    gone = Rollout().unload_all(["1"], {"1"}, 10.0)
+    with pytest.raises(Conflict, match="still end its jobs"):
+        check_load(ONE, gone, "1")
+    check_load(ONE, gone, "1", is_free=True)
+    served = followed(ONE, gone.load("1", {"source": "new.py"}))
+    assert served is not None
+    assert list(served.versions) == ["1"]
+
+
+def test_a_version_that_is_to_be_forgotten_is_loaded_only_after_that() -> None:
+    with pytest.raises(Conflict, match="still end its jobs"):
+        check_load(None, LOADED.unload_all(["20"], set(), 10.0), "20", is_free=True)
+
+
+# Whatever operators do, in whatever order.
+
+VERSIONS = st.sampled_from(["1", "2", "3"])
+NAMED = {"1", "2"}
+STEPS = st.one_of(
+    st.tuples(st.just("load"), VERSIONS),
+    st.tuples(st.just("switch"), VERSIONS),
+    st.tuples(st.just("scale"), VERSIONS),
+    st.tuples(st.just("unload"), VERSIONS),
+    st.tuples(st.just("unload all"), VERSIONS),
+    st.tuples(st.just("reset"), VERSIONS),
+    st.tuples(st.just("forget"), VERSIONS),
+)
+
+
+def stepped(rollout: Rollout, step: str, version: str, now: float) -> Rollout:
+    match step:
+        case "load":
+            return rollout.load(version, {"source": "x.py"})
+        case "switch":
+            return rollout.switch(version)
+        case "scale":
+            return rollout.scaled(version, int(now) % 3)
+        case "unload":
+            return rollout.unload(version, now)
+        case "unload all":
+            return rollout.unload_all(["1", "2", "3"], NAMED, now)
+        case "reset":
+            return rollout.reset(["1", "2", "3"], NAMED, now)
+        case _:
+            return rollout.without(over(rollout, NAMED, lambda _: False, now=now + SETTLED_AFTER_S))
+
+
+@given(st.lists(STEPS, max_size=12))
+def test_whatever_operators_did_a_reset_leads_back_to_the_settings(steps: list[tuple[str, str]]) -> None:
+    rollout, known = Rollout(), ModelInfo("m", "1", versions={"1": None, "2": None})
+    for now, (step, version) in enumerate(steps):
+        rollout = stepped(rollout, step, version, float(now))
+        served = followed(known, rollout)
+        if served is not None:
+            assert served.default_version in served.versions, "callers who name no version find one"
+            assert not served.versions.keys() & rollout.removed.keys()
+    reset = rollout.reset(["1", "2", "3"], NAMED, 100.0)
+    served = followed(known, reset)
+    assert served is not None
+    assert (served.versions.keys(), served.default_version) == (NAMED, "1")
+    assert not reset.changes
+    assert stepped(reset, "forget", "", 100.0) == Rollout(), "and nothing of it is kept for ever"
+
+
+@given(st.lists(STEPS, max_size=12))
+def test_a_model_that_was_unloaded_is_served_by_nobody_and_its_jobs_can_be_run(steps: list[tuple[str, str]]) -> None:
+    rollout = Rollout()
+    for now, (step, version) in enumerate(steps):
+        rollout = stepped(rollout, step, version, float(now))
+    gone = rollout.unload_all(["1", "2", "3"], NAMED, 100.0)
+    assert followed(ModelInfo("m", "1", versions={"1": None, "2": None, "3": None}), gone) is None
+    assert gone.added == rollout.added, "workers know where the code of waiting jobs lies"
+    for version in ("1", "2", "3"):
+        assert gone.slots_of(version, has_waiting=True) != 0

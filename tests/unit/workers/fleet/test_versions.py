@@ -74,3 +74,46 @@ def test_the_versions_of_a_model_are_those_that_anybody_announced_and_nobody_rem
     changed(served, {"m": SECOND["m"].unload("4", 0.0)})
     assert sorted(served.info(spec).versions) == ["1", "2", "3"]
     assert served.info(spec).default_version == "1"
+
+
+def test_a_version_that_an_operator_scaled_is_known_with_its_number(served: ServedVersions) -> None:
+    changed(served, {"m": SECOND["m"].scaled("2", 3)})
+    assert served.scaled == {("m", "2"): 3}
+    changed(served, SECOND)
+    assert served.scaled == {}
+
+
+def test_a_removed_version_that_was_scaled_to_none_runs_its_waiting_jobs(served: ServedVersions) -> None:
+    rollouts = {"m": Rollout().scaled("1", 0).unload("1", 100.0)}
+    served.follow(rollouts, lambda *_: 5, now=200.0)
+    assert served.scaled == {("m", "1"): 1}
+    assert [spec.version for spec in served.specs] == ["1"]
+
+
+def test_a_name_that_was_given_to_other_code_while_this_worker_stood_still_is_loaded_anew(served: ServedVersions) -> None:
+    changed(served, SECOND)
+    served.mark_started(served.specs[-1])
+    other = {"m": Rollout().load("2", {"source": "one.py"})}
+    assert changed(served, other) == (["2"], ["2"])
+    served.mark_retired(("m", "2"))
+    served.mark_started(served.specs[-1])
+    assert changed(served, other) == ([], [])
+
+
+def test_a_version_of_the_settings_that_was_loaded_with_other_code_is_not_run_as_the_settings_say(
+    served: ServedVersions, tmp_path: Path
+) -> None:
+    other = {"m": Rollout().load("1", {"source": "two.py"})}
+    assert changed(served, other) == (["1"], ["1"])
+    assert [spec.source for spec in served.specs] == [str(tmp_path / "two.py")]
+    (tmp_path / "two.py").unlink()
+    served.mark_retired(("m", "1"))
+    assert changed(served, other) == ([], [])
+    assert "there is no two.py" in served.refused["m", "1"]
+
+
+def test_new_jobs_are_wanted_of_all_versions_but_the_removed_ones(served: ServedVersions) -> None:
+    [spec] = served.specs
+    assert served.is_wanted(spec)
+    changed(served, {"m": Rollout().unload("1", 0.0)})
+    assert not served.is_wanted(spec)

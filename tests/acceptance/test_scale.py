@@ -1,0 +1,168 @@
+"""The slots of a model grow, go and come back while jobs run, on two real workers that are killed in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.cli import exits
+from penstock.cli.models import models
+from penstock.client.retries import RetryPolicy
+from penstock.client.sync import Client
+from penstock.errors import Conflict, InvalidInput, NotFound, NoWorker
+from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.rollout_stack import HELD, SINGLE, RolloutStack, sources
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+# A slot that leaves gets no such time limit: only the end of its worker has one.
+QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5, "grace_s": 0.2}
+
+
+class ScaleStack(RolloutStack):
+    """Two workers; `shared` is the model that the settings of both name."""
+
+    workers: tuple[WorkerProcess, WorkerProcess]
+
+    def version(self, model: str, version: str = "1") -> dict[str, Any]:
+        found: dict[str, Any] = self.client.model(model)["versions"][version]
+        return found
+
+    def scale(self, model: str, workers: int, version: str = "1") -> None:
+        """Scale, and wait until all workers have the slots."""
+        self.client.scale_model(model, workers, version=version)
+        eventually(lambda: self.version(model, version)["state"] == "reached", timeout_s=60.0)
+        assert (self.version(model, version)["ready_slots"], len(self.slots(model))) == (2 * workers, 2 * workers)
+
+    def started_children(self, worker: WorkerProcess, model: str) -> int:
+        return len(worker.events("child_started", model))
+
+
+@pytest.fixture(scope="module")
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScaleStack]:
+    folder = sources(tmp_path_factory.mktemp("scale"))
+    gate = folder / "busy.open"
+    (folder / "busy.py").write_text(HELD.format(str(gate)))
+    named = {name: {"source": str(folder / "one.py"), "version": "1"} for name in ("shared", "mortal", "quiet")}
+    named["busy"] = {"source": str(folder / "busy.py"), **SINGLE}
+    settings = {**QUICK, "model_dir": str(folder / "models")}
+    with (
+        EmbeddedServer(folder / "store", fsync="everysec") as server,
+        WorkerProcess(server.url, folder / "a", named, **settings) as first,
+        WorkerProcess(server.url, folder / "b", named, **settings) as second,
+        gateway_process(server.url, folder, models=named) as http,
+        closing(Client(str(http.base_url))) as client,
+    ):
+        first.await_ready()
+        second.await_ready()
+        eventually(lambda: all(client.model(name)["ready_slots"] == 2 for name in named))
+        made = ScaleStack(client, server.url, folder)
+        made.workers = (first, second)
+        yield made
+
+
+def test_slots_come_and_go_on_every_worker_and_jobs_that_run_meanwhile_all_end(stack: ScaleStack) -> None:
+    jobs = [stack.client.submit("shared", n) for n in range(30)]
+    stack.scale("shared", 3)
+    jobs += [stack.client.submit("shared", n) for n in range(30)]
+    stack.scale("shared", 1)
+    assert [job.result(60.0) for job in jobs] == ["version 1"] * 60
+    assert [job.refresh().attempts for job in jobs] == [1] * 60
+
+
+def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: ScaleStack) -> None:
+    client = stack.client
+    stack.scale("quiet", 0)
+    job = client.submit("quiet", 1)
+    with closing(Client(client.base_url, retry=RetryPolicy(tries=1))) as once, pytest.raises(NoWorker, match="scaled to no"):
+        once.predict("quiet", 1)
+    assert stack.version("quiet")["why"] == "scaled to no slots"
+    assert client.model("quiet")["ready"] is False
+    assert job.refresh().status == "queued"
+    stack.scale("quiet", 1)
+    assert job.result(60.0) == "version 1"
+
+
+def test_a_slot_that_goes_ends_what_it_runs(stack: ScaleStack) -> None:
+    """Its worker's grace_s is over long before: that is for workers that stop."""
+    client = stack.client
+    jobs = [client.submit("busy", n) for n in range(2)]
+    eventually(lambda: all(job.refresh().status == "running" for job in jobs))
+    running = {slot["pid"] for slot in stack.slots("busy")}
+    client.scale_model("busy", 0)
+    eventually(lambda: not stack.slots("busy"))
+    waiting = client.submit("busy", 3)
+    # Several beats pass, and much more than grace_s.
+    for worker in stack.workers:
+        beats = len(worker.events("slot_removed"))
+        assert beats
+    client.scale_model("shared", 2)
+    eventually(lambda: stack.version("shared")["state"] == "reached", timeout_s=60.0)
+    assert all(Path(f"/proc/{pid}").exists() for pid in running), "a busy process is not ended"
+    assert [job.refresh().status for job in jobs] == ["running"] * 2
+    assert waiting.refresh().status == "queued", "a slot that leaves takes no further job"
+    (stack.folder / "busy.open").touch()
+    assert [job.result(60.0) for job in jobs] == ["held"] * 2
+    assert [job.refresh().attempts for job in jobs] == [1] * 2
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in running))
+    stack.scale("busy", 1)
+    assert waiting.result(60.0) == "held"
+
+
+def test_a_worker_killed_in_the_middle_of_a_scale_has_the_slots_when_it_is_back(stack: ScaleStack) -> None:
+    client, (first, _) = stack.client, stack.workers
+    jobs = [client.submit("mortal", n) for n in range(20)]
+    client.scale_model("mortal", 3)
+    first.kill()
+    client.scale_model("quiet", 0)
+    loaded = stack.started_children(first, "quiet")
+    first.start()
+    eventually(lambda: stack.version("mortal")["state"] == "reached", timeout_s=60.0)
+    eventually(lambda: (len(client.workers()), stack.version("mortal")["ready_slots"]) == (2, 6), timeout_s=60.0)
+    assert [job.result(60.0) for job in jobs] == ["version 1"] * 20
+    assert stack.slots("quiet") == []
+    assert stack.started_children(first, "quiet") == loaded, "a worker that starts loads no model that is off"
+    client.reset_model("mortal")
+    eventually(lambda: (stack.version("mortal")["state"], len(stack.slots("mortal"))) == ("reached", 2), timeout_s=60.0)
+
+
+def test_the_command_line_scales_and_waits(stack: ScaleStack) -> None:
+    run, url = CliRunner(), ("--url", stack.client.base_url)
+    scaled = run.invoke(models.app, ["scale", "shared", "2", "--wait", "60", *url])
+    assert (scaled.exit_code, scaled.stdout) == (0, "version 1 of shared has 4 ready slots of 4\n")
+    assert "scaled to 2 per worker process" in run.invoke(models.app, ["show", "shared", *url]).stdout
+    assert run.invoke(models.app, ["scale", "shared", "-1", *url]).exit_code == exits.USAGE
+    stack.client.load_version("typed", "1", "broken.py", settings={"workers": 0})
+    failed = run.invoke(models.app, ["scale", "typed", "1", "--wait", "60", *url])
+    assert (failed.exit_code, "no such weights" in failed.stderr) == (exits.FAILED, True)
+
+
+def test_what_is_no_order_is_refused_and_changes_nothing(stack: ScaleStack) -> None:
+    client = stack.client
+    before = client.rollout("shared")["workers"]
+    for workers in (-1, 100_000):
+        with pytest.raises(InvalidInput, match="whole number of slots"):
+            client.scale_model("shared", workers)
+    with pytest.raises(NotFound, match="no version '9'"):
+        client.scale_model("shared", 1, version="9")
+    with pytest.raises(NotFound):
+        client.unload_model("nobody")
+    with pytest.raises(Conflict, match="has a version"):
+        client.load_version("shared", "1", "v2.py")
+    assert client.rollout("shared")["workers"] == before
+
+
+def test_workers_follow_before_their_next_beat(stack: ScaleStack) -> None:
+    """The wake-up reaches a worker through any of its slots: here the beat is minutes away."""
+    models = {"awake": {"source": str(stack.folder / "one.py")}}
+    slow: dict[str, Any] = {"lease_s": 600.0, "beat_s": 300.0, "model_dir": str(stack.folder / "models")}
+    with WorkerProcess(stack.redis_url, stack.folder / "slow", models, **slow) as worker:
+        eventually(lambda: len(worker.events("child_ready", "awake")) == 1, timeout_s=60.0)
+        eventually(lambda: stack.client.scale_model("awake", 2))
+        eventually(lambda: len(worker.events("child_ready", "awake")) == 2, timeout_s=60.0)
