@@ -10,6 +10,7 @@ import orjson
 
 from penstock import words
 from penstock.gateway.models.registry import ModelEntry, why_unserved
+from penstock.gateway.models.slots import NOT_LOADED, slots_of
 from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
@@ -85,6 +86,8 @@ class VersionRow:
     tone: str
     state: str
     ready_slots: int
+    wanted_slots: int
+    scale: int | None
     description: str
     accepts: tuple[str, ...]
     input_schema: str
@@ -116,13 +119,16 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
     slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (entry.name, name)]
     ready = version.capacity.ready_slots
     state = "ready" if ready else why_unserved(workers, entry.name, version)
+    tone = "good" if ready else "bad" if state.startswith(NOT_LOADED) else "idle" if version.is_off else "warn"
     info = version.info
     return VersionRow(
         name=name,
         default=version is entry.default,
-        tone="good" if ready else "bad" if state.startswith("could not") else "warn",
+        tone=tone,
         state=state,
         ready_slots=ready,
+        wanted_slots=slots_of(workers, entry.name, name).wanted,
+        scale=version.scale,
         description=info.description if info else "",
         accepts=info.accepts if info else (),
         input_schema=_pretty(info.input_schema if info else None),

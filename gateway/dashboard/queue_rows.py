@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.gateway.dashboard.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING
+from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, slots_of
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -26,7 +26,9 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One model. `bands` are the priorities that have waiting jobs. Rates are None before the second poll."""
+    """One model. `bands` are the priorities that have waiting jobs. Rates are None before the second poll. `slots`: how many it
+    is to have over all workers.
+    """
 
     model: str
     status: Status
@@ -81,7 +83,7 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
         in_flight=queue.stats.leased,
         delayed=queue.stats.delayed,
         ready_slots=queue.ready_slots,
-        slots=sum(slot.model == queue.model for worker in workers for slot in worker.slots),
+        slots=sum(slots_of(workers, entry.name, version).wanted for version in entry.versions),
         inbox=queue.stats.inbox,
         accepted=queue.stats.accepted,
         spark=spark(history.line()),

@@ -197,14 +197,14 @@ def _changed_by_others(model: str) -> Conflict:
 
 
 def checked_source(source: Any) -> str:
-    """The relative path of a file below the workers' `model_dir`; raises `InvalidInput` for everything else.
+    """The relative path of a file below the workers' `model_dir`, or of an archive's folder, which ends with a slash.
 
-    A module's name could import any installed package, and an absolute path could load any file on the worker's disk.
+    Raises `InvalidInput` for everything else: a module's name could import any installed package, and an absolute path could load any file on the worker's disk.
     """
     text = source if isinstance(source, str) else ""
     path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))
     foreign = any(mark in text for mark in ("\\", "\0", "://"))
-    if not text or foreign or path.is_absolute() or ".." in path.parts or not path.suffix:
+    if not text or foreign or path.is_absolute() or ".." in path.parts or not (path.suffix or text.endswith("/")):
         raise invalid("/source", "must be the relative path of a model file below worker.model_dir, such as square/2.py")
     return text
 

@@ -80,7 +80,10 @@ def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: Scal
     client = stack.client
     stack.scale("quiet", 0)
     job = client.submit("quiet", 1)
-    with closing(Client(client.base_url, retry=RetryPolicy(max_attempts=1))) as once, pytest.raises(NoWorker, match="scaled to no"):
+    with (
+        closing(Client(client.base_url, retry=RetryPolicy(max_attempts=1))) as once,
+        pytest.raises(NoWorker, match="scaled to no"),
+    ):
         once.predict("quiet", 1)
     assert stack.version("quiet")["why"] == "scaled to no slots"
     assert client.model("quiet")["ready"] is False

@@ -3,7 +3,7 @@
 A version that an operator scaled follows its rollout and nothing else, so that two orders never undo each other.
 """
 
-# D92: docs/design/workers-and-devices.md
+# D97: docs/design/workers-and-devices.md
 
 from __future__ import annotations
 
