@@ -199,7 +199,8 @@ def _changed_by_others(model: str) -> Conflict:
 def checked_source(source: Any) -> str:
     """The relative path of a file below the workers' `model_dir`, or of an archive's folder, which ends with a slash.
 
-    Raises `InvalidInput` for everything else: a module's name could import any installed package, and an absolute path could load any file on the worker's disk.
+    Raises `InvalidInput` for everything else: a module's name could import any installed package, and an absolute path could
+    load any file on the worker's disk.
     """
     text = source if isinstance(source, str) else ""
     path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))

@@ -16,9 +16,33 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.changes import ModelChanges, checked_name, invalid
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.views import model_view
+from penstock.job import MODEL_NAME
+from penstock.rollout import MOST_SLOTS
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
+_NAME = {"type": "string", "pattern": MODEL_NAME.pattern}
+_SOURCE = {"type": "string", "description": "A path below the workers' model_dir"}
+LOAD = {
+    "type": "object",
+    "required": ["version", "source"],
+    "properties": {
+        "version": _NAME,
+        "source": _SOURCE,
+        "workers": {"type": "integer", "minimum": 0, "description": "0: nothing is loaded before the version is scaled up"},
+    },
+    "additionalProperties": {"description": "Any key of a version's settings"},
+}
+SWITCH = {"type": "object", "required": ["version"], "properties": {"version": _NAME}}
+SCALE = {
+    "type": "object",
+    "required": ["workers"],
+    "properties": {
+        "workers": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "Slots per worker process"},
+        "version": {**_NAME, "description": "Without it the default version"},
+    },
+    "additionalProperties": False,
+}
 
 
 class Rollouts:
@@ -33,10 +57,12 @@ class Rollouts:
         tags: list[str | Enum] = ["models"]
         add, model = router.add_api_route, "/v1/models/{model}"
         version = f"{model}/versions/{{version}}"
-        add(f"{model}/versions", self.load, methods=["POST"], tags=tags, summary="Load a version", status_code=202)
+        post: dict[str, Any] = {"methods": ["POST"], "tags": tags, "status_code": 202, "openapi_extra": _body_of(LOAD)}
+        add(f"{model}/versions", self.load, summary="Load a version", **post)
         add(version, self.unload, methods=["DELETE"], tags=tags, summary="Unload a version", status_code=202)
-        add(f"{model}/default", self.switch, methods=["PUT"], tags=tags, summary="Switch the default version")
-        add(f"{model}/workers", self.scale, methods=["PUT"], tags=tags, summary="Set the number of slots", status_code=202)
+        put: dict[str, Any] = {"methods": ["PUT"], "tags": tags}
+        add(f"{model}/default", self.switch, summary="Switch the default version", openapi_extra=_body_of(SWITCH), **put)
+        add(f"{model}/workers", self.scale, summary="Set the slots", status_code=202, openapi_extra=_body_of(SCALE), **put)
         add(model, self.unload_all, methods=["DELETE"], tags=tags, summary="Unload a model", status_code=202)
         add(f"{model}/rollout", self.show, methods=["GET"], tags=tags, summary="The changes made at run time")
         add(f"{model}/rollout", self.reset, methods=["DELETE"], tags=tags, summary="Undo the changes made at run time")
@@ -96,6 +122,10 @@ class Rollouts:
         view: dict[str, Any] = model_view(entry, self._registry.workers) if entry else {"name": model, "versions": {}}
         headers = {"location": f"/v1/models/{model}"} if status == 202 else {}
         return json_response(view, status=status, headers=headers)
+
+
+def _body_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 async def _body(request: Request) -> dict[str, Any]:

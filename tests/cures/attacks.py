@@ -37,7 +37,7 @@ ATTACKS = (
     ),
     Cure(
         "A5",
-        "gateway/models/rollouts.py",
+        "gateway/models/changes.py",
         'or ".." in path.parts',
         "",
         ("tests/acceptance/test_rollouts.py::test_only_files_below_the_folder_of_models_can_be_named",),

@@ -44,7 +44,7 @@ FAULTS = (
         "",
         fault="F5-late",
     ),
-    Cure("F6", _SUPERVISOR, "if not self._is_hung and now > self._limit_at(self._child):", "if False:", fault="F6"),
+    Cure("F6", _SUPERVISOR, "self._is_hung or now <= self._limit_at(self._child):", "True:", fault="F6"),
     Cure(
         "F7",
         _SUPERVISOR,

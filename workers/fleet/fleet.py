@@ -65,6 +65,8 @@ class Fleet:
         self._sweep_store = RedisStore(settings.store.url, name=f"penstock-sweep-{os.getpid()}")
         self._door_store = RedisStore(settings.store.url, name=f"penstock-door-{os.getpid()}")
         self._build_threads()
+        self._size = FleetSize(settings, self._versions, self._roster)
+        self._announcer = Announcer(name, settings.worker, self._versions, wanted=self._size.wanted)
 
     def _build_threads(self) -> None:
         worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
@@ -73,8 +75,6 @@ class Fleet:
         metrics = (self._metrics,) if worker.metrics_port else ()
         observers = (self.events, *metrics, job_log, *self._spans)
         self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._beat_soon)
-        self._size = FleetSize(self._settings, self._versions, self._roster)
-        self._announcer = Announcer(self._name, self._settings.worker, self._versions, wanted=self._size.wanted)
         upkeep = UpkeepMetrics(
             self._name,
             self._metrics.registry,
