@@ -49,7 +49,7 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = sources(tmp_path_factory.mktemp("scale"))
     gate = folder / "busy.open"
     (folder / "busy.py").write_text(HELD.format(str(gate)))
-    named = {name: {"source": str(folder / "one.py"), "version": "1"} for name in ("shared", "mortal", "quiet")}
+    named: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in ("shared", "mortal", "quiet")}
     named["busy"] = {"source": str(folder / "busy.py"), **SINGLE}
     settings = {**QUICK, "model_dir": str(folder / "models")}
     with (
