@@ -46,7 +46,8 @@ def serve(settings: Settings) -> int:
 def serve_one(settings: Settings, *, shared: bool) -> int:
     """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
     lifetime = Lifetime()
-    store, blobs = AsyncStore(store_url(settings)), open_blobs(settings.blob_place)
+    replicated = settings.store.durability == "replicated"
+    store, blobs = AsyncStore(store_url(settings), replicated=replicated), open_blobs(settings.blob_place)
     options = gateway_options(settings, shared=shared)
     gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway

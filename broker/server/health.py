@@ -12,7 +12,7 @@ SECTIONS = ("memory", "persistence")
 _WELL = "ok"
 OLDEST_REDIS = (7, 0)
 # The sections of INFO that `store_faults` reads.
-EXAMINED = ("server", "memory", "persistence")
+EXAMINED = ("server", "memory", "persistence", "replication")
 _KEEPS_ALL = "noeviction"
 _IN_ITS_FILE = "and in its configuration file"
 
@@ -78,6 +78,15 @@ def fsync_of(client: Any) -> str:
     except ResponseError:
         return ""
     return found.get("appendfsync", "")
+
+
+def replica_fault(info: Mapping[str, Any]) -> str:
+    """Why a store that answers only with a replica would refuse writes at this moment; empty if it would not."""
+    if _text(info.get("role", "master")) != "master":
+        return "it is a replica itself: name the primary, or an address that follows it"
+    if int(info.get("connected_slaves", 0)):
+        return ""
+    return "no replica is connected, and store.durability asks for one: every submit is refused"
 
 
 def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ CALLED_BY_FUNCTIONS = (
 # The commands that our clients send besides.
 _CONNECTED = "ping client|setname client|setinfo hello quit"
 _OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
+# To answer once a replica has what was written.
+_WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
@@ -67,7 +69,7 @@ def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> s
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
     WORKER: _rules(
         f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),

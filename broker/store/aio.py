@@ -41,33 +41,45 @@ class AsyncStore:
     `errors` counts the calls that did.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, replicated: bool = False) -> None:
+        """`replicated`: what writes is answered once a replica has it on its disk."""
         self.errors = 0
         self.channel = f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
         # Submits have a link of their own, so that no long answer to a reader stands before theirs.
-        self._submits, self._calls = (CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S) for _ in range(2))
+        self._submits, self._calls = self._link(replicated=replicated), self._link()
+        # A link that waits for the replica holds up what comes behind, which reads should not be.
+        self._writes = self._link(replicated=True) if replicated else self._calls
         self._loading: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._router = PushRouter(url, self.channel, ended=self._ended, recheck=self._recheck)
         self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
+    def _link(self, *, replicated: bool = False) -> CallLink:
+        if not replicated:
+            return CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
+        # Few stores have a replica to wait for, and the others do without this import.
+        from penstock.broker.store.replicated_link import ReplicatedLink
+
+        return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
+
     async def start(self) -> None:
-        self._submits.open()
-        self._calls.open()
+        for link in (self._submits, self._calls, self._writes):
+            link.open()
         await self._router.start()
 
     async def close(self) -> None:
         await self._router.close()
-        await self._submits.close()
-        await self._calls.close()
+        for link in (self._submits, self._calls, self._writes):
+            await link.close()
         await self._redis.aclose()
 
     async def run(self, operation: Operation[Reply]) -> Reply:
         """Call one function."""
         words = operation.words(self._suffix)
-        return operation.decode(await self._loaded(lambda: self._calls.answer(words)))
+        link = self._writes if self._writes.waits_for(operation.function) else self._calls
+        return operation.decode(await self._loaded(lambda: link.answer(words)))
 
     async def send(self, command: Command[Reply]) -> Reply:
         return command.decode(await self._ask(*command.words))

@@ -58,6 +58,10 @@ class CallLink:
         self._timer: asyncio.TimerHandle | None = None
         self._silent_looks = 0
 
+    def waits_for(self, function: str) -> bool:
+        """Whether an answer of this function comes only once a replica has what it wrote."""
+        return False
+
     def open(self) -> asyncio.Future[Exception | None]:
         """Begin to connect, unless the link is connecting or connected. The future tells why it could not."""
         if self._standing is None or self._task is None or self._task.done():
@@ -96,19 +100,25 @@ class CallLink:
 
         The future raises what redis-py raises.
         """
+        sent = self.calls([command])
+        return sent[0] if sent else None
+
+    def calls(self, commands: Sequence[Sequence[Any]]) -> list[asyncio.Future[Any]] | None:
+        """Send the commands in one write, and so over one connection; else as `call`."""
         if self._connection is None:
             self.open()
             return None
         try:
-            self._connection.write_now(hiredis.pack_command(tuple(command)))
+            self._connection.write_now(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))
         except redis.ConnectionError:
             return None
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.append(answer)
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Any]] = [loop.create_future() for _ in commands]
+        self._calls.extend(answers)
         if self._timer is None:
             self._silent_looks = 0
             self._look_again()
-        return answer
+        return answers
 
     def _look_again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._within_s / _LOOKS, self._look)

@@ -105,7 +105,7 @@ def store(settings: Settings) -> Finding:
 
     stack = running_stack(settings.store.state_dir)
     url = settings.store.url or (stack.redis_url if stack else None)
-    return reachable(url, settings.store.require) if url else embedded()
+    return reachable(url, settings.store) if url else embedded()
 
 
 def onnxruntime(installed: Callable[[str], str | None]) -> Finding:

@@ -8,12 +8,13 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock.broker.server.embedded import find_server
-from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, store_faults, version_of
+from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, replica_fault, store_faults, version_of
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect
 from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement
+from penstock.settings.tables import StoreSettings
 
 
 def embedded() -> Finding:
@@ -25,7 +26,7 @@ def embedded() -> Finding:
     return Finding("store", Level.OK, f"embedded server found ({binary.name}); `penstock up` starts it")
 
 
-def reachable(url: str, required: StoreRequirement) -> Finding:
+def reachable(url: str, settings: StoreSettings) -> Finding:
     client = connect(url, name="penstock-doctor")
     try:
         info = info_of(client)
@@ -37,7 +38,10 @@ def reachable(url: str, required: StoreRequirement) -> Finding:
         client.close()
     loaded = "functions loaded" if functions else "functions not loaded yet (the first gateway or worker does it)"
     log = f"fsync {fsync or 'unknown'}" if is_logged(info) else "no append-only file"
-    return judged(f"{without_password(url)}, {name_of(info)}, {log}, {loaded}", store_faults(info, fsync), required)
+    text = f"{without_password(url)}, {name_of(info)}, {log}, {loaded}"
+    if settings.durability == "replicated" and (lacks := replica_fault(info)):
+        return Finding("store", Level.FAIL, f"{text}; {lacks}", "connect a replica with appendonly yes")
+    return judged(text, store_faults(info, fsync), settings.require)
 
 
 def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) -> Finding:

@@ -66,12 +66,14 @@ class StoreSettings(Table):
     With `blob_url`, large payloads are objects in S3, Google or Azure storage instead of files in `blob_dir`. The credentials
     come from the environment, and `blob_url` must not hold them. Uploads and large inputs leave `reserve_bytes` of a disk free.
     `require`: what the store at `url` must promise for a start: `none`, `no_eviction`, `log` (an append-only file) or `fsync`
-    (`appendfsync always`); each includes those before it, and what is not required is a warning.
+    (`appendfsync always`); each includes those before it, and what is not required is a warning. `durability` `replicated`: a
+    202 follows once a replica of that store has the job on its disk too.
     """
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(default=None, repr=False)
     state_dir: Path
     require: StoreRequirement = StoreRequirement.NO_EVICTION
+    durability: Literal["local", "replicated"] = "local"
     fsync: Literal["always", "everysec"] = "always"
     blob_dir: Path | None = None
     blob_url: str = Field(default="", pattern=r"^((s3|gs|az)://[^/@?#\s]+(/[^@?#\s]*)?|file:///[^?#\s]+)?$")
@@ -79,6 +81,12 @@ class StoreSettings(Table):
     inline_input_bytes: Bytes = 32 * KIB
     inline_output_bytes: Bytes = 64 * KIB
     reserve_bytes: Bytes = 1024 * MIB
+
+    @model_validator(mode="after")
+    def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:
+        if self.durability == "replicated" and not self.url:
+            raise ValueError('durability = "replicated" needs `url`: the embedded store has no replica')
+        return self
 
 
 class GatewaySettings(Table):

@@ -49,6 +49,19 @@ class LoneClient(JobClient):
             if found["name"].startswith("penstock-wake-"):
                 self._redis.client_kill_filter(_id=found["id"])
 
+    def kept(self) -> dict[bytes, bytes]:
+        """All that the store holds of the model, as it is now."""
+        return {key: self._redis.dump(key) for key in self._redis.scan_iter(f"{prefix(MODEL)}*")}
+
+    def roll_back(self, kept: dict[bytes, bytes]) -> None:
+        """The store is as it was before, as after a power cut or a failover; the connections break with it."""
+        with self._redis.pipeline() as pipe:
+            pipe.delete(*self._redis.scan_iter(f"{prefix(MODEL)}*"))
+            for key, content in kept.items():
+                pipe.restore(key, 0, content, replace=True)
+            pipe.execute()
+        self.cut_off()
+
     def close(self) -> None:
         self._redis.close()
         super().close()
@@ -81,6 +94,25 @@ def test_a_lone_job_is_leased_by_its_submit_and_one_after_the_other_is_answered(
         assert again.state is JobState.SUCCEEDED
         assert again.batch is not None
         assert again.batch.worker not in names
+
+
+def test_a_job_whose_end_the_store_has_lost_runs_again_although_its_slot_lives(
+    client: LoneClient, fresh_redis: str, tmp_path: Path
+) -> None:
+    # Regression: the slot had settled the job and went on renewing its lease, and so the job stood still until its run time,
+    # twice max_run_s, was over.
+    with worker(fresh_redis, tmp_path / "a", **LONG):
+        client.await_offer()
+        [id] = client.submit({"do": "sleep", "tag": 1, "seconds": 0.3})
+        assert client.job(id).state is JobState.LEASED
+        kept = client.kept()
+        [first] = client.await_final([id])
+        client.roll_back(kept)
+        [again] = client.await_final([id])
+    assert (first.state, again.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
+    assert again.batch is not None
+    assert first.batch is not None
+    assert again.batch.worker != first.batch.worker
 
 
 def test_a_worker_that_is_killed_as_it_is_handed_a_job_loses_none(client: LoneClient, fresh_redis: str, tmp_path: Path) -> None:

@@ -151,8 +151,9 @@ class Claims:
         try:
             messages = self.lease.read()
         except StoreUnavailable:
-            # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name.
-            self._is_unsure = self._is_unsure or self._has_offered
+            # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name. And the
+            # store that answers next may have lost its last moments, in which this slot settled jobs: it holds them again.
+            self._is_unsure = True
             self._stop_listening()
             return
         for message in messages:

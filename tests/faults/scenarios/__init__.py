@@ -6,6 +6,7 @@ from tests.faults.catalogue import FAULTS, Fault
 from tests.faults.scenarios import (
     celery_peer,
     children,
+    failover,
     gateway_loss,
     hand_over,
     kill_storm,
@@ -27,6 +28,7 @@ MODULES = (
     gateway_loss,
     hand_over,
     store_loss,
+    failover,
     streams,
     space,
     links,

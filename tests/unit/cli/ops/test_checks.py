@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.server.health import store_faults, version_of
+from penstock.broker.server.health import replica_fault, store_faults, version_of
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import judged, name_of, without_password
@@ -161,6 +161,19 @@ def test_the_worst_fault_says_what_to_do_and_all_are_named() -> None:
 
 def test_a_store_that_says_nothing_of_itself_is_taken() -> None:
     assert store_faults({}, "always") == []
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"role": "master", "connected_slaves": 1}, ""),
+        ({"role": "master", "connected_slaves": 0}, "no replica is connected"),
+        ({"role": "slave"}, "it is a replica itself"),
+    ],
+)
+def test_a_store_that_answers_with_its_replica_needs_one(info: dict[str, Any], said: str) -> None:
+    assert replica_fault(info).startswith(said)
+    assert bool(replica_fault(info)) is bool(said)
 
 
 def test_a_valkey_is_known_by_its_own_version() -> None:

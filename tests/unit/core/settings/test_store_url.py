@@ -46,3 +46,11 @@ def test_another_url_is_refused_in_one_sentence_that_leaves_it_out(url: str, tol
         Settings.load(None, {"PENSTOCK_REDIS_URL": url})
     assert told in str(refused.value)
     assert url == "redis://" or url not in str(refused.value)
+
+
+def test_a_store_that_waits_for_a_replica_is_one_of_ones_own() -> None:
+    with pytest.raises(ConfigError, match="replicated") as refused:
+        Settings.load(env={"PENSTOCK_STORE__DURABILITY": "replicated"})
+    assert any("the embedded store has no replica" in fault for fault in refused.value.faults)
+    url = {"PENSTOCK_REDIS_URL": "redis://store:6379"}
+    assert Settings.load(env={"PENSTOCK_STORE__DURABILITY": "replicated", **url}).store.durability == "replicated"

@@ -1,0 +1,89 @@
+"""A link whose calls are answered once a replica has their writes on its disk, for stores on two machines."""
+
+# D98: docs/design/store.md
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from penstock.broker.store.connection import CallLink
+from penstock.errors import StoreUnavailable
+
+# A call that finds its work done writes nothing, and WAITAOF waits for the writes of its connection alone. This write stands
+# before the call, so that there is one.
+_MARK = ("SET", "ps:replicated", "1")
+# Milliseconds, together less than a gateway waits for an answer. WAITAOF asks the replica once how far its disk is. A replica
+# that is asked in the moment in which it gets the writes answers with what was before, and by itself it reports once a second.
+_ASK_FOR_MS = (15, 60, 900)
+
+# Functions that write nothing, and `watch`, whose loss is healed by the next look.
+_UNWAITED = frozenset(
+    {
+        "event_logs",
+        "event_counts",
+        "may_send",
+        "read",
+        "input",
+        "ended",
+        "follow",
+        "newest",
+        "records",
+        "stats",
+        "unfinished",
+        "run_read",
+        "watch",
+    }
+)
+
+
+class NotReplicated(StoreUnavailable):
+    """The primary has stored the call's writes, and no replica has confirmed them in time: they may be undone."""
+
+
+class ReplicatedLink(CallLink):
+    """Takes calls as `CallLink` does; an answer comes once a replica has confirmed what was written."""
+
+    def waits_for(self, function: str) -> bool:
+        return function not in _UNWAITED
+
+    def call(self, command: Sequence[Any]) -> asyncio.Future[Any] | None:
+        found = self.calls([_MARK, command])
+        if found is None:
+            return None
+        mark, sent = found
+        # Its answer says nothing that the next one does not say.
+        mark.cancel()
+        return asyncio.get_running_loop().create_task(self._confirmed(sent, self._connection))
+
+    async def _confirmed(self, sent: asyncio.Future[Any], connection: object) -> Any:
+        """The reply to the call. Raises its error, else why the writes are not known to be on two machines."""
+        reply = await sent
+        # Another connection knows nothing of the writes, and may lead to a primary that never had them.
+        asked = self.calls([("WAITAOF", 1, 1, ms) for ms in _ASK_FOR_MS]) if self._connection is connection else None
+        if asked is None:
+            raise redis.ConnectionError("the connection broke before a replica confirmed what was written")
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        if not any(_is_confirmed(one) for one in found):
+            raise _refusal(found[-1])
+        return reply
+
+
+def _is_confirmed(found: Any) -> bool:
+    """WAITAOF answers how many have the writes on their disk: the primary, and replicas."""
+    return isinstance(found, list) and all(found)
+
+
+def _refusal(found: Any) -> Exception:
+    if isinstance(found, redis.ResponseError):
+        return NotReplicated(f"the store cannot wait for its replica: {found}", hint=_HINT)
+    if isinstance(found, Exception):
+        return found
+    missing = "no replica has" if found[0] else "the primary has not"
+    return NotReplicated(f"{missing} written this to its disk within {sum(_ASK_FOR_MS) / 1000:.0f} s", hint=_HINT)
+
+
+_HINT = 'see `penstock doctor`: store.durability = "replicated" needs a replica that is connected, with appendonly yes'
