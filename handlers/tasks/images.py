@@ -121,7 +121,7 @@ def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]
     image.draft(frame.mode, _draft_size(frame, is_sideways=is_sideways))
     # In place, and converted only if necessary: at the limit each copy takes 150 MB.
     ImageOps.exif_transpose(image, in_place=True)
-    plain = _eight_bit(image)
+    plain = eight_bit(image)
     place, small = _fitted(plain if plain.mode == frame.mode else plain.convert(frame.mode), frame, (width, height))
     pixels = np.asarray(small, dtype=np.uint8)
     return pixels.reshape(frame.height, frame.width, -1), place
@@ -133,7 +133,7 @@ def _draft_size(frame: Frame, *, is_sideways: bool) -> tuple[int, int]:
     return (wanted[1], wanted[0]) if is_sideways else wanted
 
 
-def _eight_bit(image: Pillow.Image) -> Pillow.Image:
+def eight_bit(image: Pillow.Image) -> Pillow.Image:
     """16-bit grey as 8-bit. Pillow's own conversion turns everything above 255 into white."""
     import numpy as np
     from PIL import Image

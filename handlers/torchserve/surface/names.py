@@ -40,10 +40,28 @@ MODULES: dict[str, dict[str, str]] = {
     "ts.metrics.unit": {"Units": "surface.metric_words:Units"},
     "ts.torch_handler": {},
     "ts.torch_handler.base_handler": _BASE,
+    "ts.torch_handler.vision_handler": {"VisionHandler": "surface.vision:VisionHandler"},
+    "ts.torch_handler.image_classifier": {"ImageClassifier": "surface.vision:ImageClassifier"},
+    "ts.torch_handler.image_segmenter": {"ImageSegmenter": "surface.vision:ImageSegmenter"},
+    "ts.torch_handler.object_detector": {"ObjectDetector": "surface.vision:ObjectDetector"},
+    "ts.torch_handler.text_handler": {"TextHandler": "surface.text:TextHandler"},
+    "ts.torch_handler.text_classifier": {"TextClassifier": "surface.text:TextClassifier"},
+    "ts.torch_handler.request_envelope": {},
+    "ts.torch_handler.request_envelope.base": {"BaseEnvelope": "envelopes:BaseEnvelope"},
+    "ts.torch_handler.request_envelope.body": {"BodyEnvelope": "envelopes:BodyEnvelope"},
+    "ts.torch_handler.request_envelope.json": {"JSONEnvelope": "envelopes:JSONEnvelope"},
+    "ts.torch_handler.request_envelope.kserve": {"KServeEnvelope": "envelopes:KServeEnvelope"},
+    "ts.torch_handler.request_envelope.kservev2": {"KServev2Envelope": "envelopes:KServev2Envelope"},
 }
 
 # What `handler` of a manifest may name without a file, and the class that it then is.
-BUILTINS = {"base_handler": "BaseHandler"}
+BUILTINS = {
+    "base_handler": "BaseHandler",
+    "image_classifier": "ImageClassifier",
+    "image_segmenter": "ImageSegmenter",
+    "object_detector": "ObjectDetector",
+    "text_classifier": "TextClassifier",
+}
 
 _NO_ENGINE = "scheduling by tokens belongs to an engine for language models; run one beside penstock"
 _ONE_PROCESS = "a model runs in one process per slot; load it in `initialize` with what your library offers for one process"

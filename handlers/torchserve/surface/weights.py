@@ -43,18 +43,24 @@ def eager_model(model_dir: str, model_file: str, weights: str, map_location: Any
 
 def state_dict(weights: str, map_location: Any) -> Any:
     """The tensors of a file that `torch.save` wrote. Raises `HandlerLoadError` for a file with other objects in it."""
+    return plain_content(
+        weights, map_location, "Save the weights with torch.save(model.state_dict(), ...) and pack them with the model's file"
+    )
+
+
+def plain_content(path: str, map_location: Any, advice: str) -> Any:
+    """Tensors, numbers, texts, lists and dicts of a file that `torch.save` wrote. `advice` ends the error for anything else."""
     import torch
 
     try:
-        return torch.load(weights, map_location=map_location, weights_only=True)
+        return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # torch raises UnpicklingError of the module `pickle`, which nothing here may import.
         if type(error).__name__ != "UnpicklingError":
             raise
         reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or "it is no file of torch.save"
         raise HandlerLoadError(
-            f"{Path(weights).name} is not weights alone ({reason}): loading it could run code. Save the weights with "
-            "torch.save(model.state_dict(), ...) and pack them together with the model's file"
+            f"{Path(path).name} holds more than plain values ({reason}): loading it could run code. {advice}"
         ) from error
 
 

@@ -83,7 +83,7 @@ def test_a_model_file_alone_keeps_its_own_weights(folder: Path, context: Make) -
 def test_a_pickled_model_is_refused_before_its_code_runs(folder: Path, context: Make) -> None:
     write(folder / "model.py", MODEL)
     torch.save(Doubling(), folder / "whole.pth")
-    with pytest.raises(HandlerLoadError, match=r"whole\.pth is not weights alone.*model\.state_dict\(\)"):
+    with pytest.raises(HandlerLoadError, match=r"whole\.pth holds more than plain values.*model\.state_dict\(\)"):
         BaseHandler().initialize(context(serializedFile="whole.pth", modelFile="model.py"))
 
 
