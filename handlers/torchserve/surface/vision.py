@@ -133,7 +133,7 @@ def _takes_list(model: Any) -> bool:
 
 
 class GradientPath:
-    """`captum.attr.IntegratedGradients` where captum is not installed (arXiv:1703.01365), with the arguments that handlers use."""
+    """Stands for `captum.attr.IntegratedGradients` (arXiv:1703.01365), with the arguments that handlers use."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
