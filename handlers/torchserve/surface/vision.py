@@ -18,7 +18,7 @@ _STEPS = 15
 class VisionHandler(BaseHandler):
     """Turns the images of a batch into one tensor. A subclass has `image_processing`, which takes an image of Pillow."""
 
-    image_processing: Any
+    image_processing: ClassVar[Any]
 
     @cached_property
     def ig(self) -> Any:
