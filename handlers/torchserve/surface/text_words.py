@@ -10,7 +10,11 @@ import string
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-CLEANUP_REGEX = re.compile(r"<[^\n]*?>|&(?:[a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+_REFERENCE = re.compile(r"&(?:[a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+# A word with an apostrophe within. It is looked for at the beginnings of words only, so that no text takes long.
+_SHORT = re.compile(r"(?<![A-Za-z])[A-Za-z]+'[A-Za-z]+|'cause", re.IGNORECASE)
+_MARKS = re.compile(r"(['.,()!?])")
+_GAPS = re.compile(r"<br />|[;:]")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 # Which words have each ending, and what the ending is short for.
@@ -42,14 +46,11 @@ _CONTRACTIONS = {
     "ain't": "as not",
     "'cause": "ecause",
 }
-_SHORT = re.compile(
-    "|".join(rf"(?<!\w){re.escape(one)}" for one in sorted(_CONTRACTIONS, key=len, reverse=True)), re.IGNORECASE
-)
 
 
 def without_markup(text: str) -> str:
     """Without tags and character references of HTML."""
-    return CLEANUP_REGEX.sub("", text)
+    return "\n".join("".join(_REFERENCE.sub("", part) for part in _outside_tags(line)) for line in text.split("\n"))
 
 
 def expanded(text: str) -> str:
@@ -68,8 +69,8 @@ def without_punctuation(text: str) -> str:
 
 def words_of(text: str) -> list[str]:
     """Lower-case words and marks: . , ( ) ! ? and the apostrophe are words of their own; " ; : separate or vanish."""
-    spaced = re.sub(r"(['.,()!?])", r" \1 ", text.lower().replace('"', ""))
-    return re.sub(r"<br />|[;:]", " ", spaced).split()
+    spaced = _MARKS.sub(r" \1 ", text.lower().replace('"', ""))
+    return _GAPS.sub(" ", spaced).split()
 
 
 def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
@@ -78,7 +79,18 @@ def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
         yield from (" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
+def _outside_tags(line: str) -> Iterator[str]:
+    """What stands between the tags. A `<` that nothing closes is no tag. Without a pattern: a thousand `<` would take long."""
+    place = 0
+    while (start := line.find("<", place)) >= 0 and (end := line.find(">", start)) >= 0:
+        yield line[place:start]
+        place = end + 1
+    yield line[place:]
+
+
 def _long_form(found: re.Match[str]) -> str:
     short = found[0]
-    full = _CONTRACTIONS[short.lower()]
+    full = _CONTRACTIONS.get(short.lower())
+    if full is None:
+        return short
     return full if short.startswith("'") else short[0] + full[1:]
