@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-from penstock.client.protocol import JSON, LONGEST_POLL_S, HttpCall, InputBody
+from penstock.client.protocol import JSON, LONGEST_POLL_S, PROBLEM, HttpCall, InputBody
 from penstock.client.views import JobView
 from penstock.errors import BadRequest
 from penstock.job import Priority
@@ -24,8 +24,8 @@ LINES = "application/x-ndjson"
 MANY_EVENTS = 1_000
 # The gateway refuses to list more jobs at a time.
 LARGEST_PAGE = 200
-# A bundle comes with its files, in one answer.
-_WITH_FILES = {"accept": f"{MULTIPART}, */*"}
+# A bundle comes with its files, in one answer. Gateways that speak another protocol on a path refuse in our form all the same.
+_WITH_FILES = {"accept": f"{MULTIPART}, {PROBLEM}, */*"}
 
 
 class JobOptions(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.client.problems import StreamRestarted, ended_error
-from penstock.client.protocol import HttpCall
+from penstock.client.protocol import PROBLEM, HttpCall
 from penstock.client.views import JobView, job_view
 
 LINES = "application/x-ndjson"
@@ -49,7 +49,7 @@ def events_call(job_id: str, last_event_id: str) -> HttpCall:
 
 def as_stream(call: HttpCall) -> HttpCall:
     """The same prediction, answered with the events of its job."""
-    return replace(call, headers={**call.headers, "accept": LINES}, wait_s=SILENCE_S)
+    return replace(call, headers={**call.headers, "accept": f"{LINES}, {PROBLEM}"}, wait_s=SILENCE_S)
 
 
 def on_end(event: JobEvent) -> None:

@@ -22,6 +22,7 @@ from penstock.outputs.media import Media, filename_fault, type_fault
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = "application/json"
 BYTES = "application/octet-stream"
+PROBLEM = "application/problem+json"
 # The gateway holds a long poll for at most 30 s. Proxies that cut requests at 30 s need a little less.
 LONGEST_POLL_S = 25.0
 _FILES = (Path, bytes, bytearray, memoryview)

@@ -9,6 +9,8 @@ PenstockError
 │   ├── TooLarge           over a size limit
 │   ├── UnsupportedMedia   a media type the model does not take
 │   ├── NotFound           no such model, version or job
+│   │   ├── UnknownModel       names the model
+│   │   └── UnknownVersion     names the model and the version
 │   ├── Gone               it existed; its retention is over
 │   ├── Conflict           the job's state forbids it (cancel after the end, id taken)
 │   ├── KeyReused          the idempotency key belongs to another request
@@ -105,6 +107,19 @@ class UnsupportedMedia(CallerError):
 
 class NotFound(CallerError):
     kind = "not_found"
+
+
+class UnknownModel(NotFound):
+    def __init__(self, message: str, *, model: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+
+
+class UnknownVersion(NotFound):
+    def __init__(self, message: str, *, model: str = "", version: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+        self.version = version
 
 
 class Gone(CallerError):

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+# In the place of the names of request headers: every header but those of the connection and those with credentials.
+ANY_HEADER = "*"
+# No model code gets these, whatever a setting names.
+CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 DEFAULT_VERSION = "1"
 # Smallest and largest size of each dimension; None: no largest.
 Bounds = Sequence[tuple[int, int | None]]

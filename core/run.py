@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.errors import InvalidInput
+from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS
 
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
@@ -125,7 +126,7 @@ def check_said(given: Mapping[str, str], known: Sequence[str], member: str) -> d
     """
     one = "header" if member == "headers" else "query parameter"
     named = {(name.lower() if member == "headers" else name): value for name, value in given.items()}
-    faults = [(name, f"the model's settings name no such {one}") for name in named if name not in known]
+    faults = [(name, f"the model's settings name no such {one}") for name in named if not _is_known(name, known)]
     faults += [(name, f"it has more than {_MAX_SAID} characters") for name, value in named.items() if len(value) > _MAX_SAID]
     if faults:
         raise InvalidInput(
@@ -134,6 +135,10 @@ def check_said(given: Mapping[str, str], known: Sequence[str], member: str) -> d
             hint=f"The model takes {', '.join(known) or 'none'}: request_headers and query of its settings name them.",
         )
     return named
+
+
+def _is_known(name: str, known: Sequence[str]) -> bool:
+    return name in known or (ANY_HEADER in known and name not in CREDENTIAL_HEADERS)
 
 
 class RunCounts(Struct, frozen=True, kw_only=True):

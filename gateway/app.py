@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import Request
@@ -46,6 +46,9 @@ from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
 
+if TYPE_CHECKING:
+    from penstock.gateway.torchserve.routes import TorchServeTarget
+
 log = structlog.get_logger(__name__)
 
 RETRY_START_S = 0.5
@@ -75,6 +78,7 @@ class Gateway:
         )
         self._auth = parts.auth
         self._submit, self._predict, self._explain, self._infer = parts.submit, parts.predict, parts.explain, parts.infer
+        self._torchserve = parts.torchserve
         self._pages = parts.pages
         self._metrics = parts.metrics
         self._api = parts.api
@@ -129,14 +133,18 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        target = parse_submit_target(scope["path"]) or parse_infer_target(scope["path"])
-        route, head = target.route if target else "unknown", dict[bytes, bytes]()
+        foreign = None if self._torchserve is None else self._torchserve.target(scope)
+        target = None if foreign else parse_submit_target(scope["path"]) or parse_infer_target(scope["path"])
+        named, head = foreign or target, dict[bytes, bytes]()
+        route = named.route if named else "unknown"
         is_probe = scope["path"] in PROBES
         self._open += not is_probe
         try:
             head = read_head(scope["headers"])
-            self._check(scope, head)
-            if target is None and self._pages is not None and is_page(scope["path"]):
+            self._check(scope, head, is_safe=scope["method"] in SAFE_METHODS and foreign is None)
+            if foreign is not None:
+                status = await self._answer_torchserve(foreign, scope, receive, send, head)
+            elif target is None and self._pages is not None and is_page(scope["path"]):
                 route, status = await self._answer_page(self._pages, scope, receive, send, head)
             elif target is None:
                 scope["caller"] = self._admit(scope, head)
@@ -153,7 +161,8 @@ class Gateway:
         if not is_probe:
             self._metrics.count_answer(route, scope["method"], status, time.perf_counter() - started)
 
-    def _check(self, scope: Scope, head: Head) -> None:
+    def _check(self, scope: Scope, head: Head, *, is_safe: bool) -> None:
+        """`is_safe`: the request runs nothing, so a page of another site may have sent it."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
         hosts = self._options.hosts
@@ -162,11 +171,7 @@ class Gateway:
                 "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
-        if (
-            scope["method"] not in SAFE_METHODS
-            and is_cross_site(head, self._options.cors_origins)
-            and not is_page(scope["path"])
-        ):
+        if not is_safe and is_cross_site(head, self._options.cors_origins) and not is_page(scope["path"]):
             raise CrossSite(
                 "a page of another site had this browser send the request",
                 hint="gateway.cors_origins names the pages that may. Programs send neither Sec-Fetch-Site nor Origin.",
@@ -197,6 +202,21 @@ class Gateway:
         self._take(places, caller)
         try:
             return await endpoint(scope, receive, send, head, target.model, target.version)
+        finally:
+            places.give_back(caller)
+
+    async def _answer_torchserve(self, target: TorchServeTarget, scope: Scope, receive: Receive, send: Send, head: Head) -> int:
+        door = self._torchserve
+        assert door is not None
+        if target.is_public:
+            return await door(scope, receive, send, head, target)
+        scope["caller"] = caller = self._check_key(scope, head)
+        if Role.SUBMIT not in caller.roles:
+            require_role(caller, "POST", f"{PREDICT}{{model}}")
+        places = self._prediction_places(head)
+        self._take(places, caller)
+        try:
+            return await door(scope, receive, send, head, target)
         finally:
             places.give_back(caller)
 

@@ -13,8 +13,8 @@ from starlette.routing import Match
 from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
-from penstock.gateway.asgi.problems import EndedWithoutOutput, MethodNotAllowed, ProblemResponse
-from penstock.gateway.asgi.wire import Scope
+from penstock.gateway.asgi.problems import PROBLEM_JSON, EndedWithoutOutput, MethodNotAllowed, ProblemResponse
+from penstock.gateway.asgi.wire import WORDING, Scope
 from penstock.gateway.oip.infer_answer import as_oip, speaks_oip
 from penstock.gateway.openai.views import as_openai, speaks_openai
 
@@ -32,7 +32,10 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     shown = error if isinstance(error, PenstockError) else problems.internal_error()
     problem = problems.render(shown, request_id=request_id, instance=instance, trace=trace)
     # D41: clients of a foreign protocol get the same refusal in that protocol's form.
-    if speaks_openai(instance):
+    wording = scope.get(WORDING)
+    if wording is not None:
+        problem = problem if _asks_for_problems(scope) else wording(problem, shown)
+    elif speaks_openai(instance):
         problem = as_openai(problem, shown)
     elif speaks_oip(instance):
         problem = as_oip(problem)
@@ -41,6 +44,11 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     if problem.status == 500 and not isinstance(error, EndedWithoutOutput):
         log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
     return problem
+
+
+def _asks_for_problems(scope: Scope) -> bool:
+    """Whether the caller names our own form of a refusal, as penstock's client does on every route."""
+    return any(name == b"accept" and PROBLEM_JSON in value for name, value in scope["headers"])
 
 
 def from_framework(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:

@@ -15,7 +15,7 @@ from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
 from penstock.gateway.oip.endpoint import INFER_BODY
 from penstock.inputs.form import form_fields, is_file_schema
-from penstock.model_spec import VersionInfo
+from penstock.model_spec import ANY_HEADER, VersionInfo
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}
@@ -178,7 +178,9 @@ def _generic_paths() -> dict[str, Any]:
 
 def _said(entry: ModelEntry) -> list[dict[str, Any]]:
     """The parameters that the model's settings name."""
-    named = [(name, "query") for name in entry.info.query] + [(name, "header") for name in entry.info.request_headers]
+    named = [(name, "query") for name in entry.info.query] + [
+        (name, "header") for name in entry.info.request_headers if name != ANY_HEADER
+    ]
     return [{"name": name, "in": place, "schema": _TEXT} for name, place in named]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -53,7 +53,7 @@ from penstock.gateway.openai.embeddings import Embeddings
 from penstock.gateway.openai.file_quota import FileQuota
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.options import GatewayOptions, TorchServeOptions
 from penstock.gateway.replicate.catalog import ReplicateCatalog
 from penstock.gateway.replicate.inputs import UploadedInputs
 from penstock.gateway.replicate.predictions import Predictions
@@ -67,6 +67,9 @@ from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.webhooks.deliveries import Deliveries
 from penstock.gateway.webhooks.routes import WebhookRoutes
+
+if TYPE_CHECKING:
+    from penstock.gateway.torchserve.door import TorchServeDoor
 
 
 class GatewayParts:
@@ -116,7 +119,7 @@ class GatewayParts:
         self.changes = ModelChanges(store, self.registry)
         self.repository = Repository(self.changes, self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s)
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
-        self.pages = self._dashboard() if options.dashboard else None
+        self.torchserve, self.pages = self._torchserve_door(options.torchserve), self._dashboard()
         self.routers = self._routers()
         self.api = self._build_api()
 
@@ -162,10 +165,32 @@ class GatewayParts:
             route=route,
         )
 
+    def _torchserve_door(self, own: TorchServeOptions | None) -> TorchServeDoor | None:
+        if own is None:
+            return None
+        # Few gateways speak TorchServe's protocol, and the others do without these imports.
+        from penstock.gateway.torchserve.door import TorchServeDoor, TorchServeParts
+
+        parts = TorchServeParts(
+            predict=self.predict,
+            submitter=self._submitter,
+            store=self._store,
+            registry=self.registry,
+            results=self._results,
+            metrics=self.metrics,
+            uploads=self._uploads,
+            health=self.health,
+            streaming=lambda caller: self.streams.held(caller, instead_of=self.predictions),
+            reading=lambda caller: self._waiting.reading(caller, instead_of=self.predictions),
+        )
+        return TorchServeDoor(parts, self._options, own)
+
     def _deliveries(self) -> Deliveries:
         return Deliveries(self._store, self.registry, self._runs)
 
-    def _dashboard(self) -> Pages:
+    def _dashboard(self) -> Pages | None:
+        if not self._options.dashboard:
+            return None
         return Pages(
             self._options,
             store=self._store,
@@ -309,7 +334,8 @@ class GatewayParts:
         return json_response(self._document())
 
     def _document(self) -> dict[str, Any]:
-        return document(self.api, self.registry.models, keyed=self.auth.keyed)
+        found = document(self.api, self.registry.models, keyed=self.auth.keyed)
+        return found if self.torchserve is None else self.torchserve.add_routes(found, keyed=self.auth.keyed)
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given_id = request.headers.get("x-request-id", "").encode("latin-1")

@@ -7,8 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, TooLarge
 from penstock.job import REQUEST_MEDIA, Payload
+from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS
+
+# They are of one connection, and not of what was asked over it.
+_OF_CONNECTION = frozenset(
+    {"connection", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+_NEVER_STORED = CREDENTIAL_HEADERS | _OF_CONNECTION
+MOST_HEADER_BYTES = 16 * 1024
 
 
 class RequestInput(Struct, array_like=True, gc=False):
@@ -49,11 +57,19 @@ def decode_request(data: bytes) -> RequestInput:
 
 
 def wanted_headers(headers: Iterable[tuple[bytes, bytes]], names: Sequence[str]) -> dict[str, str]:
-    """The headers with these lower-case names; values of one name are joined by a comma, as HTTP has it."""
+    """The headers with these lower-case names; values of one name are joined by a comma, as HTTP has it.
+
+    If `ANY_HEADER` is among the names, these are all but those of the connection and those with credentials. Raises
+    `TooLarge` if they are too long.
+    """
     found: dict[str, str] = {}
+    size, is_any = 0, ANY_HEADER in names
     for raw, value in headers if names else ():
         name = raw.decode("latin-1")
-        if name in names:
+        if name in names or (is_any and name not in _NEVER_STORED):
             text = value.decode("latin-1")
             found[name] = f"{found[name]}, {text}" if name in found else text
+            size += len(raw) + len(value)
+    if size > MOST_HEADER_BYTES:
+        raise TooLarge(f"the headers for the model have {size} bytes; {MOST_HEADER_BYTES} is the limit")
     return found

@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from penstock.errors import ConfigError
 from penstock.job import MODEL_NAME
 from penstock.model_spec import (
+    ANY_HEADER,
+    CREDENTIAL_HEADERS,
     DEFAULT_VERSION,
     MAX_BATCH_SIZE,
     BatchPolicy,
@@ -61,13 +63,18 @@ def _requirement(line: str) -> str:
 
 # The names of our own query parameters; tests/unit/core/settings compares them with those that a gateway reads.
 OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events"})
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 
 
 def _header(name: str) -> str:
-    if name.lower() in _CREDENTIALS:
+    if name.lower() in CREDENTIAL_HEADERS:
         raise ValueError(f"{name} carries credentials, which model code never gets")
     return name.lower()
+
+
+def _named_or_all(names: tuple[str, ...]) -> tuple[str, ...]:
+    if ANY_HEADER in names and len(names) > 1:
+        raise ValueError(f"{ANY_HEADER!r} stands for every header but those with credentials; it stands alone")
+    return names
 
 
 def _parameter(name: str) -> str:
@@ -89,7 +96,8 @@ def _url_rule(rule: str) -> str:
 
 
 UrlRules = Annotated[tuple[Annotated[str, AfterValidator(_url_rule)], ...], BeforeValidator(_as_rules)]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"), AfterValidator(_header)]
+HeaderName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,63}|\*)$"), AfterValidator(_header)]
+HeaderNames = Annotated[tuple[HeaderName, ...], AfterValidator(_named_or_all)]
 ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_parameter)]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
 
@@ -123,7 +131,7 @@ class VersionSettings(Table):
     warm_up: bool = True
     requirements: Requirements = ()
     trust_remote_code: bool = False
-    request_headers: tuple[HeaderName, ...] = ()
+    request_headers: HeaderNames = ()
     query: tuple[ParameterName, ...] = ()
     keep_tracebacks: bool | None = None
     input_urls: UrlRules = ()

@@ -46,11 +46,15 @@ class Lifetime:
 
 
 class ClientConnection:
-    """The connection of a waiting request: `lost` once the client has hung up, and `on_lost` is called at that moment."""
+    """The connection of a waiting request: `lost` once the client has hung up, and `on_lost` is called at that moment.
+
+    `phrase`: the reason phrase of the next response, in the place of the usual one; None: the usual one.
+    """
 
     def __init__(self) -> None:
         self.lost = False
         self.on_lost: Callable[[], None] | None = None
+        self.phrase: bytes | None = None
 
     def mark_lost(self) -> None:
         self.lost = True
@@ -80,10 +84,21 @@ class SingleWriteTransport:
         if self._head:
             self._transport.writelines([self._head, data])
             self._head = b""
-        elif self._body_follows():
+            return
+        data = self._worded(data)
+        if self._body_follows():
             self._head, self._begun = data, True
         else:
             self._transport.write(data)
+
+    def _worded(self, data: bytes) -> bytes:
+        """The head of a response with the reason phrase that was asked for. ASGI has none."""
+        connection = connection_of(self._cycle.scope)
+        if connection.phrase is None or not self._cycle.response_started:
+            return data
+        phrase, connection.phrase = connection.phrase, None
+        line, end, rest = data.partition(b"\r\n")
+        return b" ".join([*line.split(b" ", 2)[:2], phrase]) + end + rest
 
     def _body_follows(self) -> bool:
         # What is written before the response starts is "100 Continue"; a stream has no expected length.

@@ -15,19 +15,32 @@ from penstock.gateway.asgi.negotiation import JSON, OCTETS, base_type
 from penstock.gateway.asgi.ranges import Conditions, ContentPart, wanted_part
 from penstock.gateway.asgi.wire import HEAD_ONLY, UNTRUSTED, Receive, Scope, Send, header_value
 from penstock.outputs.media import filename_parameters, split_filename
+from penstock.outputs.response_head import ResponseHead, split_head
 
 # What a browser may show by itself: of these types it runs nothing. All other types are saved.
 _SHOWN = frozenset({JSON, "text/plain", "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
 _SHOWN_FAMILIES = ("audio/", "video/")
+HANDLER_STATUS = "x-handler-status"
 
 
 def file_headers(stored_type: str) -> dict[str, str]:
-    """The headers of a response with an output, whose media type is as `penstock.outputs.media.stored_type` has made it."""
+    """The headers of a response with an output, whose media type is as `penstock.outputs.media.stored_type` has made it.
+
+    They begin with those that the handler set. Its status is one of them, because the request itself succeeded.
+    """
     media, filename = split_filename(stored_type)
-    headers = {"content-type": header_value(media).decode("latin-1"), **UNTRUSTED}
+    headers = _said_by_handler(split_head(stored_type)[1])
+    headers |= {"content-type": header_value(media).decode("latin-1"), **UNTRUSTED}
     if disposition := _disposition(base_type(media), filename):
         headers["content-disposition"] = disposition
     return headers
+
+
+def _said_by_handler(said: ResponseHead | None) -> dict[str, str]:
+    if said is None:
+        return {}
+    status = {} if said.status == 200 else {HANDLER_STATUS: str(said.status)}
+    return {name.lower(): value for name, value in said.headers.items()} | status
 
 
 def _disposition(base: str, filename: str | None) -> str:
@@ -40,11 +53,12 @@ def _disposition(base: str, filename: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Bytes to be sent. `name` is theirs alone, and never that of other bytes."""
+    """Bytes to be sent. `name` is theirs alone, and never that of other bytes. `said`: what the handler says of a response."""
 
     reader: BlobReader
     headers: dict[str, str]
     name: str
+    said: ResponseHead | None = None
 
 
 def response_to(content: Content, conditions: Conditions | None) -> ContentResponse:

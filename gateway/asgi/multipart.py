@@ -49,11 +49,13 @@ class Part:
 class FormReader:
     """Fed with `write`, ended with `finish`; a part joins `parts` once its headers are complete.
 
-    Raises `BadRequest` for a form that is malformed or over a limit. The user of the reader limits the data of each part.
+    Raises `BadRequest` for a form that is malformed, has more than `most` parts or is over another limit. The user of the
+    reader limits the data of each part.
     """
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, *, most: int = MAX_PARTS) -> None:
         self.parts: list[Part] = []
+        self._most = most
         self._begun = 0
         self._ended = False
         self._headers: dict[bytes, bytes] = {}
@@ -88,8 +90,8 @@ class FormReader:
 
     def _begin_part(self) -> None:
         self._begun += 1
-        if self._begun > MAX_PARTS:
-            raise BadRequest(f"the multipart body has more than {MAX_PARTS} parts")
+        if self._begun > self._most:
+            raise BadRequest(f"the multipart body has more than {self._most} parts")
         self._headers, self._header_bytes = {}, 0
 
     def _extend_header(self, which: int, data: bytes) -> None:
@@ -126,9 +128,9 @@ def _malformed() -> BadRequest:
     return BadRequest("the multipart body is malformed")
 
 
-def multipart_parts(body: bytes, content_type: str) -> list[FormPart]:
+def multipart_parts(body: bytes, content_type: str, *, most: int = MAX_PARTS) -> list[FormPart]:
     """The parts of a form, in order. Raises `BadRequest` if the form is malformed, cut off or over a limit."""
-    form = FormReader(content_type)
+    form = FormReader(content_type, most=most)
     form.write(body)
     form.finish()
     return [FormPart(part.name, part.take(), part.content_type, part.filename) for part in form.parts]

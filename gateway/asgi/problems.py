@@ -36,6 +36,7 @@ from penstock.errors import (
 from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
 from penstock.gateway.asgi.ranges import RangeNotSatisfiable
 from penstock.job import JobId, JobState
+from penstock.outputs.response_head import PREDICTION_EXCEPTION, split_prediction_message
 from penstock.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]
@@ -126,6 +127,16 @@ class NoResult(EndedWithoutOutput):
     """A reader asked for the result of a job that ended without one: 409, whatever the job's end (D53)."""
 
 
+class ForeignRefusal(PenstockError):
+    """A refusal that a foreign protocol words itself; `status` is that of the response."""
+
+    kind = "refused"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 STATUS: dict[type[PenstockError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
@@ -209,7 +220,13 @@ TITLES = {
     "not_an_embedding": "The model gave no vector",
     "handler_contract": "The model returned an output of the wrong count or type",
     "load_failed": "The model could not be loaded",
+    "bad_archive": "The model archive cannot be used",
+    "prediction_exception": "The model refused this input",
+    "bad_output_type": "The model returned no list",
+    "bad_output_length": "The model returned a list of another length",
+    "bad_output_value": "The model returned a value that cannot be sent",
     "failed": "The job failed",
+    "refused": "The request was refused",
     "internal": "Internal error of the gateway",
 }
 
@@ -226,6 +243,8 @@ class ProblemResponse:
 def status_of(error: PenstockError) -> int:
     if isinstance(error, EndedWithoutOutput):
         return _ended_status(error)
+    if isinstance(error, ForeignRefusal):
+        return error.status
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
@@ -300,6 +319,9 @@ def _ended_status(error: EndedWithoutOutput) -> int:
         return 409
     if error.state is JobState.EXPIRED:
         return 504
+    if error.code == PREDICTION_EXCEPTION:
+        # Of the statuses that a handler of TorchServe's may name, our own routes tell apart whose fault it was.
+        return 422 if split_prediction_message(error.message)[1] < 500 else 500
     return FAILURE_STATUS.get(error.code, 500)
 
 

@@ -29,6 +29,8 @@ _UNREAD = frozenset({401, 403, 413, 429, 503, 507})
 UNTRUSTED = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 HEAD_ONLY = "penstock.head_only"
+# In a scope: a function that words a refusal as the protocol of the request has it, from our problem and the error.
+WORDING = "penstock.wording"
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
 

@@ -73,8 +73,7 @@ class PredictEndpoint:
         """Returns the status code that was sent."""
         started = time.perf_counter()
         request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
-        if self._metrics.torchserve is not None:
-            self._metrics.torchserve.count_request(model, version)
+        self.count_request(model, version)
         # Most requests ask for one answer, and pass none of the code of streams.
         accept = head.get(b"accept", b"")
         has_events = is_streamed(accept)
@@ -83,18 +82,15 @@ class PredictEndpoint:
         if not request.version.capacity.ready_slots:
             await self.require_worker(request)
         if has_events:
-            from penstock.gateway.jobs.events.encoding import encoding_for
-
-            encoder = encoding_for(accept.decode("latin-1"))
-            ended = await self.stream(request, lambda job: encoder, send, connection_of(scope), deadline_s)
+            ended = await self.stream_as_accepted(request, accept, send, connection_of(scope), deadline_s)
             if ended is not None and ended.state is JobState.SUCCEEDED:
-                self._count_answer(model, version, ended.batch, time.perf_counter() - started)
+                self.count_answer(model, version, ended.batch, time.perf_counter() - started)
             return 200
         end = await self.end_of(request, connection_of(scope), deadline_s)
         output = _pushed_output(end)
         response = await self._file(end, accept) if output is None else None
         total_s = time.perf_counter() - started
-        self._count_answer(model, version, end.batch, total_s)
+        self.count_answer(model, version, end.batch, total_s)
         extra = [
             (b"x-penstock-job", str(end.id).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
@@ -109,13 +105,26 @@ class PredictEndpoint:
                 await response(scope, receive, send)
         return 200
 
-    def _count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None:
+    def count_request(self, model: str, version: str) -> None:
+        if self._metrics.torchserve is not None:
+            self._metrics.torchserve.count_request(model, version)
+
+    def count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None:
         if self._metrics.torchserve is not None:
             queue_s = max(0.0, total_s - run_s(batch))
             self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=queue_s)
 
     async def _file(self, end: Push, accept: bytes) -> ContentResponse:
         return await self._results.answer(end, accept=accept.decode("latin-1"), refusal=EndedWithoutOutput)
+
+    async def stream_as_accepted(
+        self, request: SubmitRequest, accept: bytes, send: Send, connection: ClientConnection, deadline_s: float
+    ) -> Job | None:
+        """As `stream`, in the form that the Accept header names."""
+        from penstock.gateway.jobs.events.encoding import encoding_for
+
+        encoder = encoding_for(accept.decode("latin-1"))
+        return await self.stream(request, lambda job: encoder, send, connection, deadline_s)
 
     async def stream(
         self,

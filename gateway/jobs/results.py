@@ -18,6 +18,7 @@ from penstock.gateway.asgi.ranges import Conditions
 from penstock.gateway.auth.keys import Caller
 from penstock.job import TENSORS_MEDIA, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
+from penstock.outputs.response_head import split_head
 
 T = TypeVar("T")
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})
@@ -90,7 +91,7 @@ class ResultReader:
         if media == BUNDLE_MEDIA:
             return await bundle_content(reader, end.id, accept)
         # A result never changes (I2), so the job's id names its bytes.
-        return Content(reader, file_headers(media), str(end.id))
+        return Content(reader, file_headers(media), str(end.id), split_head(media)[1])
 
     async def file(self, end: Push, place: int, conditions: Conditions) -> ContentResponse:
         """One file of a bundle. Raises `NotFound` if the output has none at this place, and as `answer` does."""

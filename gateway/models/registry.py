@@ -16,7 +16,8 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
-from penstock.errors import NotFound, StoreUnavailable
+from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
+from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
 from penstock.gateway.models.slots import VersionSlots, slots_of
 from penstock.job import Job
@@ -53,6 +54,11 @@ class VersionEntry:
     def accepts(self) -> tuple[str, ...]:
         """The media types that the version accepts; empty while not known."""
         return (self.info or _UNKNOWN).accepts
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON."""
+        return MULTIPART in self.accepts
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -318,12 +324,17 @@ def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntr
     return slots_of(workers, model, version.name, scale=version.scale).why
 
 
-def unknown_model(name: str, known: Iterable[str]) -> NotFound:
+def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
     names = list(known)
     near = difflib.get_close_matches(name[:64], names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"Known models: {', '.join(names[:20]) or 'none yet'}."
-    return NotFound(f"no model is named {name[:64]!r}", hint=hint)
+    return UnknownModel(f"no model is named {name[:64]!r}", model=name[:64], hint=hint)
 
 
-def unknown_version(entry: ModelEntry, version: str) -> NotFound:
-    return NotFound(f"model {entry.name!r} has no version {version[:64]!r}", hint=f"Its versions: {', '.join(entry.versions)}.")
+def unknown_version(entry: ModelEntry, version: str) -> UnknownVersion:
+    return UnknownVersion(
+        f"model {entry.name!r} has no version {version[:64]!r}",
+        model=entry.name,
+        version=version[:64],
+        hint=f"Its versions: {', '.join(entry.versions)}.",
+    )

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import orjson
 import structlog
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
@@ -13,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
@@ -20,6 +22,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unse
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 LOOK_S = 0.5
+_AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 Missing = list[dict[str, str]]
 log = structlog.get_logger(__name__)
 
@@ -67,9 +70,10 @@ class Health:
         return json_response({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
 
     async def ping(self) -> Response:
-        if await self._missing():
-            return json_response({"status": "Unhealthy"}, status=503)
-        return json_response({"status": "Healthy"})
+        """As TorchServe answers, body and status."""
+        healthy = await self.is_ready()
+        body = orjson.dumps({"status": "Healthy" if healthy else "Unhealthy"}, option=_AS_TORCHSERVE)
+        return Response(body, status_code=200 if healthy else 500, media_type=JSON)
 
     async def oip_live(self) -> Response:
         return json_response({"live": True})

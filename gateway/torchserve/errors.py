@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.errors import BadRequest, CapacityError, Conflict, InvalidInput, NotFound, PenstockError, StorageFull, TooLarge
-from penstock.gateway.asgi.problems import MethodNotAllowed, members_of, status_of
+from penstock.errors import (
+    BadRequest,
+    CapacityError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PenstockError,
+    StorageFull,
+    TooLarge,
+    UnknownModel,
+    UnknownVersion,
+)
+from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, status_of
 
 NO_PATH = "Requested resource is not found, please refer to API document."
 NO_METHOD = "Requested method is not allowed, please refer to API document."
@@ -19,14 +30,11 @@ _NAMES: tuple[tuple[type[PenstockError], str], ...] = (
 _NAME_OF_STATUS = {401: "InvalidKeyException", 403: "InvalidKeyException", 404: "ResourceNotFoundException"}
 
 
-class TorchServeError(PenstockError):
+class TorchServeError(ForeignRefusal):
     """A refusal with the status and the exception's name of TorchServe. `hint` is not sent: its error object has no place."""
 
-    kind = "torchserve"
-
     def __init__(self, status: int, name: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message)
         self.name = name
 
     @property
@@ -63,10 +71,15 @@ def torchserve_error(error: Exception) -> TorchServeError:
         return TorchServeError(500, "InternalServerException", "The gateway failed on this request.")
     if isinstance(error, MethodNotAllowed):
         return no_method()
+    if isinstance(error, UnknownModel):
+        return model_not_found(error.model)
+    if isinstance(error, UnknownVersion):
+        return version_not_found(error.model, error.version)
     # What is well-formed but cannot be meant is a bad request there; 422 is no status of TorchServe's own.
     status = 400 if isinstance(error, (BadRequest, InvalidInput)) else status_of(error)
     members = members_of(error)
-    message = ". ".join(part.rstrip(".") for part in (members["detail"], members["hint"]) if part)
+    detail, hint = members["detail"], members["hint"]
+    message = f"{detail.rstrip('.')}. {hint}" if hint else detail
     return TorchServeError(status, _name_of(error, status), message)
 
 

@@ -13,18 +13,18 @@ from penstock.gateway.asgi.problems import request_id_of, retry_after
 from penstock.gateway.torchserve.errors import torchserve_error
 
 # As TorchServe sends them, the unusual semicolon included.
-_FIXED = (
+FIXED_HEADERS = (
     (b"pragma", b"no-cache"),
     (b"cache-control", b"no-cache; no-store, must-revalidate, private"),
     (b"expires", b"Thu, 01 Jan 1970 00:00:00 UTC"),
 )
-_JSON = (b"content-type", b"application/json")
+JSON_HEADER = (b"content-type", b"application/json")
 
 
 def reply_headers(sent_id: bytes | None) -> list[tuple[bytes, bytes]]:
     """The headers of every reply. `sent_id`: the caller's own x-request-id, which is used if it is well-formed."""
     found = request_id_of(sent_id) if sent_id else str(uuid.uuid4())
-    return [(b"x-request-id", found.encode("ascii")), *_FIXED]
+    return [(b"x-request-id", found.encode("ascii")), *FIXED_HEADERS]
 
 
 def pretty(value: Any) -> bytes:
@@ -33,12 +33,12 @@ def pretty(value: Any) -> bytes:
 
 
 def control_reply(value: Any, *, status: int = 200, sent_id: bytes | None = None) -> Response:
-    return _reply(pretty(value), status, [*reply_headers(sent_id), _JSON])
+    return _reply(pretty(value), status, [*reply_headers(sent_id), JSON_HEADER])
 
 
 def error_reply(error: Exception, *, sent_id: bytes | None = None) -> Response:
     found = torchserve_error(error)
-    headers = [*reply_headers(sent_id), _JSON]
+    headers = [*reply_headers(sent_id), JSON_HEADER]
     if isinstance(error, CapacityError):
         headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=0.5)))
     return _reply(pretty(found.body), found.status, headers)

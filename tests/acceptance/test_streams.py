@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import redis
 
-from penstock.broker.records import ClaimedJob, Report
+from penstock.broker.records import ClaimedJob
 from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually
@@ -41,10 +41,6 @@ def client(redis_url: str, folder: Path) -> Iterator[httpx2.Client]:
 
 class Teller(Hand):
     """A worker by hand whose model yields."""
-
-    def say(self, job: ClaimedJob, *chunks: Any, before: int = 0) -> None:
-        said = tuple(json.dumps(chunk).encode() for chunk in chunks)
-        self.store.report([Report(job.id, job.token, before=before, chunks=said)])
 
     def lose(self, job: ClaimedJob) -> ClaimedJob:
         """Have the job taken back, and take it again."""

@@ -29,6 +29,17 @@ celery_app.app = SimpleNamespace(Worker=program)
 sys.argv = ["penstock.workers"]
 assert main() == 3
 """
+# A gateway that speaks no other server's protocol but those that need no setting.
+GATEWAY = """
+from pathlib import Path
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.store.aio import AsyncStore
+from penstock.gateway.app import Gateway
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.options import GatewayOptions
+Gateway(GatewayOptions(), store=AsyncStore("redis://127.0.0.1:1"), blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+"""
+OPTIONAL = {"penstock.gateway.torchserve", "penstock.gateway.webhooks.thread", "grpc"}
 
 
 @pytest.mark.parametrize(
@@ -36,11 +47,12 @@ assert main() == 3
     [
         ("import penstock.cli.serve.up", {*SERVERS, *CELERY, *MODELS, "redis", "structlog"}),
         ("import penstock.gateway.serving", {*CELERY, *MODELS}),
+        (GATEWAY, OPTIONAL),
         ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
         (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),
         ("import penstock.workers.child.__main__", {*SERVERS, *CELERY, *MODELS, "redis", "pydantic", "importlib.metadata"}),
     ],
-    ids=["up", "gateway", "runner", "worker", "model"],
+    ids=["up", "gateway", "plain-gateway", "runner", "worker", "model"],
 )
 def test_a_process_loads_nothing_that_its_start_does_not_need(code: str, unneeded: set[str]) -> None:
     whole = f"{code}\nimport sys; print(*sys.modules)"

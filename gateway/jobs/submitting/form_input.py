@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import BadRequest
-from penstock.gateway.asgi import bodies, negotiation, wire
+from penstock.gateway.asgi import bodies, multipart, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART
 from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.options import GatewayOptions
@@ -18,13 +18,25 @@ from penstock.job import FORM_MEDIA, Payload
 
 # A field of more values is read by the worker alone, as such a body is.
 _MOST_COMMAS = bodies.MAX_VALUES
+# Handlers of TorchServe name their fields themselves, and some have dozens.
+MOST_RAW_PARTS = 256
+
+
+def read_multipart(form: Payload, version: VersionEntry, options: GatewayOptions) -> Payload:
+    """The input that a multipart body stands for. Takes milliseconds for large forms: call it in a thread. Raises `BadRequest`
+    for a form that cannot be read, and as `input_of` does.
+    """
+    most = MOST_RAW_PARTS if version.takes_raw else multipart.MAX_PARTS
+    return input_of(multipart.multipart_parts(form.data, form.content_type, most=most), version, options)
 
 
 def input_of(parts: Sequence[FormPart], version: VersionEntry, options: GatewayOptions) -> Payload:
-    """The input that the form stands for. Takes milliseconds for large forms: call it in a thread.
+    """The input that the parts of a form stand for.
 
     Raises `InvalidInput` with the name of each part that the model has no place for, `TooLarge` for too much text.
     """
+    if version.takes_raw:
+        return packed_form(parts)
     if not parts:
         raise BadRequest("the multipart body has no parts")
     text_bytes = sum(len(part.data) for part in parts if not part.is_file)
@@ -32,14 +44,14 @@ def input_of(parts: Sequence[FormPart], version: VersionEntry, options: GatewayO
         raise wire.too_large(text_bytes, options.max_json_bytes)
     if version.info is None:
         # Nobody has loaded this version yet, so nobody knows its schema. The worker reads the form by it.
-        return _packed(parts)
+        return packed_form(parts)
     found = check_form(parts, version, options)
     if not isinstance(found, FormPart):
-        return _packed(parts)
+        return packed_form(parts)
     media = _media_of(found, version)
     if media == JSON and len(found.data) > options.max_json_bytes:
         raise wire.too_large(len(found.data), options.max_json_bytes)
-    return _packed(parts) if is_file_schema(version.input_schema) and media != JSON else Payload(media, found.data)
+    return packed_form(parts) if is_file_schema(version.input_schema) and media != JSON else Payload(media, found.data)
 
 
 def check_form(parts: Sequence[FormPart], version: VersionEntry, options: GatewayOptions) -> FormPart | dict[str, Any]:
@@ -59,7 +71,8 @@ def check_form(parts: Sequence[FormPart], version: VersionEntry, options: Gatewa
     return found
 
 
-def _packed(parts: Sequence[FormPart]) -> Payload:
+def packed_form(parts: Sequence[FormPart]) -> Payload:
+    """The form as it is stored."""
     return Payload(FORM_MEDIA, encode_form(parts))
 
 

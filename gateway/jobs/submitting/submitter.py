@@ -21,11 +21,11 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.errors import BadRequest, KeyReused, PenstockError, QuotaSpent
 from penstock.failpoints import failpoint
-from penstock.gateway.asgi import bodies, multipart, negotiation, wire
+from penstock.gateway.asgi import bodies, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.submitting.form_input import check_form, input_of
+from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
 from penstock.gateway.models.admission import admit, delayed_full, queue_full
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
@@ -127,18 +127,24 @@ class Submitter:
         """The request, read and checked, the cheapest check first; raises on the first fault."""
         entry, chosen = await self._registry.find(model, version)
         try:
-            options = NO_OPTIONS if not scope["query_string"] else await self._options_of(scope["query_string"], entry)
+            options = NO_OPTIONS if not scope["query_string"] else await self.options_in(scope["query_string"], entry)
             key = negotiation.idempotency_key(head)
             webhook = self.webhook_of(options, scope["caller"], entry.name, has_default=route == "jobs")
-            payload = await self._input(receive, head, chosen, owner=scope["caller"].owner)
+            payload = await self.input(receive, head, chosen, owner=scope["caller"].owner)
+            request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
         except PenstockError as error:
             self._metrics.count_refusal(entry.name, error)
             raise
-        request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
         if webhook is not None:
             request = replace(request, webhook=webhook)
+        return self.addressed(request, scope, head, route=route, version=version, key=key, given=payload)
+
+    def addressed(
+        self, request: SubmitRequest, scope: Scope, head: Head, *, route: str, version: str, key: str, given: Payload
+    ) -> SubmitRequest:
+        """The request with what its address and its headers say: kind of call, idempotency key, trace. `given`: its body."""
         if key or route in _CALLS:
-            digest = fingerprint(route, entry.name, version, payload) if key else ""
+            digest = fingerprint(route, request.model.name, version, given) if key else ""
             request = replace(request, key=key, fingerprint=digest, call=_CALLS.get(route, Call.PREDICT))
         return request if b"traceparent" not in head and self._tracing is None else self.traced(request, scope, head)
 
@@ -178,7 +184,8 @@ class Submitter:
         scope["trace"] = trace
         return replace(request, trace=trace, sending=sending)
 
-    async def _options_of(self, query: bytes, model: ModelEntry) -> SubmitOptions:
+    async def options_in(self, query: bytes, model: ModelEntry) -> SubmitOptions:
+        """The options of a job that a query names, and the parameters of its model. Raises `BadRequest`."""
         return await self.timed(parse_submit_options(query, of_model=model.info.query))
 
     async def timed(self, options: SubmitOptions) -> SubmitOptions:
@@ -218,15 +225,16 @@ class Submitter:
         """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
         await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
 
-    async def _input(self, receive: Receive, head: Head, version: VersionEntry, *, owner: str) -> Payload:
+    async def input(self, receive: Receive, head: Head, version: VersionEntry, *, owner: str) -> Payload:
+        """The body as the input of this version; raises on the first fault."""
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
-        limit = self._options.max_json_bytes if media == JSON else self._options.max_raw_bytes
+        limit = self._options.max_json_bytes if media == JSON and not version.takes_raw else self._options.max_raw_bytes
         body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
         found = Payload(media, body)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
-            found = await asyncio.to_thread(self._read_form, found, version)
-        if found.content_type == JSON:
+            found = await asyncio.to_thread(read_multipart, found, version, self._options)
+        if found.content_type == JSON and not version.takes_raw:
             await self._check_json(found.data, version)
         elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
             # Few callers send arrays, and only models that take them read such a file.
@@ -235,11 +243,10 @@ class Submitter:
             found = await npy_input(found.data)
         return found
 
-    def _read_form(self, form: Payload, version: VersionEntry) -> Payload:
-        return input_of(multipart.multipart_parts(form.data, form.content_type), version, self._options)
-
     async def check(self, payload: Payload, version: VersionEntry) -> None:
         """Raises `BadRequest` or `InvalidInput` for an input, JSON or a form, that this version does not accept."""
+        if version.takes_raw:
+            return
         if payload.content_type == JSON:
             await self._check_json(payload.data, version)
         elif payload.content_type == FORM_MEDIA:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, TooLarge
 from penstock.inputs.request import decode_request, packed, unpacked, wanted_headers
 from penstock.job import REQUEST_MEDIA, Payload
 
@@ -28,6 +28,23 @@ def test_only_named_headers_are_kept_and_repeats_are_joined() -> None:
     headers = [(b"x-tenant", b"blue"), (b"cookie", b"a=b"), (b"x-tenant", b"red"), (b"x-late", b"\xe9")]
     assert wanted_headers(headers, ("x-tenant", "x-late")) == {"x-tenant": "blue, red", "x-late": "é"}
     assert wanted_headers(headers, ()) == {}
+
+
+def test_a_star_stands_for_every_header_but_credentials_and_those_of_the_connection() -> None:
+    headers = [
+        (b"x-tenant", b"blue"),
+        (b"host", b"localhost"),
+        (b"authorization", b"Bearer x"),
+        (b"cookie", b"a=b"),
+        (b"transfer-encoding", b"chunked"),
+        (b"x-tenant", b"red"),
+    ]
+    assert wanted_headers(headers, ("*",)) == {"x-tenant": "blue, red", "host": "localhost"}
+
+
+def test_headers_for_the_model_are_bounded() -> None:
+    with pytest.raises(TooLarge, match="16384 is the limit"):
+        wanted_headers([(b"x-long", b"x" * 16_384)], ("*",))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01\x02\x03", b"{}"])

@@ -33,6 +33,12 @@ def test_no_header_with_credentials_reaches_model_code(tmp_path: Path, name: str
     assert "carries credentials" in caught.value.faults[0]
 
 
+def test_a_star_asks_for_all_headers_and_stands_alone(tmp_path: Path) -> None:
+    assert load(tmp_path, "request_headers = ['*']").specs()[0].request_headers == ("*",)
+    with pytest.raises(ConfigError, match="it stands alone"):
+        load(tmp_path, "request_headers = ['*', 'x-tenant']")
+
+
 @pytest.mark.parametrize("table", ["request_headers = ['a b']", "query = ['']", "query = ['1x']", "request_headers = ['x:']"])
 def test_a_name_that_nobody_can_send_is_refused(tmp_path: Path, table: str) -> None:
     with pytest.raises(ConfigError):

@@ -55,7 +55,7 @@ def test_each_error_of_ours_has_torchserves_status_and_name(error: Exception, st
 
 
 def test_a_message_keeps_its_hint_and_a_bug_tells_nothing_of_its_cause() -> None:
-    assert torchserve_error(BadRequest("it is wrong.", hint="Mend it.")).message == "it is wrong. Mend it"
+    assert torchserve_error(BadRequest("it is wrong.", hint="Mend it.")).message == "it is wrong. Mend it."
     assert "secret" not in torchserve_error(ValueError("secret")).message
     assert "10.0.0.7" not in torchserve_error(StoreUnavailable("10.0.0.7 refused")).message
 

@@ -1,0 +1,117 @@
+"""TorchServe's inference surface behind the ASGI callable: which requests are its own, and who answers each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import penstock
+from penstock.broker.store.aio import AsyncStore
+from penstock.gateway.asgi.negotiation import Head
+from penstock.gateway.asgi.problems import request_id_of
+from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, answer
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.predict import PredictEndpoint
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.submitter import Submitter
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.options import GatewayOptions, TorchServeOptions
+from penstock.gateway.telemetry.health import Health
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.torchserve.answer import TorchServeAnswers
+from penstock.gateway.torchserve.description import add_routes, api_description, model_description
+from penstock.gateway.torchserve.predict import TorchServePredictions
+from penstock.gateway.torchserve.refusals import word_refusals
+from penstock.gateway.torchserve.replies import FIXED_HEADERS, JSON_HEADER, pretty
+from penstock.gateway.torchserve.routes import API_DESCRIPTION, PING, TorchServeTarget, is_management, target_of
+
+Places = Callable[[Caller], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchServeParts:
+    """What the routes share with the rest of the gateway. `streaming`, `reading`: places of clients that take long."""
+
+    predict: PredictEndpoint
+    submitter: Submitter
+    store: AsyncStore
+    registry: ModelRegistry
+    results: ResultReader
+    metrics: GatewayMetrics
+    uploads: BodyMemory
+    health: Health
+    streaming: Places
+    reading: Places
+
+
+class TorchServeDoor:
+    """One gateway's routes. A request without a target here is answered by somebody else."""
+
+    def __init__(self, parts: TorchServeParts, options: GatewayOptions, own: TorchServeOptions) -> None:
+        self._registry = parts.registry
+        self._health = parts.health
+        answers = TorchServeAnswers(
+            parts.predict,
+            store=parts.store,
+            results=parts.results,
+            reading=parts.reading,
+            most_bytes=own.max_response_bytes,
+        )
+        self._predictions = TorchServePredictions(
+            parts.predict,
+            options,
+            submitter=parts.submitter,
+            registry=parts.registry,
+            answers=answers,
+            metrics=parts.metrics,
+            uploads=parts.uploads,
+            streaming=parts.streaming,
+        )
+
+    def target(self, scope: Scope) -> TorchServeTarget | None:
+        """What the request asks for here; None if it is not for these routes."""
+        found = target_of(scope["path"], scope["method"])
+        if found is None or (found.is_v2 and not self._takes_raw(found)):
+            if is_management(scope["path"]):
+                word_refusals(scope, TorchServeTarget("management"))
+            return None
+        if not found.is_v2:
+            word_refusals(scope, found)
+        return found
+
+    def add_routes(self, document: dict[str, Any], *, keyed: bool) -> dict[str, Any]:
+        return add_routes(document, keyed=keyed)
+
+    def _takes_raw(self, target: TorchServeTarget) -> bool:
+        """Whether the model's own code reads bodies, so that the Open Inference Protocol's inputs are its business, too."""
+        entry = self._registry.models.get(target.model)
+        version = None if entry is None else entry.versions.get(target.version) if target.version else entry.default
+        return version is not None and version.takes_raw
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
+        """Returns the status that was sent. A prediction's caller is in the scope, and has a place."""
+        if target.is_v2:
+            # Not before: the words of a refusal would tell a stranger which models there are.
+            word_refusals(scope, target)
+        # The handler, the answer and a refusal name the same id.
+        sent = head.get(b"x-request-id")
+        head[b"x-request-id"] = (request_id_of(sent) if sent else str(uuid.uuid4())).encode("ascii")
+        if target.route == PING:
+            ping = await self._health.ping()
+            return await _reply(send, head, bytes(ping.body), status=ping.status_code)
+        if target.route == API_DESCRIPTION:
+            return await _reply(send, head, pretty(api_description(penstock.__version__)))
+        if scope["method"] == "OPTIONS":
+            entry, version = await self._registry.find(target.model, target.version)
+            shown = model_description(entry.name, version.name if target.version else "")
+            return await _reply(send, head, pretty(shown))
+        return await self._predictions(scope, receive, send, head, target)
+
+
+async def _reply(send: Send, head: Head, body: bytes, *, status: int = 200) -> int:
+    length = (b"content-length", b"%d" % len(body))
+    await answer(send, status, [JSON_HEADER, length, (b"x-request-id", head[b"x-request-id"]), *FIXED_HEADERS], body)
+    return status

@@ -1,0 +1,440 @@
+"""TorchServe's inference routes of a real gateway: which request becomes which job, and what it is answered with."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock import Client
+from penstock.broker.records import ClaimedJob
+from penstock.errors import InvalidInput, NotFound
+from penstock.inputs.form import decode_form
+from penstock.inputs.request import RequestInput, decode_request
+from penstock.job import FORM_MEDIA
+from penstock.model_spec import VersionInfo
+from penstock.outputs.response_head import ResponseHead, with_head
+from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
+from tests.eventually import eventually
+
+TORCHSERVE = {"PENSTOCK_TORCHSERVE__ENABLED": "true", "PENSTOCK_TORCHSERVE__MAX_RESPONSE_BYTES": "100000"}
+RAW = VersionInfo(accepts=("*/*", "multipart/form-data"))
+MODELS = {
+    "square": {"source": "square.py:Square"},
+    "raw": {"source": "raw.py:Raw", "request_headers": ["*"]},
+    "flow": {"source": "raw.py:Flow", "request_headers": ["*"]},
+    "idle": {"source": "idle.py:Idle"},
+    "small": {"source": "small.py:Small", "max_queue_depth": 1},
+}
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=TORCHSERVE) as client:
+        yield client
+
+
+def announced(redis_url: str, client: httpx2.Client, model: str, info: VersionInfo | None = None) -> Hand:
+    hand = Hand(redis_url, model)
+    hand.announce(info)
+    for job in hand.claim().jobs:
+        hand.finish(job)
+    eventually(lambda: client.get(f"/v1/models/{model}").json()["ready"])
+    return hand
+
+
+@pytest.fixture
+def square(redis_url: str, client: httpx2.Client) -> Hand:
+    return announced(redis_url, client, "square")
+
+
+@pytest.fixture
+def raw(redis_url: str, client: httpx2.Client) -> Hand:
+    return announced(redis_url, client, "raw", RAW)
+
+
+@pytest.fixture
+def flow(redis_url: str, client: httpx2.Client) -> Hand:
+    return announced(redis_url, client, "flow", VersionInfo(accepts=RAW.accepts, streams=True))
+
+
+class Asked:
+    """A request that waits for its answer while the test is the worker."""
+
+    def __init__(self, client: httpx2.Client, hand: Hand, *args: Any, **kwargs: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            self._answer: Future[httpx2.Response] = pool.submit(client.request, *args, **kwargs)
+            self.job: ClaimedJob = hand.take()
+            self.finish(hand)
+
+    def finish(self, hand: Hand) -> None:
+        hand.finish(self.job)
+
+    @property
+    def answer(self) -> httpx2.Response:
+        return self._answer.result(10.0)
+
+    @property
+    def input(self) -> RequestInput:
+        return decode_request(self.job.input.data)
+
+
+class AskedAndRefused(Asked):
+    code, message = "", ""
+
+    def finish(self, hand: Hand) -> None:
+        hand.fail(self.job, self.code, self.message)
+
+
+def error_of(answer: httpx2.Response) -> dict[str, Any]:
+    """The error object, of which the headers and the form are checked."""
+    assert answer.headers["content-type"] == "application/json"
+    check_headers(answer)
+    found: dict[str, Any] = answer.json()
+    assert list(found) == ["code", "type", "message"]
+    assert found["code"] == answer.status_code
+    assert answer.text.startswith('{\n  "code": ')
+    assert answer.text.endswith('"\n}\n')
+    return found
+
+
+def check_headers(answer: httpx2.Response) -> None:
+    assert answer.headers["x-request-id"]
+    assert answer.headers["pragma"] == "no-cache"
+    assert answer.headers["cache-control"] == "no-cache; no-store, must-revalidate, private"
+    assert answer.headers["expires"] == "Thu, 01 Jan 1970 00:00:00 UTC"
+
+
+def test_a_model_of_our_own_answers_with_its_json_and_torchserves_headers(client: httpx2.Client, square: Hand) -> None:
+    with square.serving():
+        answer = client.post("/predictions/square", json={"x": 4})
+    assert (answer.status_code, answer.reason_phrase, answer.json()) == (200, "", {"y": 16})
+    check_headers(answer)
+    assert UUID.fullmatch(answer.headers["x-request-id"])
+    assert answer.headers["content-type"] == "application/json"
+    assert client.get(f"/v1/jobs/{answer.headers['x-penstock-job']}").json()["status"] == "succeeded"
+
+
+def test_a_callers_own_request_id_is_the_replys(client: httpx2.Client, square: Hand) -> None:
+    with square.serving():
+        assert (
+            client.post("/predictions/square", json={"x": 4}, headers={"x-request-id": "mine"}).headers["x-request-id"]
+            == "mine"
+        )
+    assert client.post("/predictions/nope", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+def test_predictions_take_any_method(client: httpx2.Client, raw: Hand, method: str) -> None:
+    asked = Asked(client, raw, method, "/predictions/raw", content=b"" if method == "GET" else b"x")
+    assert asked.answer.status_code == 200
+    assert asked.input.content_type == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("path", "added"),
+    [
+        ("/predictions/raw", {"explain": "False", "url_path": ""}),
+        ("/predictions/raw/", {"explain": "False", "url_path": ""}),
+        ("/predictions/raw/1", {"explain": "False", "url_path": ""}),
+        ("/predictions/raw/1/a/b", {"explain": "False", "url_path": "a/b"}),
+        ("/explanations/raw", {"explain": "True", "url_path": ""}),
+        ("/explanations/raw/1", {"explain": "True", "url_path": ""}),
+        ("/v1/models/raw:predict", {"explain": "False"}),
+        ("/v1/models/raw:explain", {"explain": "True"}),
+        ("/v2/models/raw/infer", {"explain": "False"}),
+        ("/v2/models/raw/versions/1/infer", {"explain": "False"}),
+        ("/v2/models/raw/explain", {"explain": "True"}),
+        ("/models/raw/invoke", {}),
+        ("/raw/predict", {}),
+        ("/raw/1/predict", {}),
+    ],
+)
+def test_each_route_stores_the_body_as_it_came_with_torchserves_headers(
+    client: httpx2.Client, raw: Hand, path: str, added: dict[str, str]
+) -> None:
+    # The body cannot be parsed: TorchServe leaves it to the handler.
+    sent = {**JSON, "x-tenant": "blue", "authorization": "Bearer x", "cookie": "a=b", "explain": "caller", "describe": "True"}
+    asked = Asked(client, raw, "POST", path, content=b'{"a":', headers=sent)
+    answer, found = asked.answer, asked.input
+    assert (answer.status_code, found.content_type, found.data) == (200, "application/json", b'{"a":')
+    names = {"explain", "url_path", "describe"}
+    assert {name: value for name, value in found.headers.items() if name in names} == added
+    assert found.headers["x-tenant"] == "blue"
+    assert found.headers["x-request-id"] == answer.headers["x-request-id"]
+    assert not {"authorization", "cookie"} & found.headers.keys()
+
+
+def test_a_form_is_stored_whole_with_its_types(client: httpx2.Client, raw: Hand) -> None:
+    files = [("data", (None, b"hi")), ("file", ("a.txt", b"text", "text/plain")), ("data", (None, b"again"))]
+    asked = Asked(client, raw, "POST", "/predictions/raw", files=files)
+    parts = decode_form(asked.input.data)
+    assert asked.input.content_type == FORM_MEDIA
+    assert [(part.name, part.data, part.filename) for part in parts] == [
+        ("data", b"hi", None),
+        ("file", b"text", "a.txt"),
+        ("data", b"again", None),
+    ]
+    assert parts[1].content_type == "text/plain"
+
+
+def test_an_urlencoded_body_is_stored_as_it_came(client: httpx2.Client, raw: Hand) -> None:
+    asked = Asked(client, raw, "POST", "/predictions/raw", data={"a": "1", "b": "2"})
+    assert (asked.input.content_type, asked.input.data) == ("application/x-www-form-urlencoded", b"a=1&b=2")
+
+
+@pytest.mark.parametrize("path", ["/raw/predict?z=2&k=v", "/raw/1/predict?z=2&k=v", "/models/raw/invoke?z=2&k=v"])
+def test_query_parameters_are_fields_beside_the_body_on_the_old_routes(client: httpx2.Client, raw: Hand, path: str) -> None:
+    asked = Asked(client, raw, "POST", path, content=b'{"a":1}', headers=JSON)
+    parts = [(part.name, part.data, part.content_type, part.filename) for part in decode_form(asked.input.data)]
+    assert parts == [("z", b"2", "", None), ("k", b"v", "", None), ("body", b'{"a":1}', "application/json", "")]
+
+
+def test_query_parameters_and_a_form_are_one_form(client: httpx2.Client, raw: Hand) -> None:
+    asked = Asked(client, raw, "POST", "/raw/predict?z=2", data={"a": "1"})
+    assert [(part.name, part.data) for part in decode_form(asked.input.data)] == [("z", b"2"), ("a", b"1")]
+
+
+def test_a_model_of_our_own_has_its_fields_in_the_query_of_the_old_routes(client: httpx2.Client, square: Hand) -> None:
+    with square.serving():
+        assert client.post("/square/predict?x=4").json() == {"y": 16}
+    assert error_of(client.post("/square/predict?x=four"))["type"] == "BadRequestException"
+
+
+def test_on_other_routes_foreign_query_parameters_are_ignored_and_ours_are_not(client: httpx2.Client, square: Hand) -> None:
+    with square.serving():
+        assert client.post("/predictions/square?now=1&deadline_s=20", json={"x": 4}).status_code == 200
+    assert error_of(client.post("/predictions/square?deadline_s=never", json={"x": 4}))["code"] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "how"),
+    [
+        ("/invocations?model_name=raw", {"content": b"x"}),
+        ("/invocations", {"data": {"model_name": "raw"}}),
+        ("/invocations/", {"files": [("model_name", (None, b"raw")), ("data", (None, b"1"))]}),
+    ],
+)
+def test_an_invocation_names_its_model_in_a_field(client: httpx2.Client, raw: Hand, path: str, how: dict[str, Any]) -> None:
+    assert Asked(client, raw, "POST", path, **how).answer.status_code == 200
+
+
+def test_what_a_handler_says_of_its_response_is_the_response(client: httpx2.Client, raw: Hand) -> None:
+    class Said(Asked):
+        def finish(self, hand: Hand) -> None:
+            head = ResponseHead(422, "Bad Thing", {"X-Mine": "1"}, untyped=True)
+            hand.finish(self.job, b"why", media=with_head("text/plain; charset=utf-8", head))
+
+    asked = Said(client, raw, "POST", "/predictions/raw", content=b"x")
+    answer = asked.answer
+    assert (answer.status_code, answer.reason_phrase, answer.text, answer.headers["x-mine"]) == (422, "Bad Thing", "why", "1")
+    assert "content-type" not in answer.headers
+    assert "x-handler-status" not in answer.headers
+    check_headers(answer)
+    # Its job has succeeded, so our own route answers 200 and tells the handler's status in a header.
+    result = client.get(f"/v1/jobs/{asked.job.id}/result")
+    assert (result.status_code, result.text, result.headers["x-mine"]) == (200, "why", "1")
+    assert (result.headers["x-handler-status"], result.headers["content-type"]) == ("422", "text/plain; charset=utf-8")
+
+
+def test_outputs_keep_the_media_type_that_their_handler_names(client: httpx2.Client, raw: Hand) -> None:
+    class Page(Asked):
+        def finish(self, hand: Hand) -> None:
+            hand.finish(self.job, b"<b>", media="text/html")
+
+    answer = Page(client, raw, "POST", "/predictions/raw", content=b"x").answer
+    assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, "text/html", b"<b>")
+    # A page of a model's is none of ours.
+    assert answer.headers["content-security-policy"] == "sandbox"
+
+
+def test_chunks_are_sent_as_they_come_and_the_first_one_opens_the_response(client: httpx2.Client, flow: Hand) -> None:
+    class Told(Asked):
+        def finish(self, hand: Hand) -> None:
+            head = with_head("text/plain", ResponseHead(201, "Made", {"x-mine": "1"}))
+            hand.say(self.job, {"$head": head}, "pärt\n", {"$bytes": "AAE="}, {"a": 1})
+            hand.finish(self.job, b"all of it", media="text/plain")
+
+    answer = Told(client, flow, "POST", "/predictions/flow", content=b"x").answer
+    assert (answer.status_code, answer.reason_phrase) == (201, "Made")
+    assert answer.content == "pärt\n".encode() + b'\x00\x01{\n  "a": 1\n}'
+    assert (answer.headers["transfer-encoding"], answer.headers["content-type"]) == ("chunked", "text/plain")
+    assert answer.headers["x-mine"] == "1"
+    check_headers(answer)
+
+
+def test_chunks_without_a_media_type_are_untyped(client: httpx2.Client, flow: Hand) -> None:
+    class Told(Asked):
+        def finish(self, hand: Hand) -> None:
+            hand.say(self.job, "a", "b")
+            hand.finish(self.job, b"ab", media="text/plain")
+
+    answer = Told(client, flow, "POST", "/predictions/flow", content=b"x").answer
+    assert (answer.text, "content-type" in answer.headers) == ("ab", False)
+
+
+def test_a_model_that_may_stream_and_does_not_answers_as_others_do(client: httpx2.Client, flow: Hand) -> None:
+    answer = Asked(client, flow, "POST", "/predictions/flow", content=b"x").answer
+    assert (answer.status_code, answer.json(), answer.headers["content-length"]) == (200, {"y": 16}, "8")
+
+
+def test_a_failure_before_the_first_chunk_is_an_error_object(client: httpx2.Client, flow: Hand) -> None:
+    class Failed(AskedAndRefused):
+        code = "handler_error"
+
+    assert error_of(Failed(client, flow, "POST", "/predictions/flow", content=b"x").answer)["message"] == "Prediction failed"
+
+
+def test_a_failure_behind_the_first_chunk_cuts_the_answer(client: httpx2.Client, flow: Hand) -> None:
+    class Cut(Asked):
+        def finish(self, hand: Hand) -> None:
+            hand.say(self.job, "part")
+            hand.fail(self.job, "handler_error", "boo")
+
+    with pytest.raises(httpx2.RemoteProtocolError):
+        _ = Cut(client, flow, "POST", "/predictions/flow", content=b"x").answer
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("handler_error", 503, "Prediction failed"),
+        ("bad_output_type", 503, "Invalid model predict output"),
+        ("bad_output_length", 503, "number of batch response mismatched"),
+        ("bad_output_value", 503, "Unsupported model output data type."),
+        ("oom", 507, "Out of resources"),
+        ("timeout", 500, "Worker died."),
+        ("poison", 500, "Worker died."),
+    ],
+)
+def test_a_failed_job_is_answered_as_torchserve_answers_its_failure(
+    client: httpx2.Client, raw: Hand, code: str, status: int, message: str
+) -> None:
+    class Failed(AskedAndRefused):
+        pass
+
+    Failed.code, Failed.message = code, "why"
+    found = error_of(Failed(client, raw, "POST", "/predictions/raw", content=b"x").answer)
+    assert found == {"code": status, "type": "InternalServerException", "message": message}
+
+
+NOWHERE = "Requested resource is not found, please refer to API document."
+NO_WORKER = (
+    " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence inference, "
+    "please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "name", "message"),
+    [
+        ("/predictions", 404, "ResourceNotFoundException", NOWHERE),
+        ("/predictions/", 404, "ResourceNotFoundException", NOWHERE),
+        ("/predictions/nope", 404, "ModelNotFoundException", "Model not found: nope"),
+        ("/explanations/nope", 404, "ModelNotFoundException", "Model not found: nope"),
+        ("/v1/models/nope:predict", 404, "ModelNotFoundException", "Model not found: nope"),
+        ("/models/nope/invoke", 404, "ModelNotFoundException", "Model not found: nope"),
+        ("/invocations?model_name=nope", 404, "ModelNotFoundException", "Model not found: nope"),
+        ("/nope/predict", 404, "ModelNotFoundException", "Model not found: nope"),
+        (
+            "/predictions/square/9.9",
+            404,
+            "ModelVersionNotFoundException",
+            "Model version: 9.9 does not exist for model: square",
+        ),
+        ("/invocations", 400, "BadRequestException", "Parameter model_name is required."),
+        ("/predictions/idle", 503, "ServiceUnavailableException", f'Model "idle"{NO_WORKER}'),
+        ("/predictions/idle/1", 503, "ServiceUnavailableException", f'Model "idle" Version 1"{NO_WORKER}'),
+    ],
+)
+def test_refusals_have_torchserves_words(client: httpx2.Client, path: str, status: int, name: str, message: str) -> None:
+    answer = client.post(path, json={"x": 4})
+    assert error_of(answer) == {"code": status, "type": name, "message": message}
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_a_full_queue_is_told_with_its_depth_and_a_time_to_come_back(redis_url: str, client: httpx2.Client) -> None:
+    announced(redis_url, client, "small")
+    assert client.post("/v1/models/small/jobs", json={"x": 4}).status_code == 202
+    answer = client.post("/predictions/small", json={"x": 4})
+    found = error_of(answer)
+    assert (found["code"], found["type"]) == (429, "ServiceUnavailableException")
+    assert "1 waiting, the limit is 1" in found["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_body_over_the_limit_is_refused_with_an_error_object(client: httpx2.Client, square: Hand) -> None:
+    found = error_of(client.post("/predictions/square", content=b" " * (5 << 20), headers=JSON))
+    assert (found["code"], found["type"]) == (413, "BadRequestException")
+    assert "limit of this media type is 4194304" in found["message"]
+
+
+def test_an_answer_over_the_limit_is_refused(client: httpx2.Client, raw: Hand) -> None:
+    class Large(Asked):
+        def finish(self, hand: Hand) -> None:
+            hand.finish(self.job, b"x" * 100_001, media="text/plain")
+
+    found = error_of(Large(client, raw, "POST", "/predictions/raw", content=b"x").answer)
+    assert found["code"] == 507
+    assert "has 100001 bytes; torchserve.max_response_bytes allows 100000" in found["message"]
+
+
+def test_a_client_that_leaves_cancels_its_job(client: httpx2.Client, raw: Hand) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
+        connection.sendall(b"GET /predictions/raw HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        job = raw.take()
+    eventually(lambda: client.get(f"/v1/jobs/{job.id}").json()["cancel_requested"])
+    raw.finish(job)
+
+
+@pytest.mark.parametrize("path", ["/ping", "/ping/"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_ping_tells_whether_every_declared_model_is_served(client: httpx2.Client, method: str, path: str) -> None:
+    answer = client.request(method, path)
+    check_headers(answer)
+    # Some models of this test have no worker.
+    assert (answer.status_code, answer.text) == (500, '{\n  "status": "Unhealthy"\n}\n')
+
+
+@pytest.mark.parametrize(("method", "path"), [("OPTIONS", "/"), ("GET", "/api-description"), ("POST", "/api-description/")])
+def test_the_routes_describe_themselves(client: httpx2.Client, method: str, path: str) -> None:
+    found = client.request(method, path).json()
+    assert (found["openapi"], found["info"]["title"]) == ("3.0.1", "TorchServe APIs")
+    assert {"/ping", "/predictions/{model_name}", "/v2/models/{model_name}/infer"} <= found["paths"].keys()
+
+
+def test_a_model_describes_itself(client: httpx2.Client) -> None:
+    found = client.request("OPTIONS", "/predictions/square")
+    check_headers(found)
+    assert found.json()["info"]["title"] == "RESTful API for: square"
+    assert list(found.json()["paths"]) == ["/predictions/square"]
+    assert error_of(client.request("OPTIONS", "/predictions/nope"))["code"] == 404
+
+
+def test_a_page_of_another_site_runs_nothing_with_any_method(client: httpx2.Client, square: Hand) -> None:
+    for method in ("GET", "POST"):
+        answer = client.request(method, "/predictions/square", headers={"sec-fetch-site": "cross-site"})
+        assert error_of(answer)["code"] == 403
+
+
+def test_penstocks_own_client_and_routes_keep_their_own_words(client: httpx2.Client, square: Hand, tmp_path: Path) -> None:
+    with Client(str(client.base_url)) as ours:
+        with pytest.raises(NotFound) as refused:
+            ours.predict("nope", {"x": 4})
+        assert refused.value.kind == "not_found"
+        with pytest.raises(InvalidInput):
+            ours.predict("square", {"x": "four"})
+        with square.serving():
+            assert ours.predict("square", {"x": 4}) == {"y": 16}
+    assert client.get("/v1/jobs/nope").json()["code"] == "malformed_id"
+    assert client.get("/").headers["content-type"].startswith("text/html")
+    # The Open Inference Protocol stays with models that speak it.
+    assert "error" in client.post("/v2/models/square/infer", json={}).json()
