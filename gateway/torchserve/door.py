@@ -1,5 +1,7 @@
 """TorchServe's inference surface behind the ASGI callable: which requests are its own, and who answers each."""
 
+# D99: docs/design/protocols.md
+
 from __future__ import annotations
 
 import uuid
