@@ -96,7 +96,7 @@ def build_app(settings: Settings) -> PenstockCelery:
     app = PenstockCelery("penstock", broker=url, backend=url, amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings))
-    for name in (TASK, *(task_name(model) for model in settings.models)):
+    for name in (TASK, *(task_name(model) for model in settings.served_names)):
         app.task(_run_elsewhere, name=name)
     app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")
     return app
@@ -108,7 +108,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(model)) for model in settings.models)],
+        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(model)) for model in settings.served_names)],
         "task_default_queue": DOOR_QUEUE,
         # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
         "control_queue_expires": None,

@@ -45,8 +45,23 @@ class RanIn:
 
 
 @dataclass(frozen=True, slots=True)
+class StageJobView:
+    """A stage of a pipeline, and the job that runs it. `id` is empty before its submit; `took_s` None until its end."""
+
+    stage: str
+    model: str = ""
+    status: str = ""
+    id: str = ""
+    took_s: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineView:
-    """The stages add up to `total_s`. `slowest` names one of them, `summary` explains it in a sentence."""
+    """The stages add up to `total_s`. `slowest` names one of them, `summary` explains it in a sentence.
+
+    `stage_jobs`: what a pipeline's job runs; empty for other models.
+    """
 
     id: str
     status: str
@@ -59,6 +74,7 @@ class TimelineView:
     slowest: str = ""
     summary: str = ""
     trace_id: str = ""
+    stage_jobs: tuple[StageJobView, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def seconds(self, stage: str) -> float:
@@ -81,6 +97,7 @@ def timeline_view(body: Mapping[str, Any]) -> TimelineView:
         slowest=str(body.get("slowest") or ""),
         summary=str(body.get("summary") or ""),
         trace_id=str(body.get("trace_id") or ""),
+        stage_jobs=tuple(_stage_job(one) for one in body.get("stage_jobs") or ()),
         body=body,
     )
 
@@ -88,6 +105,12 @@ def timeline_view(body: Mapping[str, Any]) -> TimelineView:
 def _stage(value: Mapping[str, Any]) -> StageView:
     share = float(value.get("share") or 0.0)
     return StageView(str(value.get("name", "")), float(value.get("seconds") or 0.0), share, str(value.get("note") or ""))
+
+
+def _stage_job(value: Mapping[str, Any]) -> StageJobView:
+    words = {name: str(value.get(name) or "") for name in ("stage", "model", "status", "id")}
+    error = value.get("error") or {}
+    return StageJobView(took_s=value.get("took_s"), error=str(error.get("message") or ""), **words)
 
 
 def _attempt(value: Mapping[str, Any]) -> AttemptView:

@@ -27,6 +27,10 @@ SITES = frozenset(
         "in_release",
         "after_submit_before_reply",
         "before_run_commit",
+        "before_stage_submit",
+        "after_stage_submit",
+        "after_stage_end",
+        "before_pipeline_end",
     }
 )
 

@@ -297,6 +297,11 @@ class Payload:
     blob: str = ""
 
 
+def is_own(job: JobId, blob: str) -> bool:
+    """Whether a blob is this job's, and goes with it. A stage of a pipeline is given the blobs of others, and deletes none."""
+    return blob.startswith(job.serial)
+
+
 # The media type of an input that has several named parts: see `penstock.inputs.form`.
 FORM_MEDIA = "application/vnd.penstock.form"
 # That of an input with headers and query parameters of its request: see `penstock.inputs.request`.

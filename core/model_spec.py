@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.pipelines.spec import PipelineSpec, PipelineStage
+
 # In the place of the names of request headers: every header but those of the connection and those with credentials.
 ANY_HEADER = "*"
 # No model code gets these, whatever a setting names.
@@ -160,6 +162,8 @@ class ModelSpec:
     keep_tracebacks: bool = False
     # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
     profile_every: int | None = None
+    # The stages that run instead of code of its own (docs/pipelines.md); such a model has no source.
+    pipeline: PipelineSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,8 @@ class VersionInfo:
     streams: bool = False
     # The media types of the outputs, as the return annotation has them; empty: any.
     answers: tuple[str, ...] = ()
+    # Of a pipeline.
+    stages: tuple[PipelineStage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from penstock.errors import NotFound
+from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 
@@ -43,7 +43,7 @@ class Slots:
 
 
 def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedModel:
-    """The version named, else the default version. Raises `NotFound` for a model or version that is not served."""
+    """The version named, else the default version. Raises `NotFound` for one that is not served, `Conflict` for a pipeline."""
     info = find_model(store.models(), store.rollouts(), model)
     version = version or info.default_version
     if version not in {*info.versions, info.default_version}:
@@ -52,6 +52,8 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
             hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
     found = info.versions.get(version)
+    if found is not None and found.stages:
+        raise Conflict(f"{model!r} is a pipeline, and runs over files take models", hint="submit its rows as jobs: jobs:batch")
     schema = found.input_schema if found else None
     return ServedModel(model, version, info.limits.max_queue_depth, schema, info.request_headers, info.query)
 

@@ -81,7 +81,8 @@ local function load_job(p, serial, fields)
   return job
 end
 
--- Drop an ended job's record and output; returns the names of its blobs, its owner, and for how many ms its result was to be kept.
+-- Drop an ended job's record and output; returns the names of its own blobs, which begin with its serial (D101:
+-- docs/design/pipelines.md), its owner, and for how many ms its result was to be kept.
 -- Nothing is dropped and returned while its event is still to be delivered, since the record is what the event tells of.
 -- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves. The lists of its
 -- owner and of its tags come before, because only the record names these.
@@ -91,7 +92,7 @@ local function drop_job(p, serial, todo)
     unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags', 'webhook', 'event_state'))
   if is_pending(webhook, event_state) then return end -- guard:pending
   for _, ref in ipairs({input or '', output or ''}) do
-    if ref ~= '' then blobs[#blobs + 1] = ref end
+    if string.sub(ref, 1, #serial) == serial then blobs[#blobs + 1] = ref end -- guard:own_blob
   end
   if owner then
     redis.call('ZREM', p .. 'index:' .. owner, serial)

@@ -17,6 +17,7 @@ from penstock.job import (
     LeftOut,
     Payload,
     StreamPart,
+    is_own,
     served_as,
 )
 
@@ -82,6 +83,12 @@ class Record:
     def kept_input(self) -> KeptInput | None:
         dropped = self.state in (JobState.SUCCEEDED, JobState.CANCELLED) and not self.new.input.blob
         return None if dropped else KeptInput(self.new.input, self.new.call)
+
+    @property
+    def own_blobs(self) -> list[str]:
+        """The blobs that go with this record."""
+        payloads = [self.new.input, *([self.output] if self.output else [])]
+        return [payload.blob for payload in payloads if is_own(self.new.id, payload.blob)]
 
     @property
     def serial(self) -> str:

@@ -389,7 +389,7 @@ class MemoryStore:
         return replace(report, expired=report.expired + len(late))
 
     def _collect(self, queue: MemoryQueue, report: SweepReport, over: Sequence[Record], *, now: float) -> SweepReport:
-        blobs = [payload.blob for r in over for payload in (r.new.input, r.output) if payload is not None and payload.blob]
+        blobs = [blob for record in over for blob in record.own_blobs]
         for record in over:
             queue.collect(record, now=now)
         queue.counters["collected"] += len(over)

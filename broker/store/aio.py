@@ -189,6 +189,10 @@ class AsyncStore:
         """What the model's code raised in the job's last attempt; empty if it is not kept."""
         return await self.send(ops.traceback(job))
 
+    async def kept_for(self, job: JobId) -> float:
+        """For how many seconds the job's result is kept after its end; 0 if the job is unknown."""
+        return await self.send(ops.kept_for(job))
+
     async def newest(
         self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:

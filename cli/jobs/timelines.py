@@ -7,7 +7,7 @@ import sys
 import typer
 
 from penstock.cli.display import is_colored, print_table
-from penstock.client.timelines import AttemptView, RanIn, TimelineView
+from penstock.client.timelines import AttemptView, RanIn, StageJobView, TimelineView
 from penstock.words import duration
 
 _BAR = 24
@@ -27,6 +27,9 @@ def print_timeline(timeline: TimelineView) -> None:
     print_table(("STAGE", "TOOK", "SHARE", *([""] if bars else []), "NOTE"), rows)
     if timeline.batch is not None:
         _line(f"batch {_batch(timeline.batch)}")
+    if timeline.stage_jobs:
+        _line("")
+        print_table(("STAGE", "MODEL", "STATUS", "TOOK", "JOB"), [_stage_job(one) for one in timeline.stage_jobs])
     if len(timeline.attempts) > 1 or any(attempt.end != timeline.status for attempt in timeline.attempts):
         _line("")
         print_table(
@@ -59,6 +62,10 @@ def _attempt(attempt: AttemptView) -> tuple[str, ...]:
     if attempt.claimed_at and attempt.ended_at:
         took = duration((attempt.ended_at - attempt.claimed_at).total_seconds())
     return (str(attempt.attempt), attempt.worker, claimed, took, attempt.end or "running", attempt.batch)
+
+
+def _stage_job(one: StageJobView) -> tuple[str, ...]:
+    return (one.stage, one.model, one.status, duration(one.took_s) if one.took_s is not None else "-", one.id or "-")
 
 
 def _line(text: str) -> None:

@@ -43,7 +43,7 @@ def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonO
     """Check the settings, the model files and what the models require to be installed; report every fault at once."""
     settings = _settings(file or config, need_files=True)
     _need_packages(settings)
-    names = list(settings.models)
+    names = settings.served_names
     if as_json:
         return print_json({"ok": True, "models": names})
     return typer.echo(f"ok: {len(names)} model{'s' if len(names) != 1 else ''}" + (f" ({', '.join(names)})" if names else ""))

@@ -107,7 +107,7 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
         supervisor = ProcessSupervisor(list(processes.values()), server, stop=stop, say=_say)
         try:
             supervisor.start()
-            watch = StartWatch(settings.store.url or server.url, list(settings.models), keep_trying=keep_trying)
+            watch = StartWatch(settings.store.url or server.url, settings.served_names, keep_trying=keep_trying)
             ready = _await_ready(supervisor, url, watch)
             if ready:
                 _announce(settings, url, celery=server.celery_client_url if celery_port else "", as_json=as_json)
@@ -179,7 +179,7 @@ def _processes(chosen: ServePlan, port: int, addresses: Mapping[str, str]) -> di
 
 def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> None:
     seconds = round(time.monotonic() - STARTED_AT, 2)
-    names = list(settings.models)
+    names = settings.served_names
     if as_json:
         return print_json(
             {

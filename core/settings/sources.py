@@ -21,7 +21,10 @@ from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve", "models", "keys")
+SECTIONS = (
+    *("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve"),
+    *("models", "pipelines", "keys"),
+)
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -190,10 +193,9 @@ def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
     """Read the PENSTOCK_* variables. `declared` are the models of the file, whose names variables match in any case."""
     layer = Layer(Path.cwd())
     values = _with_secrets_read(env, layer)
-    models = values.get(f"{PREFIX}MODELS")
-    if models:
-        _put_models(layer, models)
-    names = [*declared, *{path[1] for path in layer.values if len(path) > 1}]
+    for section in ("models", "pipelines"):
+        _put_tables(layer, section, values.get(f"{PREFIX}{section.upper()}", ""))
+    names = [*declared, *{path[1] for path in layer.values if len(path) > 1 and path[0] == "models"}]
     if values.get(f"{PREFIX}KEYS"):
         _put_keys(layer, values[f"{PREFIX}KEYS"])
     _put_store_url(layer, values)
@@ -248,17 +250,20 @@ def _with_secrets_read(env: Mapping[str, str], layer: Layer) -> dict[str, str]:
     return values
 
 
-def _put_models(layer: Layer, text: str) -> None:
-    variable = f"{PREFIX}MODELS"
+def _put_tables(layer: Layer, section: str, text: str) -> None:
+    """Read the tables of models or pipelines by name."""
+    variable = f"{PREFIX}{section.upper()}"
+    if not text:
+        return
     try:
-        models = json.loads(text)
+        tables = json.loads(text)
     except ValueError as fault:
         layer.faults.append(f"{variable}: not valid JSON: {fault}")
         return
-    if isinstance(models, dict):
-        layer.put(("models",), models, f"env {variable}")
+    if isinstance(tables, dict):
+        layer.put((section,), tables, f"env {variable}")
     else:
-        layer.faults.append(f"{variable}: must be a JSON object of models by name, not {type(models).__name__}")
+        layer.faults.append(f"{variable}: must be a JSON object of {section} by name, not {type(tables).__name__}")
 
 
 def _put_keys(layer: Layer, text: str) -> None:

@@ -38,6 +38,7 @@ from penstock.settings.models import (
     refuse_local,
     spec_of,
 )
+from penstock.settings.pipelines import PipelineSettings, pipeline_faults, pipeline_info, pipeline_spec
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.torchserve import TorchServeSettings
@@ -216,6 +217,7 @@ class Settings(Table):
     webhooks: WebhooksSettings = Field(default_factory=WebhooksSettings)
     torchserve: TorchServeSettings = Field(default_factory=TorchServeSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
+    pipelines: dict[Name, PipelineSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -259,6 +261,8 @@ class Settings(Table):
             settings = cls.model_validate(tree)
         except ValidationError as invalid:
             faults += explain(invalid, cls, origins)
+        else:
+            faults += pipeline_faults(settings.pipelines, settings.models)
         if faults:
             raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins
@@ -291,8 +295,17 @@ class Settings(Table):
         """Describe who is served; raises `ConfigError` if a gateway would serve the network without keys."""
         return access_rule(self.gateway.host, self.keys)
 
+    @property
+    def served_names(self) -> list[str]:
+        """The models and pipelines, which callers name alike."""
+        return [*self.models, *self.pipelines]
+
+    def pipeline_specs(self) -> list[ModelSpec]:
+        """Return one spec per pipeline."""
+        return [pipeline_spec(name, table) for name, table in self.pipelines.items()]
+
     def specs(self) -> list[ModelSpec]:
-        """Return one spec per model and version, in the order of the settings."""
+        """Return one spec per model and version that runs code of its own, in the order of the settings."""
         return [
             spec_of(name, version, table, keeps_tracebacks=self.worker.reload)
             for name, model in self.models.items()
@@ -316,7 +329,8 @@ class Settings(Table):
 
     def model_infos(self) -> list[ModelInfo]:
         """Return what a gateway knows of each model before a worker reports; the limits are those of the chosen version."""
-        return [info_of(name, model) for name, model in self.models.items()]
+        pipelines = [pipeline_info(name, table) for name, table in self.pipelines.items()]
+        return [info_of(name, model) for name, model in self.models.items()] + pipelines
 
     def origin(self, path: str) -> str:
         """Return where the value at a dotted path came from: `flag`, `env NAME`, the path of the file, or `default`."""

@@ -62,7 +62,7 @@ LAYERS = (
         Folder(
             "workers",
             "claim, batch, run",
-            ("bootstep", "fleet", "telemetry", "slot", "slot/child", *_CHILD, "ipc", "devices", "fetch"),
+            ("bootstep", "fleet", "telemetry", "pipelines", "slot", "slot/child", *_CHILD, "ipc", "devices", "fetch"),
         ),
         Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
     ),
@@ -86,7 +86,13 @@ LAYERS = (
             ),
         ),
     ),
-    (Folder("core", "the vocabulary", ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache")),),
+    (
+        Folder(
+            "core",
+            "the vocabulary",
+            ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache", "pipelines"),
+        ),
+    ),
 )
 OUTSIDE = Folder(
     "benchmarks",

@@ -25,6 +25,7 @@ from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import visible_job
+from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
@@ -107,6 +108,7 @@ class JobPages:
         places = await self._store.places(attempt.worker for attempt in job.tries)
         job_timeline = timeline(job, now=await self._store.now(), places=places)
         input, output = await asyncio.gather(self._input(job), self._output(job))
+        stages = await stage_jobs(self._store, self._registry, job)
         entry = self._registry.models.get(job.model)
         return await self._renderer.page(
             "job.html",
@@ -120,6 +122,7 @@ class JobPages:
                 "timeline": job_timeline,
                 "bars": stage_bars(job_timeline.stages),
                 "attempts": attempt_bars(job_timeline),
+                "stage_jobs": [(one, TONES.get(one.status, "idle")) for one in stages],
                 "actions": actions(job, caller),
                 "input": input,
                 "output": output,

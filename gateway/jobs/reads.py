@@ -26,6 +26,7 @@ from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
+from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
@@ -144,7 +145,10 @@ class JobReads:
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         places = await self._store.places(tried.worker for tried in job.tries)
-        return json_response(timeline_view(timeline(job, now=await self._store.now(), places=places)))
+        view = timeline_view(timeline(job, now=await self._store.now(), places=places))
+        if self._registry.stages(job):
+            view["stage_jobs"] = [one.view() for one in await stage_jobs(self._store, self._registry, job)]
+        return json_response(view)
 
     async def traceback(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)

@@ -22,6 +22,8 @@ STAGES = (
 _UNSETTLED = frozenset({"released", "retried", "crashed", "worker_lost"})
 _ENDS = {"released": "given back", "retried": "to be tried again", "crashed": "crashed", "worker_lost": "worker lost"}
 SOLO = "solo"
+# How the batch of a pipeline's job says that its time is that of its stages.
+PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ def _note(job: Job, name: str) -> str:
 
 
 def _batch_note(batch: BatchRecord) -> str:
+    if batch.reason == PIPELINE:
+        return "all stages, which have jobs of their own"
     if batch.reason == SOLO:
         return "alone, as a suspect"
     where = f"{batch.place} of {batch.size}" if batch.size > 1 and batch.place else "alone"
@@ -198,6 +202,8 @@ def _ran(job: Job) -> bool:
 
 def _company(job: Job) -> str:
     batch = job.batch
+    if batch is not None and batch.reason == PIPELINE:
+        return "through its stages"
     if batch is not None and batch.reason == SOLO:
         crashes = sum(tried.end == "crashed" for tried in job.tries)
         losses = sum(tried.end == "worker_lost" for tried in job.tries)

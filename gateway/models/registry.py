@@ -16,12 +16,13 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
-from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
+from penstock.errors import Conflict, StoreUnavailable, UnknownModel, UnknownVersion
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
 from penstock.gateway.models.slots import VersionSlots, slots_of
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.pipelines.spec import PipelineStage
 from penstock.rollout import Rollout, followed
 
 log = structlog.get_logger(__name__)
@@ -128,6 +129,12 @@ class ModelRegistry:
         entry = self.models.get(job.model)
         version = entry.versions.get(job.version) if entry is not None else None
         return version is None or version.info is None or version.info.streams
+
+    def stages(self, job: Job) -> tuple[PipelineStage, ...]:
+        """The stages of a pipeline's job, as far as is known; none for a job of another model."""
+        entry = self.models.get(job.model)
+        version = entry.versions.get(job.version) if entry is not None else None
+        return version.info.stages if version is not None and version.info is not None else ()
 
     def stored(self, model: str) -> StoredModel:
         return self._stored.get(model, StoredModel())
@@ -322,6 +329,15 @@ def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Valid
 def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
     """Why a version has no ready slot."""
     return slots_of(workers, model, version.name, scale=version.scale).why
+
+
+def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
+    """Raises `Conflict` for a pipeline: runs over files cut their rows into shards, which only models run."""
+    if version.info is not None and version.info.stages:
+        raise Conflict(
+            f"{entry.name!r} is a pipeline, and runs over files take models",
+            hint=f"Submit the rows as jobs: POST /v1/models/{entry.name}/jobs:batch takes a thousand in one request.",
+        )
 
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:

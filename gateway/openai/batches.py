@@ -17,7 +17,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.jobs.submitting.webhooks import webhook_of
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.registry import ModelRegistry, refuse_pipeline
 from penstock.gateway.openai.batch_request import MAX_LINES, WINDOW, BatchRequest, first_model, output_ttl_s, window_s
 from penstock.gateway.openai.views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.gateway.options import GatewayOptions
@@ -145,7 +145,8 @@ class OpenAIBatches:
                 f"a batch cannot have the endpoint {endpoint[:80]!r}, only {EMBEDDINGS} or /v1/models/MODEL/jobs",
                 param="endpoint",
             )
-        entry, _ = await self._registry.find(target.model, target.version)
+        entry, version = await self._registry.find(target.model, target.version)
+        refuse_pipeline(entry, version)
         return entry.name, target.version
 
     def _answer(self, run: Run, files: RunOutputFiles) -> Response:

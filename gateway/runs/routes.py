@@ -17,7 +17,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.jobs.submitting.webhooks import webhook_of
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.registry import ModelRegistry, refuse_pipeline
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.columns import check_columns
 from penstock.gateway.runs.request import (
@@ -172,6 +172,7 @@ class RunRoutes:
         check_ranges(wanted)
         metadata = check_metadata(wanted.metadata)
         entry, version = await self._registry.find(wanted.model, wanted.version)
+        refuse_pipeline(entry, version)
         path, file_format = await self._input(wanted.input, caller)
         kind, schema = wanted.input_format or file_format, version.input_schema
         await asyncio.to_thread(

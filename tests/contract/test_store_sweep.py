@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import ClaimedJob, Ending, LeaseRenewal, Settled, SweepReport
-from penstock.job import JobState, Payload
+from penstock.job import JobState, Payload, new_serial
 from tests.contract.model_queue import OUTPUT, ModelQueue
 
 
@@ -239,10 +241,25 @@ def test_only_what_succeeded_is_forgotten(queue: ModelQueue) -> None:
     assert None not in [queue.store.read(job) for job in jobs]
 
 
+def with_blob(queue: ModelQueue, owner: str = "") -> ClaimedJob:
+    """A claimed job whose input is a blob: its own, or that of the job whose serial is `owner`."""
+    job = queue.new(result_ttl_s=0.0)
+    queue.put(replace(job, input=Payload("image/png", blob=f"{owner or job.id.serial}.in")))
+    return queue.take()
+
+
 def test_the_blobs_of_a_collected_job_are_named_for_deletion(queue: ModelQueue) -> None:
-    job = queue.leased(result_ttl_s=0.0, input=Payload("image/png", blob="in/1"))
-    queue.finish(job, output=Payload("image/png", blob="out/1"))
-    assert set(queue.store.sweep(queue.model).blobs) == {"in/1", "out/1"}
+    job = with_blob(queue)
+    queue.finish(job, output=Payload("image/png", blob=f"{job.id.serial}.out"))
+    assert set(queue.store.sweep(queue.model).blobs) == {f"{job.id.serial}.in", f"{job.id.serial}.out"}
+
+
+def test_a_job_that_was_given_a_blob_does_not_delete_it(queue: ModelQueue) -> None:
+    """A stage of a pipeline reads what the stage before has written, and may end first."""
+    job = with_blob(queue, owner=new_serial())
+    queue.finish(job, output=Payload("image/png", blob=f"{new_serial()}.out"))
+    report = queue.store.sweep(queue.model)
+    assert (report.collected, report.blobs) == (1, ())
 
 
 def test_a_live_job_is_never_collected_whatever_its_result_would_be_kept_for(queue: ModelQueue) -> None:

@@ -65,6 +65,12 @@ KEYS_AND_OWNERS = [
         owning.test_every_way_to_an_end_frees_a_place,
     ),
     Mutant(
+        "a job deletes what it was given",
+        "guard:own_blob",
+        "    if ref ~= '' then blobs[#blobs + 1] = ref end",
+        sweeping.test_a_job_that_was_given_a_blob_does_not_delete_it,
+    ),
+    Mutant(
         "the collected have no owner",
         "serial, owner, 'PX'",
         "serial, '', 'PX'",

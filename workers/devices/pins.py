@@ -41,3 +41,7 @@ class Pin:
         """
         threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         return {**threads, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.uuid}
+
+
+# Of a slot that computes nothing: a driver of a pipeline waits nearly all of its time.
+NO_PLACE = Pin((), 0)

@@ -60,7 +60,7 @@ class Fleet:
         self._versions = ServedVersions(settings)
         self._times = TimesKeeper()
         self._others = OtherEntries()
-        self._swept_models = set(settings.models)
+        self._swept_models = set(settings.served_names)
         self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(settings.store.url, name=f"penstock-sweep-{os.getpid()}")
         self._door_store = RedisStore(settings.store.url, name=f"penstock-door-{os.getpid()}")
@@ -130,13 +130,13 @@ class Fleet:
         self._beat.start()
         self._sweeper.start()
         self._door.start()
-        log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.models), slots=len(self.slots))
+        log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
 
     def _start_reloads(self, reloads: PeriodicThread) -> None:
         # Python takes kept bytecode for that of the source if the source has the same size and was changed in the same second,
         # as by two quick edits. Children inherit the variable.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        self._watch.expect(spec.source for spec in self._versions.specs)
+        self._watch.expect(spec.source for spec in self._settings.specs())
         reloads.start()
 
     def _first_change(self) -> VersionChange:

@@ -22,7 +22,7 @@ def key_of(spec: ModelSpec) -> Key:
 
 def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[dict[Key, ModelSpec], dict[Key, str]]:
     """The specs of all versions that can be loaded here, and for each other version the reason why it cannot."""
-    own = {key_of(spec): spec for spec in settings.specs()}
+    own = {key_of(spec): spec for spec in (*settings.specs(), *settings.pipeline_specs())}
     specs, refused = dict(own), dict[Key, str]()
     for model, rollout in rollouts.items():
         for version, table in rollout.added.items():

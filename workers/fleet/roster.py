@@ -94,8 +94,8 @@ class Roster:
         return [one.slot for one in self._alive()]
 
     def taken(self) -> list[tuple[ModelSpec, Pin]]:
-        """The places that a further slot cannot have for itself."""
-        return [(slot.spec, slot.pin) for slot in self.alive()]
+        """The places that a further slot cannot have for itself. A pipeline takes none."""
+        return [(slot.spec, slot.pin) for slot in self.alive() if slot.spec.pipeline is None]
 
     def count(self, spec: ModelSpec) -> int:
         return len(self._of(key_of(spec)))
@@ -108,13 +108,22 @@ class Roster:
         self._added += 1
         profiler = Profiler(spec, self._settings.profile_dir, on_change=self._on_change)
         observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change))
-        slot = Slot(spec, pin, self._context(spec, observers), name=name)
+        slot = self._slot(spec, pin, self._context(spec, observers), name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
         self._running.append(RunningSlot(slot, thread, profiler, observers))
         if self._drain_by is not None:
             # The worker began to stop while this slot was planned.
             slot.drain(by=self._drain_by)
         thread.start()
+
+    def _slot(self, spec: ModelSpec, pin: Pin, context: SlotContext, name: str) -> Slot:
+        if spec.pipeline is None:
+            return Slot(spec, pin, context, name=name)
+        # Few workers have pipelines, and the others do without their driver.
+        from penstock.workers.pipelines.supervisor import PipelineInputs, pipeline_child
+
+        new_child = pipeline_child(spec.pipeline, self._url, self._blobs, self._settings.store.inline_input_bytes)
+        return Slot(spec, pin, context, name=name, new_child=new_child, inputs=PipelineInputs)
 
     def remove_one(self, spec: ModelSpec) -> None:
         """Let one slot of this version end what it runs, and then leave: one that runs nothing if there is one."""

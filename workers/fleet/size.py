@@ -18,7 +18,7 @@ from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import is_on_cpu, slot_count
 from penstock.workers.devices.machine import Machine, discover_for
-from penstock.workers.devices.pins import Pin
+from penstock.workers.devices.pins import NO_PLACE, Pin
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.roster import Roster
@@ -58,12 +58,16 @@ class FleetSize:
         for key in change.to_retire:
             self._versions.mark_retired(key)
         specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
-        found = plan([_sized(spec, self._scale(spec)) for spec in specs if self._scale(spec) != 0], self._machine())
+        coded = [spec for spec in specs if spec.pipeline is None and self._scale(spec) != 0]
+        found = plan([_sized(spec, self._scale(spec)) for spec in coded], self._machine())
         found = found if self._pins_cores else unpinned(found)
         _log_plan(found)
         by_key = {key_of(spec): spec for spec in specs}
         for spec, pins in zip(found.specs, found.rows, strict=True):
             self._add(by_key[key_of(spec)], pins[: self._scale(spec)])
+        for spec in specs:
+            if spec.pipeline is not None:
+                self._add(spec, self._beside(spec, self._scale(spec)))
         self._follows = set(self._versions.scaled)
 
     def follow(self, change: VersionChange) -> None:
@@ -157,6 +161,8 @@ class FleetSize:
 
         None if it is scaled and on GPUs: there slots are placed one by one, because the settings' number may not have room.
         """
+        if spec.pipeline is not None:
+            return [NO_PLACE] * (1 if scale is None else scale)
         if scale == 0 or (scale is not None and not is_on_cpu(spec)):
             return ()
         return plan_beside(_sized(self._with_threads(spec), scale), self._machine(), self._roster.taken())
@@ -182,13 +188,17 @@ class FleetSize:
         return True
 
     def _by_settings(self) -> list[ModelSpec]:
-        return [spec for spec in self._versions.specs if self._versions.is_served(spec) and self._scale(spec) is None]
+        """Not of a pipeline: one driver works on any number of its jobs."""
+        served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and spec.pipeline is None]
+        return [spec for spec in served if self._scale(spec) is None]
 
     # One slot more, one slot less.
 
     def _add_one(self, spec: ModelSpec) -> None:
         # The others keep their cores: those were shared out at the start, and moving them would slow them down.
-        self._add(spec, [plan_one_more(self._with_threads(spec), self._machine(), self._roster.taken())])
+        taken = self._roster.taken()
+        pin = plan_one_more(self._with_threads(spec), self._machine(), taken) if spec.pipeline is None else NO_PLACE
+        self._add(spec, [pin])
         log.info(SLOT_ADDED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
 
     def _remove_one(self, spec: ModelSpec) -> None:

@@ -11,7 +11,7 @@ from penstock.backoff import Backoff
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending, GiveBack, Settled
 from penstock.errors import InternalError
-from penstock.job import Call, JobState, Payload
+from penstock.job import Call, JobState, Payload, is_own
 from penstock.model_spec import MAX_BATCH_SIZE, Limits
 from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
@@ -29,8 +29,9 @@ class Batch:
 
     Fields below `device` are filled in on the way. `items`: the inputs, one per job. `fresh`: `device` was idle when the child
     got the batch. `profile_dir`: the folder in which the child records this batch's inference. `endings`: how the jobs ended,
-    one per job. `urgent`: deadlines were near when it was claimed. Moments are monotonic, except `leased_at`: the moment of the
-    claim once more, as Unix time by Redis' clock.
+    one per job. `urgent`: deadlines were near when it was claimed. `needless`: blobs of other jobs to
+    delete once this one has succeeded. Moments are monotonic, except `leased_at`: the moment of the claim once more, as Unix
+    time by Redis' clock.
     """
 
     jobs: tuple[ClaimedJob, ...]
@@ -47,6 +48,7 @@ class Batch:
     endings: tuple[Ending, ...] = ()
     stamp: BatchStamp = _NO_STAMP
     urgent: bool = False
+    needless: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -218,15 +220,17 @@ def is_too_large(ending: Ending, inline_bytes: int) -> bool:
 def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> list[str]:
     """Blobs to delete once the batch is settled: outputs that nobody will see, and inputs that no job needs any more.
 
-    A stale job belongs to another worker now, and so does its input.
+    A stale job belongs to another worker now, and so does its input. Blobs that bear another job's serial are that one's.
     """
     # D13: at once and not at the end of retention, because the next file then reuses the pages of the deleted one.
     blobs: list[str] = []
     for job, ending, answer in zip(batch.jobs, batch.endings, answers, strict=True):
         output = ending.output
-        if answer in (Settled.STALE, Settled.CANCELLED) and output is not None and output.blob:
+        if answer in (Settled.STALE, Settled.CANCELLED) and output is not None and output.blob and is_own(job.id, output.blob):
             blobs.append(output.blob)
         is_done = answer is Settled.CANCELLED or (answer is not Settled.STALE and ending.state is JobState.SUCCEEDED)
-        if is_done and job.input.blob:
+        if is_done and job.input.blob and is_own(job.id, job.input.blob):
             blobs.append(job.input.blob)
+        if is_done and batch.needless and answer is not Settled.CANCELLED:
+            blobs += batch.needless
     return blobs

@@ -20,7 +20,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import Item
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.batcher import Batcher, ShardLane, shard_request
-from penstock.workers.slot.child.supervisor import ChildSupervisor
+from penstock.workers.slot.child.slot_child import SlotChild
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
@@ -107,7 +107,7 @@ class Claims:
         context: SlotContext,
         selector: BaseSelector,
         latency: Latency,
-        child_supervisor: ChildSupervisor,
+        child_supervisor: SlotChild,
         *,
         name: str,
         device: str,

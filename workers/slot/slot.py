@@ -20,6 +20,7 @@ from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, Batch
 from penstock.workers.slot.batch import Batch, unrun_stamp
 from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
 from penstock.workers.slot.child.events import (
+    BatchEnded,
     BatchLost,
     BatchRan,
     ChildExited,
@@ -30,9 +31,11 @@ from penstock.workers.slot.child.events import (
     ItemsSaid,
 )
 from penstock.workers.slot.child.in_flight import InFlight
+from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import LISTENER, Claims, Inputs
 from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.facts import slot_info, version_info
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.reports import Reports
@@ -49,7 +52,16 @@ _SETTLE_LATE_S = 5.0
 class Slot:
     """`run` is the work of the slot's thread. Other threads may call what stands under "From other threads"."""
 
-    def __init__(self, spec: ModelSpec, pin: Pin, context: SlotContext, *, name: str) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        pin: Pin,
+        context: SlotContext,
+        *,
+        name: str,
+        new_child: NewChild = ChildSupervisor,
+        inputs: type[Inputs] = Inputs,
+    ) -> None:
         self.spec = spec
         self.name = name
         self.pin = pin
@@ -57,7 +69,7 @@ class Slot:
         self._selector = DefaultSelector()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
-        self._child_supervisor = ChildSupervisor(spec, pin, self._selector, context.locate, max_batch_size=limit)
+        self._child_supervisor: SlotChild = new_child(spec, pin, self._selector, context.locate, max_batch_size=limit)
         self._latency = Latency()
         self._claims = Claims(
             spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
@@ -65,7 +77,7 @@ class Slot:
         self._settlements = self._claims.settlements
         self._batcher = self._claims.batcher
         self._verdicts = Verdicts(spec, self._settlements, context.observers)
-        self._inputs = Inputs(context.blobs)
+        self._inputs = inputs(context.blobs)
         self.progress = LaneProgress()
         self._reports = Reports()
         self._has_lapsed = False
@@ -146,30 +158,8 @@ class Slot:
 
     def info(self) -> SlotInfo:
         """What the slot is, where it lies and how it fares."""
-        child, pin, warm = self._child_supervisor, self.pin, self._warm
-        return SlotInfo(
-            model=self.spec.name,
-            version=self.spec.version,
-            state=child.state,
-            device=pin.device,
-            pid=child.pid,
-            cores=pin.cores,
-            provider=child.provider,
-            latency_s=self._latency.table(),
-            load_s=child.load_s,
-            error=child.error,
-            restarts=child.restarts.total,
-            first_call_s={run.size: run.first_s for run in warm.warm},
-            warm_origin=warm.warm_origin,
-            warm_note=warm.warm_note,
-            threads=pin.threads,
-            node=pin.node,
-            placement=pin.placement,
-            device_name=pin.device_name,
-            device_uuid=pin.uuid,
-            calls=self._learned,
-            at_once=warm.at_once,
-        )
+        child, latency, learned = self._child_supervisor, self._latency, self._learned
+        return slot_info(self.spec, self.pin, child, warm=self._warm, latency=latency, learned=learned)
 
     # The loop.
 
@@ -229,6 +219,9 @@ class Slot:
                 self._learn(batch, done)
                 self._owe_reports(batch)
                 self._verdicts.on_ran(batch, done)
+            case BatchEnded(batch):
+                self._owe_reports(batch)
+                self._settlements.owe(batch)
             case ItemsSaid(batch, said):
                 self._on_said(batch, said)
             case BatchLost(batch):
@@ -236,6 +229,11 @@ class Slot:
                 self._verdicts.on_lost(event)
             case HandlerMeasured(samples):
                 self._context.observers.notify(lambda observer: observer.on_measured(self.spec, self.name, samples))
+            case _:
+                self._on_child(event)
+
+    def _on_child(self, event: ChildReady | ChildExited | ChildUnloadable) -> None:
+        match event:
             case ChildReady(ready):
                 self._on_ready(ready)
             case ChildExited(why):
@@ -272,8 +270,7 @@ class Slot:
         if ready.warm_origin is WarmOrigin.SAMPLE:
             for run in ready.warm:
                 self._latency.observe(run.size, run.run_s)
-        source = self._child_supervisor.source
-        self.version_info = VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams, ready.answers)
+        self.version_info = version_info(self.spec, ready, source=self._child_supervisor.source)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         declared = self._context.declared_policy
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
@@ -386,6 +383,8 @@ class Slot:
     def _is_free_for(self, batch: Batch) -> bool:
         """Whether the child may be given this batch now. A suspect runs alone, so that a crash is its own and hits no other."""
         load = self._child_supervisor.in_flight.load()
+        if not self._child_supervisor.runs_model_code:
+            return True
         if batch.is_solo and load.shards:
             # A shard may take minutes, so it is given back and runs again later.
             self._give_back(self._child_supervisor.in_flight.recall_shards(), ReleaseReason.UNSTARTED)

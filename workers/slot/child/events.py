@@ -38,6 +38,13 @@ class BatchRan:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchEnded:
+    """A batch that has its endings: those of a pipeline name outputs that lie in blobs of other jobs."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
 class BatchLost:
     batch: Batch
     cause: Cause
@@ -63,4 +70,4 @@ class HandlerMeasured:
     samples: list[MetricSample]
 
 
-Event = ChildReady | ItemsSaid | BatchRan | BatchLost | ChildUnloadable | ChildExited | HandlerMeasured
+Event = ChildReady | ItemsSaid | BatchRan | BatchEnded | BatchLost | ChildUnloadable | ChildExited | HandlerMeasured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
 import msgspec
@@ -36,6 +35,7 @@ from penstock.workers.slot.child.events import (
 )
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.child.process import ChildProcess, DeviceHealth, Recycling, Restarts
+from penstock.workers.slot.child.slot_child import Locate
 
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"
@@ -53,7 +53,6 @@ _LEAVES_WITHIN_S = 0.2
 _LINE_CHARS = 256
 # How often a slot looks whether its model has been fetched.
 _FETCHING_LOOK_S = 0.2
-Locate = Callable[[ModelSpec], tuple[ModelSpec, str] | None]
 
 
 class ChildSupervisor:
@@ -61,6 +60,8 @@ class ChildSupervisor:
 
     `in_flight`: the batches that the child has; empty between two children. Each child has an object of its own.
     """
+
+    runs_model_code = True
 
     def __init__(self, spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int) -> None:
         self._spec = spec

@@ -1,0 +1,1 @@
+"""Pipelines: models that follow one another, as settings declare them. Pure."""

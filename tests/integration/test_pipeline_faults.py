@@ -1,0 +1,176 @@
+"""Drivers of pipelines that die, freeze or are stopped: no stage runs twice, and none is lost. The models run elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.job import JobId, JobState
+from penstock.pipelines.spec import PipelineStage, stage_job
+from tests.eventually import eventually
+from tests.integration.pipeline_stack import MODELS, PipelineWorker, chain, notes
+from tests.integration.worker_process import JobClient, WorkerProcess
+
+STAGES = [PipelineStage(name, model) for name, model in (("first", "a"), ("second", "b"), ("third", "c"))]
+QUICK: dict[str, Any] = {"beat_s": 0.2, "sweep_s": 0.05, "lease_s": 2.0}
+CHAINS = {"chain": chain(elsewhere=["a", "b", "c"])}
+
+
+@pytest.fixture(scope="module")
+def models(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tables = {name: MODELS[name] for name in ("a", "b", "c")}
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("models"), tables, beat_s=0.2, sweep_s=0.05) as made:
+        made.await_ready()
+        yield made
+
+
+@pytest.fixture
+def jobs(models: WorkerProcess, redis_url: str, tmp_path: Path) -> Iterator[JobClient]:
+    with closing(JobClient(redis_url, "chain")) as client:
+        yield client
+    (tmp_path / "gate").touch()
+
+
+class Drivers:
+    """Workers that only drive pipelines, each with a fault of its own."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url, self._folder = url, folder
+        self._made: list[PipelineWorker] = []
+
+    def start(self, fault: str = "", *, is_ready: bool = True) -> PipelineWorker:
+        folder = self._folder / f"driver-{len(self._made)}"
+        made = PipelineWorker(self._url, folder, {}, CHAINS, {"PENSTOCK_FAULT": fault} if fault else {}, **QUICK)
+        made.start()
+        self._made.append(made)
+        if is_ready:
+            made.await_ready()
+        return made
+
+    def close(self) -> None:
+        for made in self._made:
+            made.kill()
+
+
+@pytest.fixture
+def drivers(redis_url: str, tmp_path: Path) -> Iterator[Drivers]:
+    with closing(Drivers(redis_url, tmp_path)) as made:
+        yield made
+
+
+def order(path: Path, **more: object) -> dict[str, object]:
+    return {"notes": str(path / "notes"), "until": str(path / "gate"), "hold": "none", **more}
+
+
+def ran_once(path: Path, *tags: object) -> bool:
+    return notes(path / "notes") == {f"{model} {tag}": 1 for model in "abc" for tag in tags}
+
+
+def stage_of(jobs: JobClient, id: JobId, place: int) -> str:
+    found = jobs.store.read(stage_job(id, STAGES[place]))
+    return found.state.value if found is not None else ""
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        "after_claim:kill",
+        *(f"before_stage_submit:kill:{nth}" for nth in (1, 2)),
+        *(f"after_stage_submit:kill:{nth}" for nth in (1, 3)),
+        *(f"after_stage_end:kill:{nth}" for nth in (1, 3)),
+        "before_pipeline_end:kill",
+        "after_finish_before_reply:kill",
+    ],
+)
+def test_a_driver_that_is_killed_at_any_step_loses_no_stage_and_the_next_repeats_none(
+    site: str, drivers: Drivers, jobs: JobClient, tmp_path: Path
+) -> None:
+    dying = drivers.start(site)
+    [id] = jobs.submit(order(tmp_path, tag="x"))
+    assert dying.exit_code(within_s=30.0) == -signal.SIGKILL
+    drivers.start()
+    [job] = jobs.await_final([id])
+    assert job.state is JobState.SUCCEEDED, job.error
+    assert jobs.output(id)["trail"] == ["a", "b", "c"]
+    assert ran_once(tmp_path, "x")
+
+
+def test_a_driver_that_freezes_beyond_its_lease_is_replaced_and_its_end_is_not_taken(
+    drivers: Drivers, jobs: JobClient, tmp_path: Path
+) -> None:
+    frozen = drivers.start("after_stage_end:stop")
+    ids = jobs.submit(*(order(tmp_path, tag=tag) for tag in range(3)))
+    eventually(lambda: stage_of(jobs, ids[0], 0) == "succeeded")
+    drivers.start()
+    assert {job.state for job in jobs.await_final(ids)} == {JobState.SUCCEEDED}
+    frozen.send(signal.SIGCONT)
+    [last] = jobs.submit(order(tmp_path, tag="last"))
+    jobs.await_final([last])
+    assert ran_once(tmp_path, 0, 1, 2, "last")
+    assert all(jobs.job(id).attempts <= 2 for id in ids)
+
+
+def test_a_driver_that_is_told_to_stop_hands_its_jobs_on_at_once(drivers: Drivers, jobs: JobClient, tmp_path: Path) -> None:
+    leaving = drivers.start()
+    ids = jobs.submit(*(order(tmp_path, tag=tag, hold="b") for tag in range(20)))
+    eventually(lambda: stage_of(jobs, ids[0], 1) == "leased")
+    leaving.send(signal.SIGTERM)
+    assert leaving.exit_code(within_s=20.0) == 0
+    assert set(jobs.states(ids)) == {"queued"}
+    drivers.start()
+    (tmp_path / "gate").touch()
+    ended = jobs.await_final(ids)
+    assert {(job.state, job.attempts) for job in ended} == {(JobState.SUCCEEDED, 1)}
+    assert ran_once(tmp_path, *range(20))
+
+
+def test_the_stages_of_a_job_that_is_cancelled_while_nobody_drives_it_are_cancelled_by_the_next_driver(
+    drivers: Drivers, jobs: JobClient, tmp_path: Path
+) -> None:
+    dying = drivers.start("after_stage_submit:kill:2")
+    [id] = jobs.submit(order(tmp_path, tag="x", hold="b"))
+    assert dying.exit_code(within_s=30.0) == -signal.SIGKILL
+    eventually(lambda: jobs.states([id]) == ["queued"])
+    jobs.store.cancel(id)
+    assert jobs.states([id]) == ["cancelled"]
+    drivers.start()
+    eventually(lambda: jobs.job(stage_job(id, STAGES[1])).cancel_requested)
+    (tmp_path / "gate").touch()
+    eventually(lambda: stage_of(jobs, id, 1) == "cancelled")
+    assert stage_of(jobs, id, 2) == ""
+
+
+def test_a_store_that_is_away_for_a_while_costs_no_stage(drivers: Drivers, jobs: JobClient, tmp_path: Path) -> None:
+    """The driver's own links are cut, again and again, while the stages run."""
+    drivers.start()
+    ids = jobs.submit(*(order(tmp_path, tag=tag) for tag in range(30)))
+    cut = jobs.store._redis
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        for one in cut.client_list():
+            if one["name"] in ("penstock-gateway", "penstock-pushes"):
+                cut.client_kill_filter(_id=one["id"])
+        time.sleep(0.05)
+    assert {job.state for job in jobs.await_final(ids)} == {JobState.SUCCEEDED}
+    assert ran_once(tmp_path, *range(30))
+
+
+def test_a_pipeline_whose_model_nobody_has_says_so_and_begins_once_it_comes(
+    redis_url: str, jobs: JobClient, tmp_path: Path
+) -> None:
+    lone = {"lone": {"stages": [{"name": "only", "model": "late"}], "elsewhere": ["late"]}}
+    with PipelineWorker(redis_url, tmp_path / "w", {}, lone, **QUICK) as driver:
+        error = eventually(lambda: next((s.error for w in jobs.store.workers() for s in w.slots if s.model == "lone"), ""))
+        assert error.startswith("stage 'only' needs the model 'late': no gateway or worker has it in its settings")
+        with WorkerProcess(redis_url, tmp_path / "late", {"late": MODELS["a"]}, **QUICK) as late:
+            late.await_ready()
+            driver.await_ready()
+            with closing(JobClient(redis_url, "lone")) as client:
+                [job] = client.await_final(client.submit({"n": 1}))
+                assert job.state is JobState.SUCCEEDED

@@ -1,0 +1,214 @@
+"""The driver of one pipeline: an event loop in a thread of its own, in which hundreds of drives are open at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import InternalError, PenstockError, StoreUnavailable
+from penstock.job import Job, JobId, JobState
+from penstock.model_spec import VersionInfo
+from penstock.pipelines.spec import PipelineSpec, stage_job
+from penstock.workers.pipelines.drive import Drive, Driven, DriveServices, answered
+from penstock.workers.pipelines.stage_models import StageModels, described
+from penstock.workers.slot.batch import Batch
+
+log = structlog.get_logger(__name__)
+DRIVE_BROKE = "drive_broke"
+DRIVER_BROKE = "driver_broke"
+_TICK_S = 1.0
+_LOOK_S = 0.5
+_STOPS_WITHIN_S = 5.0
+# How often jobs that ended undriven are looked for, how many of the newest are looked at, and for how long after their end.
+_TIDY_S = 5.0
+_NEWEST = 256
+_RECENT_S = 600.0
+_UNDRIVEN = (JobState.CANCELLED, JobState.DEAD, JobState.EXPIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineKnown:
+    """Every stage's model is known, and what callers are told of the pipeline."""
+
+    info: VersionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineUnusable:
+    """Why the pipeline cannot be driven now: the model of a stage is unknown."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriveSaid:
+    number: int
+    fraction: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriveEnded:
+    number: int
+    driven: Driven
+
+
+DriverEvent = PipelineKnown | PipelineUnusable | DriveSaid | DriveEnded
+
+
+class PipelineDriver:
+    """`start` begins the thread. Any thread may call the rest; `on_event` is called when `events` has something new.
+
+    `model`: the name of the pipeline, whose `version` it drives.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        spec: PipelineSpec,
+        *,
+        url: str,
+        blobs: BlobStore,
+        inline_bytes: int,
+        on_event: Callable[[], None],
+    ) -> None:
+        self._model, self._spec = model, spec
+        self._url, self._blobs, self._inline_bytes = url, blobs, inline_bytes
+        self._on_event = on_event
+        self.events: deque[DriverEvent] = deque()
+        self.ticks = 0
+        self._loop = asyncio.new_event_loop()
+        self._drives: dict[int, tuple[Drive, asyncio.Task[None]]] = {}
+        self._services: DriveServices | None = None
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name=f"pipeline-{model}", daemon=True)
+
+    # From the slot's thread.
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Break off every drive, and end the thread."""
+        self._call(self._stopping.set)
+        self._thread.join(timeout=_STOPS_WITHIN_S)
+
+    def begin(self, number: int, batch: Batch) -> None:
+        self._call(self._begin, number, batch)
+
+    def give_up(self, number: int, *, is_late: bool) -> None:
+        self._call(self._give_up, number, is_late)
+
+    def break_off(self, number: int) -> None:
+        self._call(self._break_off, number)
+
+    def _call(self, work: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing is open any more
+            self._loop.call_soon_threadsafe(work, *args)
+
+    # In the loop.
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception:
+            # The slot sees that the ticks stand still, and the store takes the jobs back.
+            log.exception(DRIVER_BROKE, model=self._model)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        store = AsyncStore(self._url)
+        await store.start()
+        self._services = DriveServices(store, self._blobs, StageModels(store), self._inline_bytes)
+        tidying = cancel_leftovers(store, self._model, self._stage_jobs)
+        work = [asyncio.create_task(one) for one in (self._tick(), self._describe(), tidying)]
+        try:
+            await self._stopping.wait()
+        finally:
+            for task in (*work, *(task for _, task in self._drives.values())):
+                task.cancel()
+            await asyncio.gather(*work, *(task for _, task in self._drives.values()), return_exceptions=True)
+            await store.close()
+
+    async def _tick(self) -> None:
+        while True:
+            self.ticks += 1
+            await asyncio.sleep(_TICK_S)
+
+    async def _describe(self) -> None:
+        """Tell the slot what the pipeline is, once each stage's model is known."""
+        assert self._services is not None
+        said, models = "", self._services.models
+        while True:
+            try:
+                info = await answered(lambda: described(self._spec, models))
+            except PenstockError as error:
+                if error.message != said:
+                    said = error.message
+                    self._tell(PipelineUnusable(said))
+            else:
+                if info is not None:
+                    self._tell(PipelineKnown(info))
+                    return
+            await asyncio.sleep(_LOOK_S)
+
+    def _stage_jobs(self, job: JobId) -> list[JobId]:
+        return [stage_job(job, stage) for stage in self._spec.stages]
+
+    def _begin(self, number: int, batch: Batch) -> None:
+        assert self._services is not None
+        drive = Drive(self._spec, batch, self._services, lambda done, note: self._tell(DriveSaid(number, done, note)))
+        self._drives[number] = drive, asyncio.create_task(self._run(number, drive, batch))
+
+    async def _run(self, number: int, drive: Drive, batch: Batch) -> None:
+        try:
+            driven = await drive.run()
+        except Exception as error:
+            log.exception(DRIVE_BROKE, model=self._model, job_id=str(batch.jobs[0].id))
+            bug = InternalError(f"{type(error).__name__}: {error}")
+            driven = Driven(JobState.FAILED, code=bug.kind, message=bug.message)
+        self._drives.pop(number, None)
+        self._tell(DriveEnded(number, driven))
+
+    def _give_up(self, number: int, is_late: bool) -> None:
+        if (found := self._drives.get(number)) is not None:
+            found[0].give_up(is_late=is_late)
+
+    def _break_off(self, number: int) -> None:
+        if (found := self._drives.pop(number, None)) is not None:
+            found[1].cancel()
+
+    def _tell(self, event: DriverEvent) -> None:
+        self.events.append(event)
+        self._on_event()
+
+
+async def cancel_leftovers(store: AsyncStore, model: str, stage_jobs: Callable[[JobId], Sequence[JobId]]) -> None:
+    """Cancel stages of jobs that ended while nobody drove them: their driver had died, and a caller cancelled them meanwhile.
+
+    Drives cancel the stages of their own jobs.
+    """
+    tidied: deque[JobId] = deque(maxlen=2 * _NEWEST)
+    while True:
+        with suppress(StoreUnavailable):  # the next look finds them too
+            for job in await _ended_undriven(store, model):
+                if job.id not in tidied:
+                    for stage in stage_jobs(job.id):
+                        await store.cancel(stage, owner=job.owner)
+                    tidied.append(job.id)
+        await asyncio.sleep(_TIDY_S)
+
+
+async def _ended_undriven(store: AsyncStore, model: str) -> list[Job]:
+    found = await store.records(await store.newest(model, limit=_NEWEST))
+    now = await store.now()
+    return [job for job in found if job.state in _UNDRIVEN and now - (job.finished_at or now) < _RECENT_S]

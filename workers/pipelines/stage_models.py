@@ -1,0 +1,89 @@
+"""The models that stages of a pipeline name, as the registry has them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import NotFound
+from penstock.model_spec import Limits, ModelInfo, VersionInfo
+from penstock.pipelines.spec import PipelineSpec, PipelineStage
+from penstock.rollout import followed
+
+# Also how long a stage may still be submitted to a version that is no longer the default.
+_REFRESH_S = 1.0
+JSON = "application/json"
+
+
+class StageModel(NamedTuple):
+    """The version that runs a stage. `info` is None while no worker has loaded it."""
+
+    version: str
+    limits: Limits
+    info: VersionInfo | None
+
+
+class StageModels:
+    """For one event loop. Every call raises `StoreUnavailable` while the store is away."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self._known: Mapping[str, ModelInfo] = {}
+        self._read_at = float("-inf")
+
+    async def find(self, stage: PipelineStage) -> StageModel:
+        """The version that runs a stage submitted now. Raises `NotFound`, with the stage's name and what to do."""
+        await self._refresh()
+        info = self._known.get(stage.model)
+        if info is None:
+            raise NotFound(f"stage {stage.name!r} needs the model {stage.model!r}: {self._why_unknown(stage.model)}")
+        version = stage.version or info.default_version
+        if version not in info.versions:
+            known = ", ".join(info.versions) or "none"
+            raise NotFound(f"stage {stage.name!r} needs version {version!r} of {stage.model!r}, whose versions are {known}")
+        return StageModel(version, info.limits, info.versions[version])
+
+    async def _refresh(self) -> None:
+        if time.monotonic() < self._read_at + _REFRESH_S:
+            return
+        models, rollouts = await self._store.models(), await self._store.rollouts()
+        infos = {name: found.info for name, found in models.items() if found.info is not None}
+        changed = {name: followed(info, rollouts[name].rollout if name in rollouts else None) for name, info in infos.items()}
+        self._known = {name: info for name, info in changed.items() if info is not None}
+        self._read_at = time.monotonic()
+
+    def _why_unknown(self, model: str) -> str:
+        near = get_close_matches(model, self._known, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        return f"no gateway or worker has it in its settings; {meant}declare it in [models.{model}], or correct the stage"
+
+
+async def described(spec: PipelineSpec, models: StageModels) -> VersionInfo | None:
+    """What callers are told of a pipeline: what its first stages take, and what its last one gives.
+
+    None while the model of a first stage is still being loaded. Raises `NotFound` as `find` does.
+    """
+    found = {stage.name: await models.find(stage) for stage in spec.stages}
+    first = [found[stage.name].info for stage in spec.roots()]
+    known = [info for info in first if info is not None]
+    if len(known) < len(first):
+        return None
+    accepts = [kind for kind in (known[0].accepts if known else ("*/*",)) if all(kind in info.accepts for info in known)]
+    result = spec.result()
+    last = found[result].info if isinstance(result, str) and result in found else None
+    return VersionInfo(
+        input_schema=known[0].input_schema if len(known) == 1 else None,
+        output_schema=last.output_schema if last else None,
+        accepts=tuple(accepts) or (JSON,),
+        description=" → ".join(_told(spec)),
+        answers=last.answers if last else (),
+        stages=spec.stages,
+    )
+
+
+def _told(spec: PipelineSpec) -> Iterator[str]:
+    for stage in spec.stages:
+        yield stage.name if stage.name == stage.model else f"{stage.name} ({stage.model})"
