@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from penstock.archives.opening import OpenedArchive, opened_folder
 from penstock.errors import HandlerLoadError
 from penstock.handlers.decorator import ModelAttributes
 from penstock.handlers.media import ANYTHING
+from penstock.handlers.torchserve.envelopes import ONE_REQUEST, enveloped
 from penstock.handlers.torchserve.handler import ArchiveHandler
 from penstock.handlers.torchserve.options import ArchiveOptions, check_config, read_options
 from penstock.handlers.torchserve.reads_first import why_one_by_one
@@ -51,6 +53,10 @@ def archive_model(folder: Path, options: Mapping[str, Any], *, model: str = "") 
     entry = entry_point(archive.folder, archive.manifest.handler)
     files = _files(archive.folder, entry)
     reason = why_one_by_one(files, entry.function)
+    if said.service_envelope:
+        entry = replace(entry, handle=enveloped(entry.handle, said.service_envelope, one_by_one=bool(reason)))
+    if said.service_envelope in ONE_REQUEST:
+        reason = f"the envelope {said.service_envelope} takes one request"
     attributes = ModelAttributes(accepts=_ACCEPTS, description=_description(archive, entry, reason))
     sends_chunks = any(_SENDING in text for text, _ in files)
     create = partial(ArchiveHandler, entry, archive, said, one_by_one=reason, sends_chunks=sends_chunks)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from penstock.archives.model_settings import model_settings, refused_settings
 from penstock.errors import HandlerLoadError
 
-ENVELOPES = ("body", "json", "kserve", "kservev2")
+_ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ def read_options(options: Mapping[str, Any]) -> ArchiveOptions:
         if not isinstance(value, kind):
             raise HandlerLoadError(f"the archive's option {name} must be {kind.__name__}, not {value!r:.80}")
     found = ArchiveOptions(**dict(options))
-    if found.service_envelope and found.service_envelope not in ENVELOPES:
+    if found.service_envelope not in ("", *_ENVELOPES):
         raise HandlerLoadError(
-            f"there is no service_envelope {found.service_envelope!r:.80}; it is {', '.join(ENVELOPES)}, or left out"
+            f"there is no service_envelope {found.service_envelope!r:.80}; it is {', '.join(_ENVELOPES)}, or left out"
         )
     return found
 

@@ -19,6 +19,12 @@ from penstock.outputs.response_head import ResponseHead, is_reserved, with_head
 _TEXT = "text/plain; charset=utf-8"
 
 
+class JsonText(str):
+    """JSON that is written already."""
+
+    __slots__ = ()
+
+
 class HandlerAnswer(Media):
     """The response of one request: its bytes, and what the handler said of it."""
 
@@ -107,6 +113,8 @@ def _written(value: Any) -> tuple[str, BytesLike]:
     """The media type, if the handler names none, and the bytes that TorchServe would send."""
     if isinstance(value, (bytes, bytearray)):
         return BYTES, value
+    if isinstance(value, JsonText):
+        return JSON, value.encode()
     if isinstance(value, str):
         return _TEXT, value.encode("utf-8", "replace")
     if _is_tensor(value):

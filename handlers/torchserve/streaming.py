@@ -52,10 +52,9 @@ class ChunkSender:
         self._sent = [[] for _ in items]
         self._heads = [_copied(own) for own in self._processors]
         for stream, own in zip(self._streams, self._heads, strict=True):
-            head = response_head(own)
             named = content_type_of(own)
-            if named or not head.is_plain:
-                stream.take({"$head": with_head(named or _UNTYPED, head)})
+            if named or not response_head(own).is_plain:
+                stream.take({"$head": with_head(named or _UNTYPED, response_head(own, untyped=not named))})
 
     def _put(self, place: int, stream: ItemStream, value: Any) -> None:
         self._sent[place].append(plain_bytes(value))

@@ -1,0 +1,185 @@
+"""Handlers of TorchServe's archives in a real worker, asked through penstock's own routes."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock import Client
+from penstock.client.handles.job_handle import JobHandle
+from penstock.client.problems import JobFailed
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+HANDLERS = {
+    "doer": """
+        import logging
+        from ts.service import PredictionException
+
+        log = logging.getLogger(__name__)
+
+        class Doer:
+            def initialize(self, context):
+                with open("words.txt") as file:
+                    self.word = file.read()
+
+            def handle(self, data, context):
+                out = []
+                for idx, row in enumerate(data):
+                    todo = row.get("body")
+                    if todo == "raise":
+                        raise ValueError("bad row")
+                    if todo == "refuse":
+                        raise PredictionException("no such cat", 404)
+                    if todo == "status":
+                        context.set_response_status(422, "Bad Thing", idx)
+                        context.set_response_content_type(idx, "text/csv")
+                        out.append("a,b")
+                        continue
+                    log.info("doing %r", todo)
+                    out.append([len(data), self.word, {name: repr(value) for name, value in row.items()}])
+                return out
+    """,
+    "first": """
+        calls = []
+        def handle(data, context):
+            if data is None:
+                return None
+            calls.append(len(data))
+            return [[data[0]["body"], max(calls)]]
+    """,
+    "teller": """
+        from ts.handler_utils.utils import send_intermediate_predict_response
+        class Teller:
+            def handle(self, data, context):
+                for word in ("one ", b"two ", {"n": 3}, b"\\xff"):
+                    send_intermediate_predict_response([word] * len(data), context.request_ids, "ok", 200, context)
+                return ["end"] * len(data)
+    """,
+    "absent": """
+        raise RuntimeError("Found no NVIDIA driver on your system")
+    """,
+}
+
+
+class Archives(NamedTuple):
+    gateway: GatewayClient
+    client: Client
+    worker: WorkerProcess
+
+
+def write_mar(folder: Path, name: str, source: str) -> Path:
+    manifest = {"runtime": "python", "model": {"modelName": name, "modelVersion": "1.0", "handler": "handler.py"}}
+    path = folder / f"{name}.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("handler.py", dedent(source))
+        archive.writestr("words.txt", "from the archive")
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archives]:
+    folder = tmp_path_factory.mktemp("archives")
+    with archives_served(redis_url, folder) as found:
+        yield found
+
+
+@contextmanager
+def archives_served(redis_url: str, folder: Path) -> Iterator[Archives]:
+    models = {name: {"source": str(write_mar(folder, name, source)), "max_batch_size": 8} for name, source in HANDLERS.items()}
+    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
+    with (
+        WorkerProcess(redis_url, folder / "w", models, blobs) as worker,
+        gateway_process(redis_url, folder / "g", models=models, env=blobs) as gateway,
+        Client(str(gateway.base_url)) as client,
+    ):
+        ready = [name for name in HANDLERS if name != "absent"]
+        eventually(lambda: all(gateway.get(f"/v1/models/{name}").json()["ready"] for name in ready), timeout_s=60.0)
+        yield Archives(gateway, client, worker)
+
+
+def submitted(served: Archives, model: str, **request: Any) -> Any:
+    answer = served.gateway.post(f"/v1/models/{model}/jobs", **request)
+    assert answer.status_code == 202, answer.text
+    return served.client.job(answer.json()["id"]).result(timeout_s=30.0)
+
+
+def version_of(served: Archives, model: str) -> Any:
+    return served.gateway.get(f"/v1/models/{model}").json()["versions"]["1.0"]
+
+
+def test_every_kind_of_body_is_torchserves_row(served: Archives) -> None:
+    def row(**request: Any) -> dict[str, str]:
+        found: dict[str, str] = submitted(served, "doer", **request)[2]
+        return found
+
+    assert row(json={"a": 1}) == {"body": "{'a': 1}"}
+    assert row(content=b"hi", headers={"content-type": "text/plain"}) == {"body": "'hi'"}
+    assert row(content=b"\x89PNG", headers={"content-type": "image/png"}) == {"body": "bytearray(b'\\x89PNG')"}
+    assert row(data={"a": "1", "b": "x y"}) == {"a": "bytearray(b'1')", "b": "bytearray(b'x y')"}
+    assert row(data={"a": "1"}, files={"image": ("c.png", b"\x89", "image/png"), "note": ("n.txt", b"hi", "text/plain")}) == {
+        "a": "bytearray(b'1')",
+        "image": "bytearray(b'\\x89')",
+        "note": "'hi'",
+    }
+
+
+def test_only_the_rows_at_fault_of_a_batch_fail(served: Archives) -> None:
+    handles = served.client.submit_many("doer", ["a", "raise", "b", "refuse", "c", "d", "e", "f"])
+    assert [said(handle) for handle in handles] == [
+        "from the archive",
+        ("handler_error", "ValueError: bad row"),
+        "from the archive",
+        ("prediction_exception", "no such cat : 404"),
+        *["from the archive"] * 4,
+    ]
+
+
+def said(handle: JobHandle) -> Any:
+    try:
+        return handle.result(timeout_s=30.0)[1]
+    except JobFailed as error:
+        return error.problem.code, error.problem.detail
+
+
+def test_a_status_of_the_handler_is_no_failure_of_the_job(served: Archives) -> None:
+    answer = served.gateway.post("/v1/models/doer/jobs", json="status")
+    served.client.job(answer.json()["id"]).result(timeout_s=30.0)
+    result = served.gateway.get(f"/v1/jobs/{answer.json()['id']}/result")
+    assert (result.status_code, result.headers["content-type"], result.text) == (200, "text/csv", "a,b")
+
+
+def test_a_handler_that_reads_the_first_row_answers_each_row_of_a_batch(served: Archives) -> None:
+    handles = served.client.submit_many("first", list(range(32)))
+    found = [handle.result(timeout_s=30.0) for handle in handles]
+    assert [one[0] for one in found] == list(range(32))
+    assert {one[1] for one in found} == {1}
+    assert max(batch.size for handle in handles if (batch := handle.refresh().batch)) > 1
+    version = version_of(served, "first")
+    assert "Its rows run one by one: it reads one request of a batch only (line" in version["description"]
+    assert "torchserve_runs_one_by_one" in served.worker.log.read_text()
+
+
+def test_what_a_handler_sends_before_its_answers_is_the_stream_of_its_job(served: Archives) -> None:
+    chunks = list(served.client.stream("teller", {"a": 1}))
+    assert chunks == ["one ", "two ", {"n": 3}, {"$bytes": "/w=="}, "end"]
+    assert version_of(served, "teller")["streams"] is True
+    assert served.client.predict("teller", {"a": 1}) == b'one two {\n  "n": 3\n}\xffend'
+
+
+def test_what_a_handler_logs_stands_in_the_workers_log(served: Archives) -> None:
+    submitted(served, "doer", json="said in the log")
+    eventually(lambda: "doing 'said in the log'" in served.worker.log.read_text(), timeout_s=10.0)
+
+
+def test_a_handler_that_needs_a_gpu_says_so(served: Archives) -> None:
+    eventually(lambda: "uses CUDA, and its process has no GPU" in version_of(served, "absent")["why"], timeout_s=30.0)
