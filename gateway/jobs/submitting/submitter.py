@@ -19,7 +19,7 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import GroupCommit
-from penstock.errors import BadRequest, KeyReused, PenstockError, QuotaSpent
+from penstock.errors import BadRequest, PenstockError
 from penstock.failpoints import failpoint
 from penstock.gateway.asgi import bodies, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
@@ -27,7 +27,7 @@ from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
-from penstock.gateway.models.admission import admit, delayed_full, queue_full
+from penstock.gateway.models.admission import admit
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
@@ -327,27 +327,10 @@ class Submitter:
     async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
         if payload.blob:
             await asyncio.to_thread(self._blobs.delete, payload.blob)
-        if submitted.status is SubmitStatus.KEY_REUSED:
-            raise KeyReused(
-                "this Idempotency-Key belongs to another request: the route, model, version, media type or body differs",
-                hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
-            )
-        limit = request.model.info.limits.max_queue_depth
-        drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
-        if submitted.status is SubmitStatus.FULL and request.options.delay_s:
-            raise delayed_full(limit, drain_s=drain_s)
-        if submitted.status is SubmitStatus.FULL:
-            raise queue_full(submitted.depth, limit, drain_s=drain_s)
-        if submitted.status is SubmitStatus.QUOTA:
-            raise QuotaSpent(
-                f"this owner has {request.caller.quota(limit)} open jobs of this model, which is its limit",
-                retry_after_s=drain_s,
-                hint="Wait until some have ended, or raise max_open_jobs of the key.",
-            )
-        if submitted.status is SubmitStatus.UNDELIVERED:
-            from penstock.gateway.jobs.submitting.webhooks import too_many_undelivered
+        if submitted.status is not SubmitStatus.EXISTING:
+            from penstock.gateway.jobs.submitting.refusals import refusal_of
 
-            raise too_many_undelivered(request.model.name)
+            raise refusal_of(request, submitted)
 
 
 def request_of(

@@ -1,0 +1,37 @@
+"""Why the store took no job of a request: the errors that the caller gets."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.broker.records import SubmitStatus, Submitted
+from penstock.errors import KeyReused, PenstockError, QuotaSpent
+from penstock.gateway.models.admission import delayed_full, queue_full
+
+if TYPE_CHECKING:
+    from penstock.gateway.jobs.submitting.submitter import SubmitRequest
+
+
+def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:
+    """The error for a submit that the store answered with anything but a job."""
+    limit = request.model.info.limits.max_queue_depth
+    drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
+    if submitted.status is SubmitStatus.KEY_REUSED:
+        return KeyReused(
+            "this Idempotency-Key belongs to another request: the route, model, version, media type or body differs",
+            hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
+        )
+    if submitted.status is SubmitStatus.UNDELIVERED:
+        from penstock.gateway.jobs.submitting.webhooks import too_many_undelivered
+
+        return too_many_undelivered(request.model.name)
+    if submitted.status is SubmitStatus.QUOTA:
+        return QuotaSpent(
+            f"this owner has {request.caller.quota(limit)} open jobs of this model, which is its limit",
+            retry_after_s=drain_s,
+            hint="Wait until some have ended, or raise max_open_jobs of the key.",
+        )
+    if request.options.delay_s:
+        return delayed_full(limit, drain_s=drain_s)
+    return queue_full(submitted.depth, limit, drain_s=drain_s)
