@@ -22,7 +22,8 @@ class NewJob:
     not ended, this one included (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job of the same model whose input
     this one repeats, which leaves the inbox. With `call` SHARD the job holds many rows, is bulk whatever its `priority`, and
     waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of `deadline_s`.
-    `tags`: words by which its caller finds it, each without a comma. `webhook`: who hears of its events.
+    `tags`: words by which its caller finds it, each without a comma. `webhook`: who hears of its events. `split`: the
+    figures of a split in which the job's end is counted.
     """
 
     id: JobId
@@ -47,6 +48,7 @@ class NewJob:
     delay_s: float = 0.0
     tags: tuple[str, ...] = ()
     webhook: Webhook | None = None
+    split: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +362,7 @@ class Push:
     """A state change pushed to a gateway that watches the job. `output` and the error are set at the end only.
 
     `stream`: set if nothing has changed but the job's stream; it has the new chunks if they are small, and else none.
+    `version`: the one that ran, where it was read from the record.
     """
 
     id: JobId
@@ -369,6 +372,7 @@ class Push:
     error_message: str = ""
     batch: BatchRecord | None = None
     stream: StreamPart | None = None
+    version: str = ""
 
     def joined(self, later: Push) -> Push:
         """Both as one, for whoever has not heard of this one yet. What is kept for a slow reader does not grow (D78)."""

@@ -269,6 +269,31 @@ class AsyncClient:
         """The model as the settings declare it, without its rollout. Jobs that wait for other versions still run."""
         return protocol.object_of(await self.send(calls.reset_call(model)))
 
+    async def split_model(
+        self,
+        model: str,
+        weights: Mapping[str, float] | None = None,
+        *,
+        sticky: str = "",
+        shadow: Mapping[str, Any] | None = None,
+        canary: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The split by which requests that name no version are divided from now on; `weights` are percent by version.
+
+        `sticky`: a header; requests with the same value of it get the same version. `shadow`: `version` and `share`. `canary`:
+        `version`, and what else `PUT /v1/models/{model}/split` takes. Raises `InvalidInput`, `NotFound`, and `Conflict` for a
+        version that is not ready.
+        """
+        return protocol.object_of(await self.send(calls.split_call(model, weights, sticky, shadow, canary)))
+
+    async def split(self, model: str) -> dict[str, Any]:
+        """The shares of the versions, how their jobs ended, and what was decided why. Raises `NotFound` without a split."""
+        return protocol.object_of(await self.send(calls.split_view_call(model)))
+
+    async def end_split(self, model: str) -> None:
+        """Requests that name no version go to the default version again. Raises `NotFound` without a split."""
+        await self.send(calls.end_split_call(model))
+
     async def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:
         """The request that each slot of the version records its next batch. `profile` shows what the slots recorded."""
         return protocol.object_of(await self.send(calls.ask_profile_call(model, version)))

@@ -232,6 +232,26 @@ def reset_call(model: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/rollout")
 
 
+def split_call(
+    model: str,
+    weights: Mapping[str, float] | None,
+    sticky: str,
+    shadow: Mapping[str, Any] | None,
+    canary: Mapping[str, Any] | None,
+) -> HttpCall:
+    """What is empty is left out. The call may be repeated: it makes the same split."""
+    said = {"weights": weights, "sticky": sticky, "shadow": shadow, "canary": canary}
+    return _change("PUT", f"{_model_path(model)}/split", {name: value for name, value in said.items() if value})
+
+
+def split_view_call(model: str) -> HttpCall:
+    return HttpCall("GET", f"{_model_path(model)}/split")
+
+
+def end_split_call(model: str) -> HttpCall:
+    return HttpCall("DELETE", f"{_model_path(model)}/split", repeatable=False)
+
+
 def ask_profile_call(model: str, version: str | None) -> HttpCall:
     return HttpCall("POST", f"{_model_path(model)}/profile", params={"version": version} if version else {})
 

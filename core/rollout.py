@@ -28,6 +28,7 @@ class Rollout:
     elsewhere its jobs are run to their end, and then workers forget it. A version that was removed without a reset stays
     removed, whatever settings say.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
+    `split` divides the requests that name no version (`penstock.splits`); empty: it does not.
     """
 
     default_version: str = ""
@@ -35,11 +36,12 @@ class Rollout:
     removed: dict[str, float] = field(default_factory=dict)
     undone: tuple[str, ...] = ()
     scale: dict[str, int] = field(default_factory=dict)
+    split: dict[str, Any] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
         """Whether the model is served otherwise than the settings say. Versions that a reset took back only end their jobs."""
-        return bool(self.default_version or self.scale) or not {*self.added, *self.removed} <= set(self.undone)
+        return bool(self.default_version or self.scale or self.split) or not {*self.added, *self.removed} <= set(self.undone)
 
     def load(self, version: str, table: Mapping[str, Any]) -> Rollout:
         rest = self.without({version})
@@ -52,6 +54,10 @@ class Rollout:
     def switch(self, version: str) -> Rollout:
         return replace(self, default_version=version)
 
+    def divide(self, split: Mapping[str, Any]) -> Rollout:
+        """Empty: all requests that name no version go to the default one again."""
+        return replace(self, split=dict(split))
+
     def unload(self, version: str, now: float) -> Rollout:
         """`added` keeps the version's table, because jobs that wait for the version are still run."""
         undone = tuple(name for name in self.undone if name != version)
@@ -63,7 +69,7 @@ class Rollout:
         """
         versions = {*known, *self.added, *self.removed}
         removed = {version: self.removed.get(version, now) for version in sorted(versions)}
-        return replace(self, default_version="", removed=removed, undone=tuple(sorted(versions - named)))
+        return replace(self, default_version="", removed=removed, undone=tuple(sorted(versions - named)), split={})
 
     def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `unload`."""

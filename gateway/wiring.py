@@ -44,6 +44,7 @@ from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
+from penstock.gateway.models.splits.routes import SplitRoutes
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.inference import Inference
 from penstock.gateway.oip.repository import Repository
@@ -304,6 +305,7 @@ class GatewayParts:
         store, registry = self._store, self.registry
         return [
             Rollouts(self.changes, registry).router(),
+            SplitRoutes(store, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
         ]

@@ -5,16 +5,32 @@ local function frame(a, b, c, d, e, f, g, h)
   return struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0I4c0I4c0', #a, a, #b, b, #c, c, #d, d, #e, e, #f, f, #g, g, #h, h)
 end
 
+-- Count the end of a job that a split sent to its version, by its state and, on success, by how long its caller waited: in buckets,
+-- sixteen for each doubling of the milliseconds, as core/splits/figures.py reads them.
+-- D102: docs/design/workers-and-devices.md
+local function count_in_split(todo, p, split, serial)
+  local version, state, created, start, finished =
+    unpack(redis.call('HMGET', p .. 'job:' .. serial, 'version', 'state', 'created', 'not_before', 'finished'))
+  if state == 'cancelled' then return end -- its caller no longer wanted it
+  local key = p .. 'split:' .. split
+  add_split(todo, key, version .. ',' .. state)
+  if state ~= 'succeeded' then return end
+  local took = math.max(1, finished - math.max(created, start or 0))
+  add_split(todo, key, version .. ',~' .. math.floor(math.log(took) / math.log(2) * 16))
+end
+
 -- Push a change to the job's watchers. A watcher is a channel behind a mark: '=' wants the end only, '+' every change. All changes
 -- of one call go in one message per channel, so that a settled batch wakes a gateway once. The mark '*' stands before a Celery
--- task, whose end is told elsewhere.
+-- task, whose end is told elsewhere; '#' before the figures of a split, in which the end is counted.
 -- D6: docs/design/store.md
 local function push_change(todo, p, watch, final, ...)
   if not watch or watch == '' then return end
   todo.pushes = todo.pushes or {}
   local change
-  for mark, channel in string.gmatch(watch, '([=+*])([^,]+)') do
-    if mark == '*' then
+  for mark, channel in string.gmatch(watch, '([=+*#])([^,]+)') do
+    if mark == '#' then
+      if final then count_in_split(todo, p, channel, (...)) end
+    elseif mark == '*' then
       if not final then celery_running(todo, p, channel, (...)) end
     elseif final or mark == '+' then
       change = change or frame(...)

@@ -5,7 +5,7 @@ local function append(reply, list)
 end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
--- for a whole batch. `todo.tally` holds counters, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
+-- for a whole batch. `todo.tally` holds counters, `todo.splits` those of splits by key, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
 -- caller, `todo.store`, `todo.sets` and `todo.drop` values to set and keys to delete, `todo.ended` the entries of `final`; all other entries are
 -- commands, by name and key and in the order in which they came.
 -- D20: docs/design/store.md
@@ -49,6 +49,13 @@ end
 local function count(todo, what, n)
   todo.tally = todo.tally or {}
   todo.tally[what] = (todo.tally[what] or 0) + n
+end
+
+local function add_split(todo, key, what)
+  todo.splits = todo.splits or {}
+  local counts = todo.splits[key] or {}
+  counts[what] = (counts[what] or 0) + 1
+  todo.splits[key] = counts
 end
 
 local function count_open(todo, owner, n)
@@ -120,8 +127,12 @@ function flush(p, todo)
   add_up(p .. 'counters', todo.tally)
   add_up(p .. 'open', todo.open)
   add_up(p .. 'planned', todo.planned)
+  for key, counts in pairs(todo.splits or NOTHING) do
+    add_up(key, counts)
+    redis.call('PEXPIRE', key, SPLIT_MS)
+  end
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.open, todo.planned, todo.pushes, todo.changes = nil, nil, nil, nil, nil
+  todo.tally, todo.open, todo.planned, todo.splits, todo.pushes, todo.changes = nil, nil, nil, nil, nil, nil
 end
 
 -- After an error: a job whose record was not written leaves the index again, and the rest of what was decided is sent.

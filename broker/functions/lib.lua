@@ -33,6 +33,7 @@
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
 --   planned           hash    owner -> those of them that wait for their start
 --   learned           hash    version, device, runtime and threads -> how long batches take there
+--   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
 -- The ticket lists `penstock.{model}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
@@ -51,6 +52,7 @@ local TICKET = 't'
 -- A record keeps this many of a job's first and last attempts; of those between it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
+local SPLIT_MS = 7 * 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
   'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',

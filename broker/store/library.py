@@ -36,6 +36,7 @@ ORDER = (
     "foreign",
     "presence",
     "swap",
+    "split",
     "deliver",
     "runs",
 )

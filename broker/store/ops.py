@@ -248,8 +248,10 @@ def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
 
 
 def _watchers(job: NewJob) -> str:
+    """The gateway that waits for the job, or its Celery task; behind it the figures in which its end counts."""
     task = f"*{job.celery_id}" if job.celery_id else ""
-    return f"={job.reply_to}" if job.reply_to else task
+    own = f"={job.reply_to}" if job.reply_to else task
+    return f"{own},#{job.split}" if job.split else own
 
 
 def claim_args(request: ClaimRequest) -> list[Arg]:

@@ -55,6 +55,7 @@ LAYERS = (
                 "jobs/submitting",
                 "telemetry",
                 "models",
+                "models/splits",
                 "auth",
                 "asgi",
             ),
@@ -90,7 +91,7 @@ LAYERS = (
         Folder(
             "core",
             "the vocabulary",
-            ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache", "pipelines"),
+            ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache", "splits", "pipelines"),
         ),
     ),
 )

@@ -121,7 +121,7 @@ class CogMount:
         return json_response({})
 
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:
-        entry, version = await self._registry.find(model)
+        entry, version = await self._registry.find(model, headers=request.headers.raw)
         is_stream = SSE in accept
         if is_stream:
             _require_stream(entry.name, version)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
+from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
@@ -45,12 +46,14 @@ class OverviewPages:
         renderer: Renderer,
         poller: OverviewPoller,
         *,
+        store: AsyncStore,
         registry: ModelRegistry,
         waiting: WaitingResponses,
         document: Document,
         scraped: bool,
     ) -> None:
         self._renderer = renderer
+        self._store = store
         self._poller = poller
         self._registry = registry
         self._waiting = waiting
@@ -111,8 +114,16 @@ class OverviewPages:
                 "versions": version_rows(entry, self._registry.workers),
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),
+                "split": await self._split(entry),
             },
         )
+
+    async def _split(self, entry: ModelEntry) -> dict[str, Any] | None:
+        if entry.split is None:
+            return None
+        from penstock.gateway.models.splits.service import SplitService
+
+        return await SplitService(self._store, self._registry).view(entry.name)
 
     async def series(self, model: str, caller: CallerParam) -> Response:
         """The depths of the last minutes for the chart: seconds before now, and jobs waiting."""

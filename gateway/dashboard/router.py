@@ -60,7 +60,13 @@ class Pages:
         job_log = GatewayJobLog(options.log_jobs)
         self._parts = (
             OverviewPages(
-                self._renderer, self._poller, registry=registry, waiting=waiting, document=document, scraped=options.metrics
+                self._renderer,
+                self._poller,
+                store=store,
+                registry=registry,
+                waiting=waiting,
+                document=document,
+                scraped=options.metrics,
             ),
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
             FailedPages(self._renderer, store=store, registry=registry, replays=replays),

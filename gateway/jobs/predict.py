@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -93,6 +94,7 @@ class PredictEndpoint:
         self.count_answer(model, version, end.batch, total_s)
         extra = [
             (b"x-penstock-job", str(end.id).encode("ascii")),
+            (b"x-penstock-version", (end.version or request.version.name).encode("ascii")),
             (b"server-timing", server_timing(end.batch, total_s)),
             *trace_header(request.trace),
         ]
@@ -230,8 +232,8 @@ class PredictEndpoint:
             known = await self._store.watch(job)
             if known is None:
                 raise first_is_gone(job)
-            end = Push.of_end(known, None)
-            return end or await self._wait(waiter, job, connection, deadline_s, request=request)
+            end = Push.of_end(known, None) or await self._wait(waiter, job, connection, deadline_s, request=request)
+            return replace(end, version=known.version)
 
     async def _wait(
         self, waiter: Waiter, job: JobId, connection: ClientConnection, deadline_s: float, *, request: SubmitRequest

@@ -86,7 +86,15 @@ class ModelChanges:
         entry, _ = await self._registry.find(model)
         check_unload(entry.info, version)
         now = await self._store.now()
-        await self._changed(model, lambda rollout: rollout.unload(version, now))
+
+        def change(rollout: Rollout) -> Rollout:
+            if rollout.split:
+                from penstock.splits.split import check_unused
+
+                check_unused(rollout.split, model, version)
+            return rollout.unload(version, now)
+
+        await self._changed(model, change)
 
     async def unload_model(self, model: str) -> None:
         """No new jobs for any version; those that wait still run. Raises `NotFound`.
@@ -172,11 +180,7 @@ class ModelChanges:
         await self._registry.refresh()
 
     async def _change(self, model: str, change: Change) -> None:
-        for _ in range(_TRIES):
-            found = (await self._store.rollouts()).get(model) or StoredRollout()
-            if await self._store.swap_rollout(model, found, change(found.rollout)):
-                return
-        raise _changed_by_others(model)
+        await change_rollout(self._store, model, change)
 
     async def _announce(self, fresh: ModelInfo) -> None:
         """Announce the version before a worker has loaded it, so that a new model is listed at once."""
@@ -185,6 +189,18 @@ class ModelChanges:
             if await self._store.swap_model(found, _joined(found.info, fresh)):
                 return
         raise _changed_by_others(fresh.name)
+
+
+async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
+    """Replace the model's rollout by what `change` makes of it; again if another process changed it meanwhile.
+
+    Raises `Conflict` if others keep changing it.
+    """
+    for _ in range(_TRIES):
+        found = (await store.rollouts()).get(model) or StoredRollout()
+        if await store.swap_rollout(model, found, change(found.rollout)):
+            return
+    raise _changed_by_others(model)
 
 
 def _joined(known: ModelInfo | None, fresh: ModelInfo) -> ModelInfo:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import structlog
@@ -25,19 +25,26 @@ from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.pipelines.spec import PipelineStage
 from penstock.rollout import Rollout, followed
 
+if TYPE_CHECKING:
+    from penstock.gateway.models.splits.canaries import CanaryJudge
+    from penstock.gateway.models.splits.entry import SplitEntry
+
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
 # Before a refusal for an unknown model or a missing worker the registry is refreshed, but not more often than this.
 IMPATIENT_S = 0.1
 _UNKNOWN = VersionInfo(accepts=())
+# As a request has them, with names in lower case.
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
     """One version as a submit needs it. `info` is None until a worker has loaded the version.
 
-    `scale`: the slots per worker process that an operator asked for; None: as the settings say.
+    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `split`: where
+    the ends of its jobs are counted if a split chose it.
     """
 
     name: str
@@ -45,6 +52,7 @@ class VersionEntry:
     validator: jsonschema_rs.Validator | None
     capacity: SlotCapacity
     scale: int | None = None
+    split: str = ""
 
     @property
     def is_off(self) -> bool:
@@ -75,6 +83,7 @@ class ModelEntry:
     backlog: Backlog = field(default_factory=Backlog)
     # Names the present state of its rollout; empty without one.
     mark: str = ""
+    split: SplitEntry | None = None
 
     @property
     def name(self) -> str:
@@ -100,6 +109,7 @@ class ModelRegistry:
         self._refreshes = itertools.count(1)
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
+        self._judge: CanaryJudge | None = None
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -179,13 +189,18 @@ class ModelRegistry:
         self._rebuild(models, workers)
         self._seen_at = time.monotonic()
 
-    async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
-        """The model and its version (empty: the default one); raises `NotFound`, which names near matches."""
+    async def find(self, model: str, version: str = "", headers: Headers | None = None) -> tuple[ModelEntry, VersionEntry]:
+        """The model and its version (empty: the default one); raises `NotFound`, which names near matches.
+
+        `headers` are those of a request for work: if it names no version, and the model has a split, the split chooses.
+        """
         if not self._known(model, version):
             await self.look_again()
         entry = self.models.get(model)
         if entry is None:
             raise unknown_model(model, self.models)
+        if not version and entry.split is not None and headers is not None:
+            return entry, entry.split.choose(headers)
         found = entry.versions.get(version) if version else entry.default
         if found is None:
             raise unknown_version(entry, version)
@@ -237,11 +252,22 @@ class ModelRegistry:
                 # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
+                await self._judge_canaries()
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
                 # The task must outlive a bug or an entry that cannot be read: no worker would be seen to come or go any more.
                 log.exception("registry_unreadable")
+
+    async def _judge_canaries(self) -> None:
+        deciding = [entry for entry in self.models.values() if entry.split is not None and entry.split.split.is_deciding]
+        if not deciding:
+            return
+        if self._judge is None:
+            from penstock.gateway.models.splits.canaries import CanaryJudge
+
+            self._judge = CanaryJudge(self._store)
+        await self._judge.judge(self.rollouts, deciding)
 
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}
@@ -274,7 +300,15 @@ class ModelRegistry:
         }
         backlog = self._backlogs.setdefault(info.name, Backlog())
         mark = self.rollouts.get(info.name, StoredRollout()).mark
-        return ModelEntry(info, versions[info.default_version], versions, backlog, mark)
+        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, self._split(info.name, versions))
+
+    def _split(self, model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
+        found = self.rollouts.get(model)
+        if found is None or not found.rollout.split:
+            return None
+        from penstock.gateway.models.splits.entry import split_entry
+
+        return split_entry(found.rollout.split, model, versions)
 
     def _validator(self, model: str, version: str, info: VersionInfo | None) -> jsonschema_rs.Validator | None:
         schema = info.input_schema if info else None

@@ -73,19 +73,19 @@ class Rollouts:
 
         A model that nobody knows comes into being. With `"workers": 0` nothing is loaded before the version is scaled up.
         """
-        await self._changes.load_version(model, await _body(request))
+        await self._changes.load_version(model, await read_object(request))
         return self._answer(model, status=202)
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2"}`: the version for callers that name none. All gateways apply the change within a second."""
-        await self._changes.switch_version(model, checked_name((await _body(request)).get("version"), "version"))
+        await self._changes.switch_version(model, checked_name((await read_object(request)).get("version"), "version"))
         return self._answer(model, status=200)
 
     async def scale(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"workers": 2, "version": "1"}`: the slots that each worker process is to have of the version, without `version` of
         the default one. 0 is allowed: its jobs then wait. A slot that goes ends what it runs.
         """
-        body = await _body(request)
+        body = await read_object(request)
         if unknown := body.keys() - {"workers", "version"}:
             raise invalid(f"/{sorted(unknown)[0][:60]}", "is no setting here; there are workers and version")
         version = checked_name(body["version"], "version") if "version" in body else ""
@@ -128,7 +128,7 @@ def _body_of(schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def read_object(request: Request) -> dict[str, Any]:
     """The body's JSON object; raises `TooLarge` as soon as the limit is passed."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)

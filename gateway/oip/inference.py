@@ -100,7 +100,7 @@ class Inference:
             await self._predict.require_worker(submit)
         end = await self._predict.end_of(submit, asking.connection, deadline_s)
         tensors = _output_tensors(await self._results.output(end))
-        return request, InferResult(submit.model.name, submit.version.name, end.id, tensors, had_axis)
+        return request, InferResult(submit.model.name, end.version or submit.version.name, end.id, tensors, had_axis)
 
     async def chunks(
         self, model: str, version: str, read: ReadRequest, asking: InferCaller, *, size: int
@@ -120,7 +120,7 @@ class Inference:
     async def _prepare(
         self, model: str, version: str, read: ReadRequest, asking: InferCaller, size: int
     ) -> tuple[InferRequest, SubmitRequest, bool]:
-        entry, chosen = await self._registry.find(model, version)
+        entry, chosen = await self._registry.find(model, version, asking.headers)
         try:
             steps = (read, entry, chosen, asking)
             made = _prepared(*steps) if size <= SMALL_BYTES else await asyncio.to_thread(_prepared, *steps)

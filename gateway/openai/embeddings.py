@@ -105,7 +105,7 @@ class Embeddings:
 
     async def _requests(self, wanted: EmbeddingRequest, caller: Caller, headers: RawHeaders) -> list[SubmitRequest]:
         """One request per input, all checked before the first is stored."""
-        entry, version = await self._registry.find(wanted.model)
+        entry, version = await self._registry.find(wanted.model, headers=headers)
         if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
             raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
         check = self._submitter.json_request

@@ -121,7 +121,7 @@ class Predictions:
         cancel_after: CancelAfter = None,
     ) -> Response:
         wanted = prediction_request(await self._body(request), needs_version=False)
-        entry, version = await self._registry.find(name)
+        entry, version = await self._registry.find(name, headers=request.headers.raw)
         return await self._create(request, caller, wanted, entry, version, prefer, cancel_after)
 
     async def page(

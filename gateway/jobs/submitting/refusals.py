@@ -27,11 +27,15 @@ def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:
 
         return too_many_undelivered(request.model.name)
     if submitted.status is SubmitStatus.QUOTA:
-        return QuotaSpent(
-            f"this owner has {request.caller.quota(limit)} open jobs of this model, which is its limit",
-            retry_after_s=drain_s,
-            hint="Wait until some have ended, or raise max_open_jobs of the key.",
-        )
+        return _quota_spent(request.caller.quota(limit), drain_s)
     if request.options.delay_s:
         return delayed_full(limit, drain_s=drain_s)
     return queue_full(submitted.depth, limit, drain_s=drain_s)
+
+
+def _quota_spent(quota: int, drain_s: float) -> QuotaSpent:
+    return QuotaSpent(
+        f"this owner has {quota} open jobs of this model, which is its limit",
+        retry_after_s=drain_s,
+        hint="Wait until some have ended, or raise max_open_jobs of the key.",
+    )

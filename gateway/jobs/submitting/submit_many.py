@@ -115,7 +115,7 @@ class SubmitMany:
     ) -> Response:
         head = negotiation.read_head(request.headers.raw)
         key = _key(head)
-        entry, chosen = await self._registry.find(model, version)
+        entry, chosen = await self._registry.find(model, version, request.headers.raw)
         options = parse_submit_options(request.scope["query_string"], of_model=entry.info.query, of_route=_OWN)
         inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))

@@ -39,6 +39,7 @@ from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
+    from penstock.gateway.jobs.submitting.shadows import Shadows
     from penstock.outbound.webhook import Webhook
 
 log = structlog.get_logger(__name__)
@@ -122,13 +123,18 @@ class Submitter:
         )
         self._registry = registry
         self._metrics = metrics
+        self._shadows: Shadows | None = None
 
     async def read(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
         """The request, read and checked, the cheapest check first; raises on the first fault."""
-        entry, chosen = await self._registry.find(model, version)
+        entry, chosen = await self._registry.find(model, version, scope["headers"])
         try:
             options = NO_OPTIONS if not scope["query_string"] else await self.options_in(scope["query_string"], entry)
             key = negotiation.idempotency_key(head)
+            if key and chosen.split:
+                from penstock.gateway.models.splits.entry import version_of_repeat
+
+                chosen = await version_of_repeat(self._store, entry, chosen, owner=scope["caller"].owner, key=key)
             webhook = self.webhook_of(options, scope["caller"], entry.name, has_default=route == "jobs")
             payload = await self.input(receive, head, chosen, owner=scope["caller"].owner)
             request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
@@ -219,7 +225,19 @@ class Submitter:
             request.sending.end_sent(submitted.id)
         if submitted.status is SubmitStatus.CREATED:
             self._job_log.log_accepted(job, version=request.version.name, trace=request.trace_text, depth=submitted.depth)
+            if request.version.split:
+                self._copy(request, job)
         return submitted
+
+    def _copy(self, request: SubmitRequest, job: JobId) -> None:
+        """Have the split's shadow get a copy if this request is one of its share."""
+        if request.model.split is None or not request.model.split.is_copied():
+            return
+        if self._shadows is None:
+            from penstock.gateway.jobs.submitting.shadows import Shadows
+
+            self._shadows = Shadows(self, self._store, self._blobs)
+        self._shadows.copy(request, job)
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
@@ -300,6 +318,7 @@ class Submitter:
             delay_s=request.options.delay_s,
             tags=request.options.tags,
             webhook=request.webhook,
+            split=request.version.split,
         )
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
         failpoint("after_submit_before_reply")

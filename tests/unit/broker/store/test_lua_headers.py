@@ -16,13 +16,14 @@ from penstock.broker.memory import model_queue, record
 from penstock.broker.memory import outbox as memory_outbox
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import celery_ops, ops, outbox, registry, replies, run_ops, sync
+from penstock.broker.store import celery_ops, ops, outbox, registry, replies, run_ops, splits, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
 from penstock.run import RunSpec, RunState
+from penstock.splits.figures import PER_DOUBLING
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
 JOB = new_job_id("m")
@@ -75,6 +76,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         registry.keep_learned_times("m", "k", registry.KeptTimes({}, 0.0)),
         registry.identity("n"),
         registry.swap_model("m", StoredModel(), None),
+        splits.count_split("m", "s", {f"f{number}": 1 for number in range(items)}),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
         run_ops.take("r", "d", lease_s=1.0),
         run_ops.look(2),
@@ -236,3 +238,7 @@ def test_records_are_read_in_the_order_in_which_the_functions_list_their_fields(
 def test_arguments_are_counted_without_their_remarks() -> None:
     assert names_of("serial, terms (most attempts, most crashes), call ('' | explain)") == ["serial", "terms", "call"]
     assert names_of("none") == []
+
+
+def test_durations_are_counted_in_the_buckets_in_which_they_are_read() -> None:
+    assert f"math.log(2) * {PER_DOUBLING})" in LUA["ending"]

@@ -66,7 +66,14 @@ def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls() -> N
     workers = [WorkerInfo("w", "here", 1, 0.0, (SlotInfo("texts", "1", "ready", calls=calls),))]
     renderer = Renderer("", keyed=False)
     asyncio.run(renderer.load())
-    values = {"model": entry, "versions": version_rows(entry, workers), "row": None, "rollout": None, "sample": "4"}
+    values = {
+        "model": entry,
+        "versions": version_rows(entry, workers),
+        "row": None,
+        "rollout": None,
+        "split": None,
+        "sample": "4",
+    }
     html = renderer.html(
         "model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False, "webhooks": False}
     )
