@@ -15,6 +15,14 @@ from penstock.process_lifetime import loading
 SERVERS = {"fastapi", "starlette", "uvicorn"}
 CELERY = {"celery", "kombu", "billiard"}
 MODELS = {"numpy", "onnxruntime", "torch", "PIL", "tokenizers", "pyarrow", "fsspec", "obstore"}
+# Who serves models without a split loads none of this.
+SPLITS = {
+    "penstock.splits",
+    "penstock.gateway.models.splits.entry",
+    "penstock.gateway.models.splits.canaries",
+    "penstock.gateway.models.splits.service",
+    "penstock.gateway.jobs.submitting.shadows",
+}
 # A worker whose program ends at once: only what it loaded until then counts.
 WORKER = """
 import sys
@@ -46,7 +54,7 @@ OPTIONAL = {"penstock.gateway.torchserve", "penstock.gateway.webhooks.thread", "
     ("code", "unneeded"),
     [
         ("import penstock.cli.serve.up", {*SERVERS, *CELERY, *MODELS, "redis", "structlog"}),
-        ("import penstock.gateway.serving", {*CELERY, *MODELS}),
+        ("import penstock.gateway.serving", {*CELERY, *MODELS, *SPLITS}),
         (GATEWAY, OPTIONAL),
         ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
         (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),
