@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ from penstock.gateway.webhooks.routes import WebhookRoutes
 
 if TYPE_CHECKING:
     from penstock.gateway.torchserve.door import TorchServeDoor
+    from penstock.gateway.torchserve.metrics import TorchServeCounts
 
 
 class GatewayParts:
@@ -95,7 +97,8 @@ class GatewayParts:
         self.predictions = Shares("predictions", options.max_predictions, setting="gateway.max_predictions")
         self.streams = Shares("streamed predictions", options.max_streams, setting="gateway.max_streams")
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
-        self.metrics = GatewayMetrics(open_requests=open_requests, torchserve=options.torchserve_metrics)
+        self._torchserve_counts = _torchserve_counts() if options.torchserve_metrics else None
+        self.metrics = GatewayMetrics(open_requests=open_requests, predictions=self._torchserve_counts)
         self.registry = ModelRegistry(store, options.models)
         self._follower = JobFollower(store, heartbeat_s=options.heartbeat_s)
         self._results = ResultReader(store, blobs)
@@ -140,7 +143,14 @@ class GatewayParts:
     async def _scrape(self, *, private: bool) -> bytes:
         options = self._options
         shown = {"private": private, "webhooks": options.webhooks is not None}
-        return await scrape(self.metrics, self._store, self.registry, blob_dir=options.blob_dir, **shown)
+        text = await scrape(self.metrics, self._store, self.registry, blob_dir=options.blob_dir, **shown)
+        return text if self._torchserve_counts is None else text + await asyncio.to_thread(self._torchserve_text)
+
+    def _torchserve_text(self) -> bytes:
+        from penstock.gateway.torchserve.metrics import torchserve_text
+
+        assert self._torchserve_counts is not None
+        return torchserve_text(self._torchserve_counts, self.metrics.answered(), self.registry.workers, self._options.files_dir)
 
     def _inferences(self) -> Inference:
         return Inference(
@@ -353,6 +363,13 @@ class GatewayParts:
 async def _end_unheard(_: Request, __: Exception) -> Response:
     """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
     return Response(status_code=CLIENT_GONE)
+
+
+def _torchserve_counts() -> TorchServeCounts:
+    # Few gateways are asked for these names.
+    from penstock.gateway.torchserve.metrics import TorchServeCounts
+
+    return TorchServeCounts()
 
 
 def _file_quota(files: FileStore, options: GatewayOptions) -> FileQuota:

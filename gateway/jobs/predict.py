@@ -108,13 +108,12 @@ class PredictEndpoint:
         return 200
 
     def count_request(self, model: str, version: str) -> None:
-        if self._metrics.torchserve is not None:
-            self._metrics.torchserve.count_request(model, version)
+        if self._metrics.predictions is not None:
+            self._metrics.predictions.count_request(model, version)
 
     def count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None:
-        if self._metrics.torchserve is not None:
-            queue_s = max(0.0, total_s - run_s(batch))
-            self._metrics.torchserve.count_answer(model, version, total_s=total_s, queue_s=queue_s)
+        if self._metrics.predictions is not None:
+            self._metrics.predictions.count_answer(model, version, batch, total_s)
 
     async def _file(self, end: Push, accept: bytes) -> ContentResponse:
         return await self._results.answer(end, accept=accept.decode("latin-1"), refusal=EndedWithoutOutput)

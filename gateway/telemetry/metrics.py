@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from penstock.errors import DeadlineUnlikely, Overloaded, PenstockError
+from penstock.job import BatchRecord
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Routes with a histogram of their own: those that carry jobs. All others share one, so that a scrape stays small.
@@ -34,19 +32,26 @@ _REASONS = {
     "quota_spent": "quota",
 }
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
-_TS_LABELS = ("model_name", "model_version", "hostname")
-# TorchServe's names of the two sums lack the ending that Prometheus asks of counters, so they have no declared type.
-_UNTYPED = "unknown"
-UNVERSIONED = "default"
 
 # By default each counter has a second series with the time of its creation, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class GatewayMetrics:
-    """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered."""
+class PredictionCounts(Protocol):
+    """Counts predictions by model and by the version that was asked for."""
 
-    def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, torchserve: bool = False) -> None:
+    def count_request(self, model: str, version: str) -> None: ...
+
+    def count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None: ...
+
+
+class GatewayMetrics:
+    """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered.
+
+    `predictions` counts them once more under other names; None: nobody asks for those.
+    """
+
+    def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, predictions: PredictionCounts | None = None) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "penstock_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -64,9 +69,7 @@ class GatewayMetrics:
         )
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
-        self.torchserve = TorchServeCounters() if torchserve else None
-        if self.torchserve is not None:
-            registry.register(self.torchserve)
+        self.predictions = predictions
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_answer(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -76,6 +79,11 @@ class GatewayMetrics:
             counter, histogram = self._bind(route, method, status)
         counter.inc()
         histogram.observe(seconds)
+
+    def answered(self) -> list[tuple[int, float]]:
+        """Each status, and how many responses had it; a status may stand there more than once."""
+        samples = [sample for metric in self._requests.collect() for sample in metric.samples]
+        return [(int(sample.labels["status"]), sample.value) for sample in samples if sample.labels["status"].isdigit()]
 
     def count_delivery(self, result: str) -> None:
         """`result`: delivered, retried, gone, undelivered or stale. Safe to call from another thread."""
@@ -124,38 +132,3 @@ class GrpcMetrics:
         self._in_flight.dec()
         counter.inc()
         histogram.observe(seconds)
-
-
-class TorchServeCounters(Collector):
-    """Counters under TorchServe's names, for dashboards made for it: predictions by model and requested version.
-
-    As in TorchServe, the sums include answered requests only.
-    """
-
-    def __init__(self) -> None:
-        self._host = socket.gethostname()
-        self._requests: Tally[tuple[str, str]] = Tally()
-        self._total_us: Tally[tuple[str, str]] = Tally()
-        self._queue_us: Tally[tuple[str, str]] = Tally()
-
-    def count_request(self, model: str, version: str) -> None:
-        self._requests[model, version or UNVERSIONED] += 1
-
-    def count_answer(self, model: str, version: str, *, total_s: float, queue_s: float) -> None:
-        """`queue_s` is the part of `total_s` outside of the model's stages."""
-        self._total_us[model, version or UNVERSIONED] += round(total_s * 1e6)
-        self._queue_us[model, version or UNVERSIONED] += round(queue_s * 1e6)
-
-    def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("ts_inference_requests", "Total number of inference requests.", labels=_TS_LABELS)
-        for (model, version), count in list(self._requests.items()):
-            requests.add_metric((model, version, self._host), count)
-        yield requests
-        yield self._sums("ts_inference_latency_microseconds", "Cumulative inference duration in microseconds.", self._total_us)
-        yield self._sums("ts_queue_latency_microseconds", "Cumulative queue duration in microseconds.", self._queue_us)
-
-    def _sums(self, name: str, text: str, sums: Tally[tuple[str, str]]) -> Metric:
-        family = Metric(name, text, _UNTYPED)
-        for (model, version), total in list(sums.items()):
-            family.add_sample(name, dict(zip(_TS_LABELS, (model, version, self._host), strict=True)), total)
-        return family

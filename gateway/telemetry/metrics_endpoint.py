@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Collection
+from typing import Annotated
+from urllib.parse import parse_qs
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
@@ -14,13 +17,28 @@ from penstock.gateway.asgi.negotiation import host_name
 from penstock.gateway.asgi.problems import MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 
+_FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
+_SAMPLE = re.compile(r"^(\w+)[ {]", re.MULTILINE)
+
+
+def only_named(text: bytes, names: Collection[str]) -> bytes:
+    """The families of a scrape that have one of these names, or a sample with one; all of them if there are no names."""
+    if not names:
+        return text
+    families = _FAMILY.split(text.decode())
+    return "".join(family for family in families if family and _names_of(family) & set(names)).encode()
+
+
+def _names_of(family: str) -> set[str]:
+    return {family.split(" ", 3)[2], *_SAMPLE.findall(family)}
+
 
 def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
     """The route beside the API."""
     router = APIRouter(default_response_class=Response, tags=["health"])
 
-    async def metrics() -> Response:
-        return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(names: Annotated[list[str] | None, Query(alias="name[]")] = None) -> Response:
+        return Response(only_named(await scrape(), names or ()), media_type=CONTENT_TYPE_LATEST)
 
     router.add_api_route("/metrics", metrics, methods=["GET"], summary="Prometheus")
     return router
@@ -36,7 +54,7 @@ class MetricsPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._check(scope)
-            body = await self._scrape()
+            body = only_named(await self._scrape(), parse_qs(scope["query_string"].decode("latin-1")).get("name[]", ()))
         except PenstockError as error:
             problem = problems.render(error, request_id=problems.request_id_of(None), instance=scope["path"][:200])
             await wire.answer_problem(send, problem, {})

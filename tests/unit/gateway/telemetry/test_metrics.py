@@ -21,6 +21,8 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
 from penstock.gateway.telemetry.scrape import StoreFigures, scrape
+from penstock.gateway.torchserve.metrics import TorchServeCounts
+from penstock.job import BatchRecord
 from penstock.model_spec import ModelInfo
 
 SERIES_LIMIT = 2_100
@@ -63,19 +65,20 @@ def gateway() -> Gateway:
 
 
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
-    metrics = GatewayMetrics(torchserve=True)
-    assert metrics.torchserve is not None
+    metrics, counts = GatewayMetrics(), TorchServeCounts()
     for path, item in document(gateway.parts.api, {})["paths"].items():
         for method in item:
             for status in (200, 404, 500):
                 metrics.count_answer(path, method.upper(), status, 0.1)
     for model in MODELS:
-        metrics.torchserve.count_request(model, "")
-        metrics.torchserve.count_answer(model, "", total_s=0.2, queue_s=0.1)
+        counts.count_request(model, "")
+        counts.count_answer(model, "", BatchRecord("b", 1, "idle"), 0.2)
         for error in REFUSALS:
             metrics.count_refusal(model, error)
     known = of_store(*(entry(model, per_s=10.0, slots=1) for model in MODELS))
     assert series(metrics.registry, known) <= SERIES_LIMIT
+    # TorchServe's names are asked for: five series per model, and a few of the host.
+    assert sum(len(family.samples) for family in counts.families()) <= 5 * len(MODELS) + 2
 
 
 def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
@@ -114,18 +117,3 @@ async def test_while_the_store_is_away_its_figures_are_left_out_and_the_miss_is_
     assert 'penstock_store_errors_total{part="gateway"} 1.0' in text
     assert "penstock_queue_depth{" not in text
     await store.close()
-
-
-def test_torchserves_sums_bear_its_names_and_count_answers_only() -> None:
-    metrics = GatewayMetrics(torchserve=True)
-    assert metrics.torchserve is not None
-    metrics.torchserve.count_request("m", "")
-    metrics.torchserve.count_request("m", "2")
-    metrics.torchserve.count_answer("m", "2", total_s=0.25, queue_s=0.05)
-    found = {sample.name: sample for metric in metrics.torchserve.collect() for sample in metric.samples}
-    assert found["ts_inference_latency_microseconds"].value == 250_000
-    assert found["ts_queue_latency_microseconds"].labels["model_version"] == "2"
-    assert found["ts_inference_requests_total"].labels.keys() == {"model_name", "model_version", "hostname"}
-    # Requests that name no version have one series, not two.
-    asked = [sample for metric in metrics.torchserve.collect() for sample in metric.samples if "requests" in sample.name]
-    assert {sample.labels["model_version"]: sample.value for sample in asked} == {"default": 1, "2": 1}
