@@ -6,7 +6,7 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.gateway.jobs.predict import run_s
@@ -27,7 +27,7 @@ class TorchServeFamily:
     name: str
     kind: str
     unit: str
-    samples: list[tuple[Labels, float]] = field(default_factory=list)
+    samples: Sequence[tuple[Labels, float]] = ()
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} Torchserve prometheus {self.kind} metric with unit: {self.unit}"
