@@ -10,7 +10,7 @@ from penstock.archives.parity import Parity, SettingParity, TranslatedSettings
 from penstock.model_spec import MAX_BATCH_SIZE
 
 # What TorchServe takes for granted of every model, and what penstock takes for other models is different.
-ARCHIVE_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 1, "max_wait_s": 0.1, "max_run_s": 120.0}
+ARCHIVE_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 1, "max_wait_s": 0.1, "max_run_s": 120.0, "request_headers": ("*",)}
 _FOR_HANDLER = "the handler reads it from context.model_yaml_config"
 _ENGINE = "it schedules the tokens of language models; serve the model with an engine that is made for them"
 _SEQUENCES = "the requests of one sequence would have to reach one process in order, which penstock does not promise"

@@ -12,12 +12,16 @@ from typing import Any
 from penstock.archives.contents import read_archive
 from penstock.archives.kinds import is_archive
 from penstock.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
-from penstock.errors import BadArchive
+from penstock.errors import BadArchive, ConfigError
+from penstock.model_cache.entries import Entries
 from penstock.settings.models import VersionSettings
+from penstock.settings.remote_sources import is_remote, read_source
 from penstock.settings.sources import Layer
 
 # An archive is read again when its file has changed; a process reads its settings a few times.
 _KEPT = 64
+# How the origin of such a setting begins.
+ARCHIVE = "archive "
 
 
 def archive_layer(tree: Mapping[str, Any]) -> Layer:
@@ -25,29 +29,46 @@ def archive_layer(tree: Mapping[str, Any]) -> Layer:
 
     An archive that cannot be read says nothing here: its faults are found with those of model files.
     """
-    layer = Layer(Path())
+    layer, cache = Layer(Path()), _models_dir(tree)
     for path, source, written in _archives(tree):
-        said = archive_table(source, written.get("options") or {})
+        said = archive_table(source, written.get("options") or {}, cache)
         _put(layer, path, {key: value for key, value in said.items() if key not in written or key == "options"}, source)
     _reset_others(layer, tree)
     return layer
 
 
-def archive_table(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that an archive of this machine stands for: those of its model-config.yaml over TorchServe's defaults.
-
-    Empty if it cannot be read. `options` are those that the user wrote.
+def archive_table(source: str, options: Mapping[str, Any], models_dir: Path) -> dict[str, Any]:
+    """The settings that an archive stands for: those of its model-config.yaml over TorchServe's defaults; the defaults alone if
+    it cannot be read, or lies elsewhere and is not in the models' cache `models_dir`. `options` are those that the user wrote.
     """
-    found = _read(source, str(options.get("handler") or ""))
+    path = _fetched(source, models_dir) if is_remote(source) else source
+    found = _read(path, str(options.get("handler") or "")) if path else None
     if found is None:
-        return {}
+        return dict(ARCHIVE_DEFAULTS)
     version, values = found
     own = {**values.get("options", {}), **options}
     return {**ARCHIVE_DEFAULTS, **values, **({"options": own} if own else {}), "version": version}
 
 
+def _models_dir(tree: Mapping[str, Any]) -> Path:
+    """As `Settings.models_dir`, of a tree that nobody has checked yet."""
+    cache, store = tree.get("models_cache"), tree.get("store")
+    own = cache.get("dir") if isinstance(cache, dict) else None
+    state = store.get("state_dir") if isinstance(store, dict) else None
+    return Path(str(own)) if own else Path(str(state or "")) / "models"
+
+
+def _fetched(source: str, models_dir: Path) -> str:
+    """Where an archive from elsewhere lies on this machine; empty if it has not been fetched."""
+    try:
+        entry = Entries(models_dir).remembered(str(read_source(source)))
+    except ConfigError:
+        return ""
+    return str(entry.path) if entry else ""
+
+
 def _archives(tree: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Mapping[str, Any]]]:
-    """The path, the source, and what other sources say of each version whose source is an archive here."""
+    """The path, the source, and what others say of each version whose source is an archive."""
     models = tree.get("models")
     for name, table in models.items() if isinstance(models, dict) else ():
         if not isinstance(table, dict):
@@ -67,7 +88,7 @@ def _is_archive(table: Mapping[str, Any]) -> bool:
 
 def _put(layer: Layer, path: tuple[str, ...], values: Mapping[str, Any], source: str) -> None:
     for key, value in values.items():
-        layer.put((*path, key), value, f"archive {source}")
+        layer.put((*path, key), value, f"{ARCHIVE}{source}")
 
 
 def _reset_others(layer: Layer, tree: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from penstock.access import Key
+from penstock.archives.kinds import is_archive
 from penstock.errors import ConfigError
 from penstock.job import BlobPlace
 from penstock.logs import JobLines
@@ -319,10 +320,30 @@ class Settings(Table):
         refuse_local(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
-        return spec_of(name, version, checked_version(shared | dict(table)), keeps_tracebacks=self.worker.reload)
+        said = self._said_by_archive(name, table)
+        # Options are several settings: those of the table stand over those of the archive, one by one.
+        full = shared | said | dict(table) | ({"options": said["options"]} if "options" in said else {})
+        return spec_of(name, version, checked_version(full), keeps_tracebacks=self.worker.reload)
+
+    def _said_by_archive(self, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """What the archive of a version that is added says of it, where nobody wrote it below the model's name."""
+        source = table.get("source")
+        if not isinstance(source, str) or not is_archive(source):
+            return {}
+        from penstock.settings.archives import ARCHIVE, archive_table
+
+        options = table.get("options")
+        said = archive_table(source, options if isinstance(options, dict) else {}, self.models_dir)
+        unwritten = ("default", ARCHIVE)
+        own = {key: value for key, value in said.items() if key != "version"}
+        return {key: value for key, value in own.items() if self.origin(f"models.{name}.{key}").startswith(unwritten)}
 
     def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
-        """Return the fields of the batch policy that no source sets for this version; the handler may set these fields."""
+        """Return the fields of the batch policy that no source sets for this version; the handler may set these fields. An
+        archive always says them.
+        """
+        if is_archive(spec.source):
+            return frozenset()
         tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
         set_by = {field.name: {self.origin(f"{table}.{field.name}") for table in tables} for field in fields(BatchPolicy)}
         return frozenset(name for name, origins in set_by.items() if origins == {"default"})

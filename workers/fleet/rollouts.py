@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from penstock.archives.kinds import is_archive
 from penstock.errors import ConfigError, PenstockError
 from penstock.model_spec import ModelSpec
 from penstock.rollout import SETTLED_AFTER_S, Rollout
@@ -29,13 +31,22 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
             if version in rollout.undone and (model, version) in own:
                 continue
             try:
-                spec = settings.added_spec(model, version, table)
-                specs[model, version] = replace(spec, source=find_source(spec.source, settings.worker.model_dir))
+                specs[model, version] = _added(settings, model, version, table)
             except PenstockError as error:
                 # Code of the same name that the settings have is not what the operator asked for.
                 specs.pop((model, version), None)
                 refused[model, version] = error.message
     return specs, refused
+
+
+def _added(settings: Settings, model: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+    """Raises `PenstockError` if the version cannot be loaded here."""
+    spec = settings.added_spec(model, version, table)
+    source = find_source(spec.source, settings.worker.model_dir)
+    if not is_archive(source):
+        return replace(spec, source=source)
+    # Only now it is known where the archive lies that says more of its model.
+    return settings.added_spec(model, version, {**table, "source": source})
 
 
 def find_source(source: str, model_dir: Path | None) -> str:
