@@ -41,20 +41,21 @@ class HandlerMetrics:
 
     def counter(self, name: str, labels: Sequence[str] = (), *, help: str = "") -> CounterMetric:
         """A number that only grows; `_total` is appended to its name. Raises `HandlerContractError` for a bad name."""
-        return self._made(CounterMetric(self, MetricSample(name, MetricKind.COUNTER, 0.0, tuple(labels), help=help)))
+        return self.made(CounterMetric(self, MetricSample(name, MetricKind.COUNTER, 0.0, tuple(labels), help=help)))
 
     def gauge(self, name: str, labels: Sequence[str] = (), *, help: str = "") -> GaugeMetric:
         """A number that goes up and down. Each child of the model has its own, told apart by a label `slot`."""
-        return self._made(GaugeMetric(self, MetricSample(name, MetricKind.GAUGE, 0.0, tuple(labels), help=help)))
+        return self.made(GaugeMetric(self, MetricSample(name, MetricKind.GAUGE, 0.0, tuple(labels), help=help)))
 
     def histogram(
         self, name: str, labels: Sequence[str] = (), *, help: str = "", buckets: Sequence[float] = SECONDS
     ) -> HistogramMetric:
         """How values are spread over `buckets`, which are ascending upper bounds (by default seconds)."""
         sample = MetricSample(name, MetricKind.HISTOGRAM, 0.0, tuple(labels), bounds=tuple(map(float, buckets)), help=help)
-        return self._made(HistogramMetric(self, sample))
+        return self.made(HistogramMetric(self, sample))
 
-    def _made(self, metric: M) -> M:
+    def made(self, metric: M) -> M:
+        """The metric, or the same one that was made before. Raises `HandlerContractError` for a bad name."""
         blank = metric.blank
         if fault := naming_fault(blank.name, blank.labels, blank.bounds):
             raise HandlerContractError(fault)
@@ -119,7 +120,9 @@ class HandlerMetric:
     def fresh(self, values: LabelValues) -> MetricSample:
         """The series before anything happened."""
         blank = self.blank
-        return MetricSample(blank.name, blank.kind, 0.0, blank.labels, values, blank.bounds, blank.counts, blank.help)
+        return MetricSample(
+            blank.name, blank.kind, 0.0, blank.labels, values, blank.bounds, blank.counts, blank.help, blank.foreign
+        )
 
     def _count(self, number: float, labels: dict[str, Any], *, least: float = -sys.float_info.max) -> None:
         size, values = _number(number), self._values(labels)

@@ -18,6 +18,8 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # Prometheus appends these to names of its own.
+# Names that TorchServe's metrics may have.
+_FOREIGN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _ENDINGS = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
 # Metrics of penstock itself are called penstock_model_... with these.
 TAKEN_NAMES = ("load_seconds", "deadline_seconds")
@@ -34,7 +36,8 @@ class MetricSample(Struct, array_like=True):
     """What became of one series since it was last sent: `value` is a counter's increase or a gauge's value.
 
     Of a histogram it is the increase of the sum, and `counts` are the increases per bucket: one for each of the upper `bounds`,
-    and one for what is above them all. `label_values` are in the order of `labels`.
+    and one for what is above them all. `label_values` are in the order of `labels`. `foreign` is empty, or what another server
+    calls the metric: its name, its unit and its labels.
     """
 
     name: str
@@ -45,6 +48,7 @@ class MetricSample(Struct, array_like=True):
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
     help: str = ""
+    foreign: tuple[str, ...] = ()
 
     @property
     def series(self) -> int:
@@ -58,7 +62,20 @@ class MetricSample(Struct, array_like=True):
         rises = self.kind is not MetricKind.COUNTER or self.value >= 0
         buckets = len(self.bounds) + 1 if self.kind is MetricKind.HISTOGRAM else 0
         fits = len(self.label_values) == len(self.labels) and len(self.counts) == buckets
-        return rises and fits and all(map(isfinite, numbers)) and not naming_fault(self.name, self.labels, self.bounds)
+        is_named = not naming_fault(self.name, self.labels, self.bounds) and self._has_sound_foreign
+        return rises and fits and all(map(isfinite, numbers)) and is_named
+
+    @property
+    def _has_sound_foreign(self) -> bool:
+        if not self.foreign:
+            return True
+        name, *rest = self.foreign
+        return len(rest) == len(self.labels) + 1 and may_be_foreign(name, rest[1:])
+
+
+def may_be_foreign(name: str, labels: Sequence[str]) -> bool:
+    """Whether Prometheus takes a metric of this name with these labels."""
+    return all(_FOREIGN_NAME.fullmatch(one) for one in (name, *labels)) and len(set(labels)) == len(labels)
 
 
 def naming_fault(name: str, labels: Sequence[str], bounds: Iterable[float] = ()) -> str:

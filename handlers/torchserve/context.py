@@ -109,6 +109,8 @@ class TorchServeContext:
     def begin(self, ids: Sequence[str], headers: Sequence[RequestHeaders]) -> None:
         """The next call of `handle` works on these requests."""
         self.request_ids = dict(enumerate(ids))
+        if self.metrics is not None:
+            self.metrics.set_request_ids(self.request_ids)
         self.request_processor = [RequestProcessor(own) for own in headers]
 
     # The requests.

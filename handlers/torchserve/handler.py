@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -80,6 +81,7 @@ class ArchiveHandler(Handler):
         context.begin([_id(request, own) for request, own in zip(batch, headers, strict=True)], headers)
         processors = context.request_processor
         context.sender = sender = ChunkSender(self._running, processors)
+        began = time.perf_counter()
         try:
             returned = self._entry.handle([request.input.take() for request in batch], context)
         except PredictionException as error:
@@ -87,6 +89,7 @@ class ArchiveHandler(Handler):
                 # Whose fault it is shows once the batch is halved.
                 raise
             return [prediction_failure(error)]
+        context.metrics.add_time("PredictionTime", round((time.perf_counter() - began) * 1000, 2), None, "ms")
         return sender.outputs(answers(returned, processors))
 
 

@@ -56,7 +56,7 @@ class Fleet:
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
         self._spans = batch_spans()
-        self._metrics = WorkerMetrics(name, models=len(settings.models))
+        self._metrics = WorkerMetrics(name, models=len(settings.models), torchserve=settings.torchserve.metrics)
         self._versions = ServedVersions(settings)
         self._times = TimesKeeper()
         self._others = OtherEntries()

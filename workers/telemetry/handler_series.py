@@ -108,13 +108,14 @@ def _page(name: str, family: dict[Labels, MetricSample]) -> Metric:
     first = next(iter(family.values()))
     page = Metric(f"penstock_model_{name}", first.help or "Counted by the model's handler.", first.kind.value)
     for labels, sample in family.items():
-        _write(page, dict(labels), sample)
+        write_series(page, dict(labels), sample, ending="_total")
     return page
 
 
-def _write(page: Metric, labels: dict[str, str], sample: MetricSample) -> None:
+def write_series(page: Metric, labels: dict[str, str], sample: MetricSample, *, ending: str = "") -> None:
+    """Put the samples of one series on the page. `ending` is that of a counter's name."""
     if sample.kind is not MetricKind.HISTOGRAM:
-        page.add_sample(f"{page.name}_total" if sample.kind is MetricKind.COUNTER else page.name, labels, sample.value)
+        page.add_sample(page.name + (ending if sample.kind is MetricKind.COUNTER else ""), labels, sample.value)
         return
     totals = list(accumulate(sample.counts))
     bounds = [*(repr(float(bound)) for bound in sample.bounds), "+Inf"]

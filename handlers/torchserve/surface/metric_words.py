@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.metrics.samples import SECONDS, naming_fault
+from penstock.handlers.metrics.samples import SECONDS, MetricKind, MetricSample, may_be_foreign, naming_fault
 
 UNITS: dict[str | None, str] = {
     "ms": "Milliseconds",
@@ -77,10 +77,13 @@ class DeclaredMetric:
         labels = [_snake_case(name) for name in self.dimensions]
         return tuple(f"{label}_" if naming_fault("name", [label]) else label for label in labels)
 
-    @property
-    def bounds(self) -> tuple[float, ...]:
-        """The buckets of a histogram."""
-        return _BOUNDS.get(self.unit, _DECADES)
+    def sample(self) -> MetricSample:
+        """The metric as ours, before anything happened."""
+        kind = MetricKind(self.type.value)
+        bounds = _BOUNDS.get(self.unit, _DECADES) if kind is MetricKind.HISTOGRAM else ()
+        foreign = (self.name, self.unit, *self.dimensions) if may_be_foreign(self.name, self.dimensions) else ()
+        words = f"{self.name} ({self.unit}), counted by the model's handler."
+        return MetricSample(self.own_name, kind, 0.0, self.own_labels, bounds=bounds, help=words, foreign=foreign)
 
 
 def declared_metrics(found: Mapping[str, Any]) -> list[DeclaredMetric]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from penstock.errors import HandlerContractError
-from penstock.handlers.metrics.metrics import CounterMetric, GaugeMetric, HandlerMetrics, HistogramMetric
+from penstock.handlers.metrics.metrics import CounterMetric, GaugeMetric, HandlerMetric, HandlerMetrics, HistogramMetric
 from penstock.handlers.torchserve.surface.metric_words import (
     DeclaredMetric,
     Dimension,
@@ -237,19 +237,25 @@ def _line(metric: ArchiveMetric, value: Any, dimensions: str, request_ids: str) 
     return f"{metric.metric_name}.{metric.unit}:{value}|#{dimensions}|#type:{kind}|#hostname:{host}"
 
 
+_CLASSES: dict[MetricTypes, type[HandlerMetric]] = {
+    MetricTypes.COUNTER: CounterMetric,
+    MetricTypes.GAUGE: GaugeMetric,
+    MetricTypes.HISTOGRAM: HistogramMetric,
+}
+
+
 def _counting(metrics: HandlerMetrics, declared: DeclaredMetric) -> Callable[..., None] | None:
     """What counts a value of the metric; None, and a line in the log, if there cannot be such a metric."""
-    words, labels = f"{declared.name} ({declared.unit}), counted by the model's handler.", declared.own_labels
     try:
-        made: CounterMetric | GaugeMetric | HistogramMetric
-        if declared.type is MetricTypes.COUNTER:
-            made = metrics.counter(declared.own_name, labels, help=words)
-            return made.inc
-        if declared.type is MetricTypes.GAUGE:
-            made = metrics.gauge(declared.own_name, labels, help=words)
-            return made.set
-        made = metrics.histogram(declared.own_name, labels, help=words, buckets=declared.bounds)
-        return made.observe
+        made = metrics.made(_CLASSES[declared.type](metrics, declared.sample()))
     except HandlerContractError as error:
         log.error("metric %s is not counted: %s", declared.name, error)
         return None
+    match made:
+        case CounterMetric():
+            return made.inc
+        case GaugeMetric():
+            return made.set
+        case HistogramMetric():
+            return made.observe
+    return None
