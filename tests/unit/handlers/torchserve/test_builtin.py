@@ -34,7 +34,7 @@ def test_an_image_classifier_needs_no_file(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock[torch]'")
     image_module = pytest.importorskip("PIL.Image", reason="images need pillow: pip install 'penstock[images]'")
 
-    class Colours(torch.nn.Module):  # type: ignore[name-defined, misc]
+    class Colours(torch.nn.Module):  # type: ignore[name-defined]
         def forward(self, x):  # type: ignore[no-untyped-def]
             return x.mean((2, 3)) * 3
 
