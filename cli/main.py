@@ -20,6 +20,9 @@ _PROCESSES = "penstock.cli.serve.processes"
 class Penstock(LazyGroup):
     table: ClassVar[Mapping[str, CommandEntry]] = {
         "up": CommandEntry("penstock.cli.serve.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
+        "torchserve": CommandEntry(
+            "penstock.cli.torchserve.start", "Start what `torchserve` would: its store, its settings, its addresses.", _SERVE
+        ),
         "gateway": CommandEntry(_PROCESSES, "Start a gateway alone, on a Redis of your own.", _SERVE, app="gateway_app"),
         "worker": CommandEntry(_PROCESSES, "Start a worker alone, on a Redis of your own.", _SERVE, app="worker_app"),
         "runner": CommandEntry(
@@ -38,6 +41,7 @@ class Penstock(LazyGroup):
             "penstock.cli.measure.tune", "Find a model's best settings, or how many workers a rate needs.", _USE
         ),
         "new": CommandEntry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
+        "import": CommandEntry("penstock.cli.torchserve.writing", "Write a penstock.toml from settings of TorchServe.", _HELP),
         "keys": CommandEntry("penstock.cli.ops.keys", "Make API keys, and list the declared ones.", _HELP),
         "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of your own: users, functions.", _HELP),
         "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a containerized deployment.", _HELP),

@@ -78,15 +78,20 @@ def up(
     }
     chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
-    plan.need_linux()
     celery_port = plan.celery_port(chosen.settings) if celery else 0
+    raise typer.Exit(serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port))
+
+
+def serve(chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: int = 0) -> int:
+    """Run the whole stack until a signal ends it; returns the exit code. Raises `PenstockError` if it cannot start."""
+    plan.need_linux()
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
     plan.fetch_models(chosen)
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
-        raise typer.Exit(_serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port))
+        return _serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port)
 
 
 def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int) -> int:
@@ -192,11 +197,11 @@ def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> No
     lines = {
         "gateway": f"{url}   (API {url}/openapi.json)",
         "access": settings.access_rule(),
-        "models": ", ".join(names),
+        "models": ", ".join(names) or "none yet",
         "store": _store_word(settings),
         "metrics": ", ".join([*scrapes["gateway"], *scrapes["worker"]]) or "off, see gateway.metrics_port",
         **({"celery": f"{celery}   (broker and backend; it holds a password)"} if celery else {}),
-        "try": first_call(url, names[0], state_dir=settings.store.state_dir),
+        **({"try": first_call(url, names[0], state_dir=settings.store.state_dir)} if names else {}),
     }
     typer.echo(typer.style(f"penstock {penstock.__version__} is ready in {seconds:g} s", bold=is_colored(sys.stdout)))
     for name, text in lines.items():

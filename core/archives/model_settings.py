@@ -167,7 +167,8 @@ def _devices(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[SettingPar
     good = {key: value for key, value in asked.items() if key not in wrong}
     values = _placed(good.get("minWorkers", 0), good.get("deviceType", ""), good.get("deviceIds") or [])
     shown = ", ".join(f"{name} = {_written(value)}" for name, value in values.items())
-    return values, report + [_device_parity(key, value, shown) for key, value in good.items()]
+    same = good.get("maxWorkers") == good.get("minWorkers")
+    return values, report + [_device_parity(key, value, shown, is_fixed=same) for key, value in good.items()]
 
 
 def _placed(workers: int, kind: str, ids: list[int]) -> dict[str, Any]:
@@ -181,8 +182,8 @@ def _placed(workers: int, kind: str, ids: list[int]) -> dict[str, Any]:
     return {**count, "device": "cuda"}
 
 
-def _device_parity(key: str, value: Any, shown: str) -> SettingParity:
-    if key == "maxWorkers":
+def _device_parity(key: str, value: Any, shown: str, *, is_fixed: bool) -> SettingParity:
+    if key == "maxWorkers" and not is_fixed:
         return SettingParity(key, value, Parity.CHANGED, why=f"TorchServe does not scale by load either; {_ONE_NUMBER}")
     if key == "deviceIds" and len(value) > 1:
         why = "penstock chooses the least used GPUs; name one per version with device"

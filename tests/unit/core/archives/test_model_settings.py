@@ -20,6 +20,7 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"useJobTicket": False}, {}),
     ({"useVenv": True}, {"options": {"use_venv": True}}),
     ({"minWorkers": 3}, {"workers": 3}),
+    ({"minWorkers": 3, "maxWorkers": 3}, {"workers": 3}),
     ({"deviceType": "cpu", "minWorkers": 2}, {"workers": 2, "device": "cpu"}),
     ({"deviceType": "gpu", "minWorkers": 2}, {"workers": 2, "device": "cuda"}),
     ({"deviceType": "gpu", "deviceIds": [1], "minWorkers": 2}, {"workers": 1, "workers_per_device": 2, "device": "cuda:1"}),
