@@ -132,8 +132,11 @@ def kept_split(split: Split) -> dict[str, Any]:
 
 
 def check_unused(kept: Mapping[str, Any], model: str, version: str) -> None:
-    """Raises `Conflict` for a version that the model's split gives requests to."""
-    split = split_of(kept)
+    """Raises `Conflict` for a version that the model's split gives requests to. One that cannot be read gives none."""
+    try:
+        split = split_of(kept)
+    except msgspec.ValidationError:
+        return
     if split is not None and version in split.used():
         raise Conflict(
             f"version {version!r} has a part in the split of {model!r}",

@@ -134,11 +134,11 @@ class CogMount:
             return StreamedResponse(lambda send: self._predictions.stream(submit, known, send, connection, base))
         if _ASYNC.encode() in parse_preference(prefer.encode("latin-1")).applied:
             job, view = await self._predictions.answer_later(submit, known, base)
-            headers = {"preference-applied": _ASYNC, "x-penstock-job": str(job.id)}
+            headers = {"preference-applied": _ASYNC, "x-penstock-job": str(job.id), "x-penstock-version": job.version}
             return json_response({**view, "input": wanted.input}, status=202, headers=headers)
         job = await self._predictions.answer(submit, known, request)
         view = {**await self._predictions.view(job, base), "input": wanted.input}
-        return json_response(view, headers={"x-penstock-job": str(job.id)})
+        return json_response(view, headers={"x-penstock-job": str(job.id), "x-penstock-version": job.version})
 
 
 class StreamedResponse(Response):

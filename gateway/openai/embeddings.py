@@ -101,7 +101,8 @@ class Embeddings:
             await self._submitter.cancel_all(jobs, caller)
             raise
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
-        return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers={"x-penstock-job": str(jobs[0])})
+        headers = {"x-penstock-job": str(jobs[0]), "x-penstock-version": requests[0].version.name}
+        return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers=headers)
 
     async def _requests(self, wanted: EmbeddingRequest, caller: Caller, headers: RawHeaders) -> list[SubmitRequest]:
         """One request per input, all checked before the first is stored."""

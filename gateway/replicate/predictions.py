@@ -195,7 +195,8 @@ class Predictions:
             # Clients take every other word for the end.
             view["status"] = "starting"
         applied = {"preference-applied": f"wait={waits:g}"} if waits else {}
-        headers = {"location": view["urls"]["get"], "x-penstock-job": str(job.id), **applied}
+        headers = {"location": view["urls"]["get"], "x-penstock-job": str(job.id), "x-penstock-version": job.version}
+        headers |= applied
         return json_response(view, status=201, headers=headers)
 
     async def _checked(

@@ -52,6 +52,7 @@ class WaitingRequest:
             (b"x-request-id", self.head[b"x-request-id"]),
             *FIXED_HEADERS,
             (b"x-penstock-job", str(job).encode("ascii")),
+            (b"x-penstock-version", self.request.version.name.encode("ascii")),
             *trace_header(self.request.trace),
         ]
 

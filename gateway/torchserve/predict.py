@@ -92,7 +92,7 @@ class TorchServePredictions:
             raise no_path()
         if not target.model:
             target, receive = await self._invoked(scope, receive, head, target, fields)
-        entry, version = await self._registry.find(target.model, target.version)
+        entry, version = await self._registry.find(target.model, target.version, scope["headers"])
         self._predict.count_request(target.model, target.version)
         try:
             return target, await self._request(scope, receive, head, target, fields, entry, version)

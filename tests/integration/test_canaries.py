@@ -178,3 +178,14 @@ def test_a_split_that_a_later_release_wrote_otherwise_leaves_the_default_version
         assert (await store.rollouts()) == {}
 
     play(fresh_redis, scene)
+
+
+def test_a_version_that_is_served_no_longer_leaves_its_share_to_the_others(fresh_redis: str) -> None:
+    async def scene(store: AsyncStore, worker: RedisStore, registries: list[ModelRegistry]) -> None:
+        split = Split("s", {"1": 50.0, "2": 50.0}, sticky="x-user")
+        await change_rollout(store, "m", lambda rollout: rollout.divide(kept_split(split)).unload("2", 0.0))
+        await registries[0].refresh()
+        users = [((b"x-user", str(number).encode()),) for number in range(20)]
+        assert {(await registries[0].find("m", headers=user))[1].name for user in users} == {"1"}
+
+    play(fresh_redis, scene, gateways=1)

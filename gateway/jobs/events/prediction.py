@@ -90,4 +90,5 @@ async def chunks_of(job: JobId, events: AsyncIterator[list[ToldEvent]]) -> Async
 
 def _head(job: JobId, request: SubmitRequest, encoder: EventEncoder) -> list[tuple[bytes, bytes]]:
     media = (b"content-type", encoder.media_type.encode("ascii"))
-    return [media, (b"x-penstock-job", str(job).encode("ascii")), NOSNIFF, *_HEADERS, *trace_header(request.trace)]
+    named = (b"x-penstock-job", str(job).encode("ascii")), (b"x-penstock-version", request.version.name.encode("ascii"))
+    return [media, *named, NOSNIFF, *_HEADERS, *trace_header(request.trace)]

@@ -67,7 +67,7 @@ class Shadows:
         task.add_done_callback(self._copies.discard)
 
     def _is_too_much(self, request: SubmitRequest) -> bool:
-        """Whether a copy would hold or wait too much. Requests with a start to come, and explanations, are not copied."""
+        """Whether a copy would hold or wait too much; no request with a start to come, and no explanation, is copied either."""
         waiting, most = request.model.backlog.depth, request.model.info.limits.max_queue_depth * _FULLEST
         is_other = bool(request.options.delay_s) or request.call is not Call.PREDICT
         return is_other or len(self._copies) >= MOST_COPIES or len(request.input.data) > MOST_BYTES or waiting > most
