@@ -48,22 +48,27 @@ def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: Archi
 
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:
     # The manifest lies at the top, or in the one folder of a tar.gz.
-    files, found = _taken(path, limits, lambda name: name == MANIFEST or name.partition("/")[2] == MANIFEST, MAX_MANIFEST_BYTES)
+    files, found = members_of_archive(
+        path, limits, lambda name: name == MANIFEST or name.partition("/")[2] == MANIFEST, MAX_MANIFEST_BYTES
+    )
     root = root_of(files)
     below = f"{root}/" if root else ""
     manifest = _manifest(found.get(below + MANIFEST), str(path), stem)
     config: dict[str, Any] = {}
     name = below + manifest.config_file
     if manifest.config_file and name in files:
-        _, found = _taken(path, limits, lambda file: file == name, MAX_CONFIG_BYTES)
+        _, found = members_of_archive(path, limits, lambda file: file == name, MAX_CONFIG_BYTES)
         config = read_config(found[name], manifest.config_file, str(path))
     return ArchiveContents(manifest, config, root, lambda file: below + file in files)
 
 
-def _taken(
+def members_of_archive(
     path: Path, limits: ArchiveLimits, is_wanted: Callable[[str], bool], max_bytes: int
 ) -> tuple[frozenset[str], dict[str, bytes]]:
-    """The paths of all files, and the bytes of those that are wanted, up to one more than `max_bytes` of each."""
+    """The paths of all files, and the bytes of those that are wanted, up to one more than `max_bytes` of each.
+
+    Raises `BadArchive` for an archive that is unsafe or damaged.
+    """
     files: set[str] = set()
     found: dict[str, bytes] = {}
     with path.open("rb") as file:

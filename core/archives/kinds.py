@@ -6,8 +6,11 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 INFORMATION = "MAR-INF"
+# Of a workflow, whose functions are run as models.
+WORKFLOW_INFORMATION = "WAR-INF"
+WORKFLOW_MANIFEST = f"{WORKFLOW_INFORMATION}/MANIFEST.json"
 MANIFEST = f"{INFORMATION}/MANIFEST.json"
-ENDINGS = (".mar", ".tar.gz", ".tgz")
+ENDINGS = (".mar", ".war", ".tar.gz", ".tgz")
 FORMS = "an archive is a .mar file (zip), a .tar.gz file with one folder, or a folder that holds MAR-INF/MANIFEST.json"
 
 
@@ -28,11 +31,11 @@ def archive_stem(path: Path) -> str:
 
 
 def root_of(paths: Collection[str]) -> str:
-    """The one folder that all files lie in; empty if there is none. `MAR-INF` is never it."""
+    """The one folder that all files lie in; empty if there is none. A folder with the manifest is never it."""
     firsts = {path.partition("/")[0] for path in paths}
     if len(firsts) != 1 or any("/" not in path for path in paths):
         return ""
-    return "" if firsts == {INFORMATION} else firsts.pop()
+    return "" if firsts <= {INFORMATION, WORKFLOW_INFORMATION} else firsts.pop()
 
 
 def handler_module(handler: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.archives.contents import read_archive
-from penstock.archives.kinds import INFORMATION, archive_stem
+from penstock.archives.kinds import archive_stem
 from penstock.archives.manifest import ArchiveManifest
 from penstock.archives.members import MemberCheck, MemberKind
 from penstock.archives.packed import PackedMember, packed_members
@@ -122,4 +122,4 @@ def _write(place: Path, chunks: Iterator[bytes]) -> None:
 def _content(entry: Entry) -> Path:
     """The folder of the model: of a tar.gz the one folder that everything lies in."""
     found = list(entry.files.iterdir())
-    return found[0] if len(found) == 1 and found[0].is_dir() and found[0].name != INFORMATION else entry.files
+    return found[0] if len(found) == 1 and found[0].is_dir() and not found[0].name.endswith("-INF") else entry.files

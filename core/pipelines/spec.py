@@ -48,7 +48,8 @@ class PipelineStage:
     `version` empty: the model's default version at the moment at which the stage is submitted. `input` is `stage`,
     `stage.field` or an object of such texts by field, where `input` stands for the pipeline's own input. Empty: the pipeline's
     input for a stage after none, the output of the one stage before it, or an object with the output of each by its name.
-    `form`: send an object as a form, one field per member, also where all members are JSON.
+    `form`: send an object as a form, one field per member, also where all members are JSON; `as_bytes`: as a form whose fields
+    are bytes of no type, as functions of TorchServe's workflows take them.
     """
 
     name: str
@@ -57,6 +58,7 @@ class PipelineStage:
     after: tuple[str, ...] = ()
     input: Wanted = ""
     form: bool = False
+    as_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.pipelines.spec import MOST_AT_ONCE, PipelineSpec, PipelineStage, circle_of, faults
 from penstock.settings.keys import Table
-from penstock.settings.models import Count, Name, Seconds
+from penstock.settings.models import Count, HeaderNames, Name, Seconds
 
 # Most jobs that one claim takes. They all begin at once.
 _CLAIMED = BatchPolicy(max_batch_size=64, max_wait_s=0.0)
@@ -26,18 +27,21 @@ class StageSettings(Table):
     after: tuple[str, ...] = ()
     input: str | dict[str, str] = ""
     form: bool = False
+    as_bytes: bool = False
 
 
 class PipelineSettings(Table):
     """A pipeline, which callers use like a model of its name. One worker drives at most `at_once` of its jobs at a time. The
     limits are those of models: `deadline_s` is for all stages together. `elsewhere`: models of stages that these settings lack,
-    because those of other workers have them, or because they are loaded at run time.
+    because those of other workers have them, or because they are loaded at run time. `request_headers` are told to the stages
+    that get the whole input.
     """
 
     version: Name = DEFAULT_VERSION
     stages: tuple[StageSettings, ...]
     output: str | dict[str, str] = ""
     elsewhere: tuple[Name, ...] = ()
+    request_headers: HeaderNames = ()
     at_once: int = Field(default=PipelineSpec(()).at_once, ge=1, le=MOST_AT_ONCE)
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
@@ -60,12 +64,23 @@ class PipelineSettings(Table):
         return Limits(**{name: getattr(self, name) for name in own})
 
 
+class WorkflowSettings(Table):
+    """A workflow of TorchServe's, a .war file. Its models lie in `model_store`, by default that of `torchserve`, else beside
+    it.
+    """
+
+    source: Path
+    model_store: Path | None = None
+
+
 def pipeline_spec(name: str, table: PipelineSettings) -> ModelSpec:
     return ModelSpec(name, "", table.version, policy=_CLAIMED, limits=table.limits(), pipeline=table.pipeline())
 
 
 def pipeline_info(name: str, table: PipelineSettings) -> ModelInfo:
-    return ModelInfo(name, table.version, _CLAIMED, table.limits(), versions={table.version: None})
+    return ModelInfo(
+        name, table.version, _CLAIMED, table.limits(), versions={table.version: None}, request_headers=table.request_headers
+    )
 
 
 def pipeline_faults(pipelines: Mapping[str, PipelineSettings], models: Mapping[str, Any]) -> Iterator[str]:

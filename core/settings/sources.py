@@ -23,7 +23,7 @@ PREFIX = "PENSTOCK_"
 NESTING = "__"
 SECTIONS = (
     *("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve"),
-    *("models", "pipelines", "keys"),
+    *("models", "pipelines", "workflows", "keys"),
 )
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
@@ -79,13 +79,18 @@ class Layer:
             return value
         if path in _TEXT_LISTS:
             return [item.strip() for item in value.split(",") if item.strip()]
-        if path in _FOLDERS:
+        if path in _FOLDERS or _is_of_workflow(path):
             return str(self.folder / Path(value).expanduser())
         if _is_variable(path[:-1]) and path[-1] == "file":
             return str(self.folder / Path(value).expanduser())
         if _is_of_version(path, "requirements") or _is_of_version(path, "input_urls_ca"):
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_of_version(path, "source") else value
+
+
+def _is_of_workflow(path: tuple[str, ...]) -> bool:
+    """Whether the path is that of a file or folder of a workflow."""
+    return len(path) == 3 and path[0] == "workflows" and path[-1] in ("source", "model_store")
 
 
 def located_source(source: str, folder: Path) -> str:

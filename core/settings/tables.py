@@ -39,7 +39,7 @@ from penstock.settings.models import (
     refuse_local,
     spec_of,
 )
-from penstock.settings.pipelines import PipelineSettings, pipeline_faults, pipeline_info, pipeline_spec
+from penstock.settings.pipelines import PipelineSettings, WorkflowSettings, pipeline_faults, pipeline_info, pipeline_spec
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.torchserve import TorchServeSettings
@@ -219,6 +219,7 @@ class Settings(Table):
     torchserve: TorchServeSettings = Field(default_factory=TorchServeSettings)
     models: dict[Name, ModelSettings] = Field(default_factory=dict)
     pipelines: dict[Name, PipelineSettings] = Field(default_factory=dict)
+    workflows: dict[Name, WorkflowSettings] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -247,12 +248,20 @@ class Settings(Table):
         default.put(("store", "state_dir"), ".penstock", "default")
         written = (from_file, from_env, flag_layer(flags or {}))
         tree, origins = merge(default, *written)
+        below = [default]
+        if tree.get("workflows"):
+            # Few deployments have workflows of TorchServe's.
+            from penstock.settings.workflows import workflow_layer
+
+            below.append(workflow_layer(tree, need_files=need_files))
+            tree, origins = merge(*below, *written)
         if names_archives(tree):
             # Few models are archives, and all others do without this import.
             from penstock.settings.archives import archive_layer
 
-            tree, origins = merge(default, archive_layer(tree), *written)
-        faults = from_file.faults + from_env.faults + (absent_files(tree, origins) if need_files else [])
+            tree, origins = merge(default, archive_layer(tree), *below[1:], *written)
+        faults = [fault for layer in (*written, *below) for fault in layer.faults]
+        faults += absent_files(tree, origins) if need_files else []
         return cls._checked(tree, origins, faults=faults, config=config)
 
     @classmethod

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from penstock.errors import NoWorker
+from penstock.errors import NoWorker, UnknownModel
 from penstock.gateway.asgi.problems import FAILURE_STATUS, EndedWithoutOutput, Headers, NoAnswerYet, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
 from penstock.gateway.torchserve.errors import TorchServeError, model_not_found, torchserve_error
 from penstock.gateway.torchserve.replies import FIXED_HEADERS, pretty
-from penstock.gateway.torchserve.routes import TorchServeTarget
+from penstock.gateway.torchserve.routes import WORKFLOW, TorchServeTarget
 from penstock.job import JobState
 from penstock.outputs.response_head import PREDICTION_EXCEPTION, split_prediction_message
 
@@ -39,6 +39,8 @@ _CHANGED = frozenset({b"content-type", b"content-length"})
 
 def prediction_error(error: Exception, target: TorchServeTarget) -> TorchServeError:
     """The refusal of a request for this target, as TorchServe words it."""
+    if target.route == WORKFLOW and isinstance(error, UnknownModel):
+        return TorchServeError(404, "WorkflowNotFoundException", f"Workflow not found: {error.model}")
     if isinstance(error, EndedWithoutOutput):
         return _end_error(error, target)
     if isinstance(error, NoWorker):

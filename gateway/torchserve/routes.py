@@ -7,10 +7,11 @@ from typing import NamedTuple
 PING = "/ping"
 API_DESCRIPTION = "/api-description"
 INVOCATIONS = "/invocations"
+WORKFLOW = "/wfpredict/{workflow}"
 _KSERVE_V1 = "/v1/models/"
 _KSERVE_V2 = "/v2/models/"
 _VERSIONS = "versions/"
-_MANAGEMENT = frozenset({"models", "token", "workflows", "wfpredict"})
+_MANAGEMENT = frozenset({"models", "token", "workflows"})
 _FIXED = frozenset({PING, API_DESCRIPTION, INVOCATIONS})
 
 
@@ -45,6 +46,8 @@ def target_of(path: str, method: str) -> TorchServeTarget | None:
     first, _, rest = bare[1:].partition("/")
     if first in ("predictions", "explanations"):
         return _prediction(first, rest)
+    if first == "wfpredict":
+        return TorchServeTarget(WORKFLOW, rest, explain="False", url_path="")
     if bare.startswith(_KSERVE_V1):
         return _kserve_v1(bare[len(_KSERVE_V1) :])
     if bare.startswith(_KSERVE_V2):

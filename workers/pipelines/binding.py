@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import InvalidInput, TooLarge
 from penstock.inputs.form import FormPart, decode_form, encode_form
+from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA, Payload
 from penstock.outputs.bundle import (
     BUNDLE_MEDIA,
@@ -33,12 +34,15 @@ Read = Callable[[Payload], bytes]
 Values = Mapping[str, Payload]
 
 
-def bound_input(wanted: Wanted, values: Values, read: Read, *, form: bool = False) -> Payload:
+def bound_input(wanted: Wanted, values: Values, read: Read, *, form: bool = False, as_bytes: bool = False) -> Payload:
     """The input of a stage. Raises `InvalidInput` where a value has no such field, `TooLarge` for an object that is too large.
 
-    An object whose members are all JSON is JSON, unless a `form` is asked for. With a file among them it is a form.
+    An object whose members are all JSON is JSON, unless a `form` is asked for. With a file among them it is a form. `as_bytes`:
+    it is a form whose fields are bytes of no type.
     """
     found = _bound(wanted, values, read)
+    if as_bytes and not isinstance(found, Payload):
+        return Payload(FORM_MEDIA, encode_form([FormPart(name, one.data) for name, one in found.items()]))
     if isinstance(found, Payload):
         return _as_input(found, read)
     if not form and all(_is_json(one) for one in found.values()):
@@ -64,7 +68,7 @@ def _bound(wanted: Wanted, values: Values, read: Read) -> Payload | dict[str, Pa
     found: dict[str, Payload] = {}
     for name, text in wanted.items():
         one = _one(ValuePath.parse(text), values, read)
-        found[name] = Payload(one.content_type, read(one))
+        found[name] = unpacked(Payload(one.content_type, read(one)))
         left -= len(found[name].data)
         if left < 0:
             raise TooLarge(f"what is joined here has more than {MOST_JOINED_BYTES >> 20} MiB; pass large values on alone")
@@ -75,7 +79,8 @@ def _one(source: ValuePath, values: Values, read: Read) -> Payload:
     value = values[source.stage]
     if not source.path:
         return value
-    whole = _opened(value, read(value), source)
+    opened = unpacked(Payload(value.content_type, read(value)))
+    whole = _opened(opened, opened.data, source)
     return _payload(_inside(whole, source))
 
 

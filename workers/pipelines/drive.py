@@ -131,7 +131,7 @@ class Drive:
         id = stage_job(self._job.id, stage)
         known = None if self._is_first else await self._look(id)
         if known is None:
-            input = await self._bound(bound_input, self._spec.wanted(stage), form=stage.form)
+            input = await self._bound(bound_input, self._spec.wanted(stage), form=stage.form, as_bytes=stage.as_bytes)
             input = await self._stored(input, id)
             failpoint("before_stage_submit")
             if await self._submit(stage, id, input):

@@ -1,0 +1,185 @@
+"""TorchServe's workflows: a .war as its archiver packs it, beside archives, served at /wfpredict and everywhere else."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.acceptance.gateway_process import gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import WorkerProcess
+
+SEQUENTIAL = """
+models:
+  min-workers: 1
+  max-workers: 1
+  batch-size: 4
+  max-batch-delay: 20
+  retry-attempts: 2
+  timeout-ms: 20000
+  double:
+    url: double.mar
+    batch-size: 8
+dag:
+  clean: [double]
+  double: [frame]
+"""
+PARALLEL = """
+models:
+  double:
+    url: double.mar
+  negate:
+    url: negate.mar
+dag:
+  clean: [double, negate]
+  double: [both]
+  negate: [both]
+"""
+FUNCTIONS = '''
+import json
+
+
+def clean(data, context):
+    """Looks at the first row alone, as most functions do."""
+    if data is None:
+        return None
+    body = data[0].get("data") or data[0].get("body")
+    if isinstance(body, (bytes, bytearray)):
+        body = json.loads(body)
+    return [{"n": int(body["n"])}]
+
+
+def frame(data, context):
+    if data is None:
+        return None
+    assert all(isinstance(row["body"], (bytes, bytearray)) for row in data)
+    return [{"framed": json.loads(row["body"])} for row in data]
+
+
+def both(data, context):
+    if data is None:
+        return None
+    return [{name: json.loads(row[name]) for name in ("double", "negate")} for row in data]
+'''
+HANDLER = """
+import json
+
+FACTOR = {factor}
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    values = [json.loads(row["body"]) for row in data]
+    if any(value["n"] == 666 for value in values):
+        raise ValueError("not this one")
+    return [{{"n": value["n"] * FACTOR}} for value in values]
+"""
+
+
+def zipped(path: Path, members: Mapping[str, str]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+
+
+def packed_model(path: Path, factor: int) -> None:
+    model = {"modelName": path.stem, "handler": "serve.py", "modelVersion": "1.0"}
+    manifest = json.dumps({"runtime": "python", "model": model, "archiverVersion": "0.12.0"})
+    zipped(path, {"MAR-INF/MANIFEST.json": manifest, "serve.py": HANDLER.format(factor=factor)})
+
+
+def packed_workflow(path: Path, spec: str) -> None:
+    workflow = {"workflowName": path.stem, "specFile": "spec.yaml", "handler": "functions.py"}
+    manifest = json.dumps({"createdOn": "23/11/2026 10:00:00", "archiverVersion": "0.2.11", "workflow": workflow})
+    zipped(path, {"WAR-INF/MANIFEST.json": manifest, "spec.yaml": spec, "functions.py": FUNCTIONS})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "models").mkdir()
+    (folder / "workflows").mkdir()
+    packed_model(folder / "models" / "double.mar", 2)
+    packed_model(folder / "models" / "negate.mar", -1)
+    packed_workflow(folder / "workflows" / "line.war", SEQUENTIAL)
+    packed_workflow(folder / "workflows" / "fork.war", PARALLEL)
+    (folder / "penstock.toml").write_text("""
+[torchserve]
+enabled = true
+model_store = "models"
+[worker]
+beat_s = 0.2
+sweep_s = 0.05
+[workflows.line]
+source = "workflows/line.war"
+[workflows.fork]
+source = "workflows/fork.war"
+""")
+    return folder / "penstock.toml"
+
+
+class WorkflowWorker(WorkerProcess):
+    """A worker whose settings are a file."""
+
+    def __init__(self, url: str, config: Path) -> None:
+        state = config.parent / "state"
+        env = {"PENSTOCK_MODELS": "", "PENSTOCK_CONFIG": str(config), "PENSTOCK_STORE__STATE_DIR": str(state)}
+        super().__init__(url, config.parent / "w", {}, env)
+        # Two workflows, with three and four nodes.
+        self._slots = 2 + 3 + 4
+
+
+@pytest.fixture(scope="module")
+def http(redis_url: str, config: Path) -> Iterator[httpx2.Client]:
+    with WorkflowWorker(redis_url, config) as worker:
+        worker.await_ready()
+        env = {"PENSTOCK_MODELS": "", "PENSTOCK_CONFIG": str(config)}
+        with gateway_process(redis_url, config.parent / "state", env=env) as client:
+            eventually(lambda: client.get("/v1/models/fork").json()["versions"]["1.0"]["loaded"])
+            eventually(lambda: client.get("/v1/models/line").json()["versions"]["1.0"]["loaded"])
+            yield client
+
+
+def test_a_sequence_of_functions_and_models_answers_with_its_last_node(http: httpx2.Client) -> None:
+    answer = http.post("/wfpredict/line", content=b'{"n": 4}')
+    assert (answer.status_code, answer.json()) == (200, {"framed": {"n": 8}})
+
+
+def test_what_has_several_parents_gets_a_field_of_each(http: httpx2.Client) -> None:
+    answer = http.post("/wfpredict/fork", json={"n": 4})
+    assert (answer.status_code, answer.json()) == (200, {"double": {"n": 8}, "negate": {"n": -4}})
+
+
+def test_a_form_reaches_the_first_node_as_its_fields(http: httpx2.Client) -> None:
+    answer = http.post("/wfpredict/line", files={"data": ("n.json", b'{"n": 5}', "application/octet-stream")})
+    assert (answer.status_code, answer.json()) == (200, {"framed": {"n": 10}})
+
+
+def test_a_node_that_fails_ends_the_workflow(http: httpx2.Client) -> None:
+    answer = http.post("/wfpredict/fork", json={"n": 666})
+    assert answer.status_code == 503
+    assert answer.json() == {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+
+
+def test_an_unknown_workflow_is_not_found(http: httpx2.Client) -> None:
+    answer = http.post("/wfpredict/nothing", json={})
+    assert answer.status_code == 404
+    assert answer.json()["type"] == "WorkflowNotFoundException"
+
+
+def test_a_workflow_is_a_pipeline_to_everybody_else(http: httpx2.Client) -> None:
+    id = http.post("/v1/models/line/jobs", json={"n": 1}).json()["id"]
+    eventually(lambda: http.get(f"/v1/jobs/{id}").json()["status"] == "succeeded")
+    stages = http.get(f"/v1/jobs/{id}/timeline").json()["stage_jobs"]
+    assert [(one["stage"], one["model"]) for one in stages] == [
+        ("clean", "line__clean"),
+        ("double", "line__double"),
+        ("frame", "line__frame"),
+    ]
+    assert http.get("/v1/models/line__double").json()["policy"]["max_batch_size"] == 8
