@@ -61,7 +61,7 @@ def test_a_workflow_is_settings_of_a_pipeline_and_of_a_model_per_node_and_the_fi
     config = tmp_path / "penstock.toml"
     config.write_text('[workflows.zoo]\nsource = "pets.war"\nmodel_store = "store"\n[models.zoo__cat]\nmax_wait_s = 0.5\n')
     settings = Settings.load(config, {})
-    assert list(settings.models) == ["zoo__cat", "zoo__prepare", "zoo__dog", "zoo__both"]
+    assert sorted(settings.models) == ["zoo__both", "zoo__cat", "zoo__dog", "zoo__prepare"]
     cat, dog, both = (settings.models[f"zoo__{name}"] for name in ("cat", "dog", "both"))
     assert (cat.source, cat.max_batch_size, cat.max_wait_s, cat.workers) == (str(tmp_path / "store/cat.mar"), 4, 0.5, 3)
     assert (dog.source, dog.max_run_s, dog.max_attempts, dog.retry_on) == (
