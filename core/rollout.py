@@ -15,8 +15,8 @@ from penstock.model_spec import ModelInfo
 
 # Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
 SETTLED_AFTER_S = 5.0
-# Of one version in one worker process: more than any machine has cores, and few enough that a slip of the hand harms nobody.
-MOST_SLOTS = 1_024
+# Of one version in one worker process: as many as a large machine has cores. A zero too many starts no thousand processes.
+MOST_SLOTS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.cli import exits
 from penstock.cli.models import models
+from penstock.client.problems import JobFailed
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound, NoWorker
@@ -49,7 +52,9 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = sources(tmp_path_factory.mktemp("scale"))
     gate = folder / "busy.open"
     (folder / "busy.py").write_text(HELD.format(str(gate)))
+    (folder / "hanging.py").write_text(HELD.format(str(folder / "never")))
     named: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in ("shared", "mortal", "quiet")}
+    named["hanging"] = {"source": str(folder / "hanging.py"), "max_run_s": 1.0, "warm_up": False}
     named["busy"] = {"source": str(folder / "busy.py"), **SINGLE}
     settings = {**QUICK, "model_dir": str(folder / "models")}
     with (
@@ -87,6 +92,7 @@ def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: Scal
         once.predict("quiet", 1)
     assert stack.version("quiet")["why"] == "scaled to no slots"
     assert client.model("quiet")["ready"] is False
+    assert httpx2.get(f"{client.base_url}/readyz").status_code == 200, "it is away on purpose"
     assert job.refresh().status == "queued"
     stack.scale("quiet", 1)
     assert job.result(60.0) == "version 1"
@@ -116,6 +122,18 @@ def test_a_slot_that_goes_ends_what_it_runs(stack: ScaleStack) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in running))
     stack.scale("busy", 1)
     assert waiting.result(60.0) == "held"
+
+
+def test_a_slot_that_goes_while_its_handler_hangs_ends_at_the_limit_of_its_batch(stack: ScaleStack) -> None:
+    job = stack.client.submit("hanging", 1)
+    eventually(lambda: job.refresh().status == "running")
+    stack.client.scale_model("hanging", 0)
+    eventually(lambda: not stack.slots("hanging"))
+    with pytest.raises(JobFailed, match="max_run_s of 1 s"):
+        job.result(60.0)
+    for worker in stack.workers:
+        pids = [one["pid"] for one in worker.events("child_started", "hanging")]
+        eventually(lambda pids=pids: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def test_a_worker_killed_in_the_middle_of_a_scale_has_the_slots_when_it_is_back(stack: ScaleStack) -> None:
@@ -161,11 +179,20 @@ def test_what_is_no_order_is_refused_and_changes_nothing(stack: ScaleStack) -> N
     assert client.rollout("shared")["workers"] == before
 
 
-def test_workers_follow_before_their_next_beat(stack: ScaleStack) -> None:
+def test_a_worker_follows_before_its_next_beat_and_stops_while_a_slot_leaves(stack: ScaleStack) -> None:
     """The wake-up reaches a worker through any of its slots: here the beat is minutes away."""
-    models = {"awake": {"source": str(stack.folder / "one.py")}}
-    slow: dict[str, Any] = {"lease_s": 600.0, "beat_s": 300.0, "model_dir": str(stack.folder / "models")}
+    (stack.folder / "awake.py").write_text(HELD.format(str(stack.folder / "never")))
+    models = {"awake": {"source": str(stack.folder / "awake.py"), "warm_up": False}}
+    slow: dict[str, Any] = {"lease_s": 600.0, "beat_s": 300.0, "grace_s": 0.2, "model_dir": str(stack.folder / "models")}
     with WorkerProcess(stack.redis_url, stack.folder / "slow", models, **slow) as worker:
         eventually(lambda: len(worker.events("child_ready", "awake")) == 1, timeout_s=60.0)
         eventually(lambda: stack.client.scale_model("awake", 2))
         eventually(lambda: len(worker.events("child_ready", "awake")) == 2, timeout_s=60.0)
+        job = stack.client.submit("awake", 1)
+        eventually(lambda: job.refresh().status == "running")
+        stack.client.scale_model("awake", 0)
+        eventually(lambda: len(worker.events("slot_removed", "awake")) == 2)
+        assert job.refresh().status == "running"
+        worker.send(signal.SIGTERM)
+        assert worker.exit_code(within_s=60.0) == 0
+        assert job.refresh().status == "queued", "given back, as at every stop after grace_s"

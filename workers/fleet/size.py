@@ -128,6 +128,7 @@ class FleetSize:
         self._versions.mark_retired(key)
         self._follows.discard(key)
         self._threads.pop(key, None)
+        self._refused.pop(key, None)
 
     def _resize(self, spec: ModelSpec) -> None:
         key, scale = key_of(spec), self._scale(spec)
@@ -150,8 +151,10 @@ class FleetSize:
         try:
             if not self._roster.count(spec) and is_on_cpu(spec):
                 self._add(spec, self._beside(spec, wanted))
-            while self._roster.count(spec) < wanted:
-                self._add_one(spec)
+            if self._roster.count(spec) < wanted:
+                machine = self._machine()
+                while self._roster.count(spec) < wanted:
+                    self._add_one(spec, machine)
         except ConfigError as error:
             return f"{self._roster.count(spec)} of {wanted} slots have a place: {error.message}"
         return ""
@@ -174,7 +177,7 @@ class FleetSize:
         if spec is None:
             return False
         try:
-            self._add_one(spec)
+            self._add_one(spec, self._machine())
         except ConfigError as error:
             log.warning(SLOT_REFUSED, model=spec.name, reason=error.message)
             return False
@@ -194,10 +197,10 @@ class FleetSize:
 
     # One slot more, one slot less.
 
-    def _add_one(self, spec: ModelSpec) -> None:
+    def _add_one(self, spec: ModelSpec, machine: Machine) -> None:
         # The others keep their cores: those were shared out at the start, and moving them would slow them down.
         taken = self._roster.taken()
-        pin = plan_one_more(self._with_threads(spec), self._machine(), taken) if spec.pipeline is None else NO_PLACE
+        pin = plan_one_more(self._with_threads(spec), machine, taken) if spec.pipeline is None else NO_PLACE
         self._add(spec, [pin])
         log.info(SLOT_ADDED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
 

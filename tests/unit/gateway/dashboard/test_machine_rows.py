@@ -54,6 +54,15 @@ def test_a_version_shows_what_was_learned_of_it() -> None:
     assert (second.default, second.tone, second.state, second.load_s) == (False, "bad", "could not be loaded: no weights", None)
 
 
+def test_a_version_shows_how_many_slots_it_is_to_have_and_that_it_is_off() -> None:
+    up, off = VersionEntry("1", None, None, SlotCapacity(1), 3), VersionEntry("2", None, None, SlotCapacity(), 0)
+    entry = ModelEntry(ModelInfo("square"), up, {"1": up, "2": off})
+    worker = WorkerInfo("w", "here", 1, 0.0, (READY,), wanted={"square": {"1": 3, "2": 0}})
+    first, second = version_rows(entry, [worker, worker])
+    assert (first.ready_slots, first.wanted_slots, first.scale, first.tone) == (1, 6, 3, "good")
+    assert (second.wanted_slots, second.scale, second.tone, second.state) == (0, 0, "idle", "scaled to no slots")
+
+
 def test_a_version_shows_what_one_of_its_slots_has_learned_of_calls() -> None:
     one = VersionEntry("1", None, None, SlotCapacity(2, 100.0, {}))
     calls = LearnedCalls("padded cost", ((64.0, 0.002), (256.0, 0.007)), 3.5)

@@ -54,6 +54,21 @@ def test_a_row_shows_the_state_of_its_queue(
     assert (row.status.tone, row.status.word) == (tone, word)
 
 
+def test_a_model_that_was_scaled_to_none_is_off_and_no_fault() -> None:
+    off = replace(entry(ready=0).default, scale=0)
+    found = ModelEntry(ModelInfo("square"), off, {"1": off})
+    for known, tone in ((stats(), "idle"), (stats(ready={0: 1, 6: 0, 9: 0}), "warn")):
+        [row] = queue_rows([queue(found, known)], {"square": found}, {}, [worker("ready")])
+        assert (row.status.tone, row.status.word) == (tone, "off")
+
+
+def test_a_row_counts_the_slots_that_workers_are_to_have() -> None:
+    found = entry()
+    busy = replace(worker("ready"), wanted={"square": {"1": 3}})
+    [row] = queue_rows([queue(found, stats())], {"square": found}, {}, [busy, busy])
+    assert row.slots == 6
+
+
 def test_rows_that_need_attention_come_first_and_show_all_figures() -> None:
     entries = {"a": entry("a"), "b": entry("b", ready=0)}
     history = History()
