@@ -78,6 +78,7 @@ class Rollouts:
 
     async def switch(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2"}`: the version for callers that name none. All gateways apply the change within a second."""
+        await self._registry.find(model)
         await self._changes.switch_version(model, checked_name((await read_object(request)).get("version"), "version"))
         return self._answer(model, status=200)
 
@@ -85,6 +86,7 @@ class Rollouts:
         """`{"workers": 2, "version": "1"}`: the slots that each worker process is to have of the version, without `version` of
         the default one. 0 is allowed: its jobs then wait. A slot that goes ends what it runs.
         """
+        await self._registry.find(model)
         body = await read_object(request)
         if unknown := body.keys() - {"workers", "version"}:
             raise invalid(f"/{sorted(unknown)[0][:60]}", "is no setting here; there are workers and version")

@@ -43,12 +43,13 @@ def _routes() -> dict[str, dict[str, Any]]:
 ROUTES = _routes()
 # The Open Inference Protocol has inputs, statuses and an order of checks of its own: test_open_inference.py.
 OWN = {path: item for path, item in ROUTES.items() if not speaks_oip(path)}
-SUBMITS = [path for path, item in OWN.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
+# Loads a version, which is no job.
+MAKES = "/v1/models/{model}/versions"
+SUBMITS = [path for path, item in OWN.items() if "requestBody" in item.get("post", {}) and "{model}" in path and path != MAKES]
 # A path for many inputs takes a list of them, and limits of its own: test_submit_many.py. A mount of Cog's takes an object
 # that holds the input: test_cog.py.
 OF_ONE = [path for path in SUBMITS if not path.endswith(":batch") and not path.startswith("/cog/")]
 WITH_ID = [path for path in ROUTES if "{job_id}" in path]
-MAKES = "/v1/models/{model}/versions"
 WITH_MODEL = [path for path in OWN if "{model}" in path]
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 

@@ -105,7 +105,11 @@ ROUTES = routes()
 PAGES = page_routes()
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 WITH_ID = [(method, path) for method, path in OPERATIONS if "{job_id}" in path]
-SUBMITS = [path for path, item in ROUTES.items() if "requestBody" in item.get("post", {}) and "{model}" in path]
+# Loads a version, which is no job.
+MAKES = "/v1/models/{model}/versions"
+SUBMITS = [
+    path for path, item in ROUTES.items() if "requestBody" in item.get("post", {}) and "{model}" in path and path != MAKES
+]
 
 
 def filled(path: str, **values: str) -> str:
