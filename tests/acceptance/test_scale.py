@@ -131,9 +131,8 @@ def test_a_slot_that_goes_while_its_handler_hangs_ends_at_the_limit_of_its_batch
     eventually(lambda: not stack.slots("hanging"))
     with pytest.raises(JobFailed, match="max_run_s of 1 s"):
         job.result(60.0)
-    for worker in stack.workers:
-        pids = [one["pid"] for one in worker.events("child_started", "hanging")]
-        eventually(lambda pids=pids: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    pids = [one["pid"] for worker in stack.workers for one in worker.events("child_started", "hanging")]
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def test_a_worker_killed_in_the_middle_of_a_scale_has_the_slots_when_it_is_back(stack: ScaleStack) -> None:
