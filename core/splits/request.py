@@ -54,7 +54,7 @@ def read_split(body: Mapping[str, Any], id: str, info: ModelInfo, *, now: float)
         asked = msgspec.convert(body, _Body)
     except msgspec.ValidationError as error:
         raise _invalid([_placed(str(error))]) from None
-    weights = asked.weights or {info.default_version: WHOLE}
+    weights = asked.weights or _to_default(asked.canary, info)
     faults = [*_weight_faults(weights), *_sticky_faults(asked.sticky), *_canary_faults(asked.canary, weights)]
     faults += _shadow_faults(asked.shadow, weights, asked.canary)
     if faults:
@@ -67,6 +67,13 @@ def read_split(body: Mapping[str, Any], id: str, info: ModelInfo, *, now: float)
         canary=_made(asked.canary, now) if asked.canary else None,
         made_at=now,
     )
+
+
+def _to_default(canary: _Canary | None, info: ModelInfo) -> dict[str, float]:
+    if canary is not None and canary.version == info.default_version:
+        detail = f"is the default version of {info.name!r}, which gets what no canary gets: send the weights of the others"
+        raise _invalid([_fault("/canary/version", detail)])
+    return {info.default_version: WHOLE}
 
 
 def _made(asked: _Canary, now: float) -> Canary:

@@ -128,6 +128,7 @@ class ModelChanges:
             "default_version": rollout.default_version or None,
             "loaded": sorted(rollout.added.keys() - rollout.removed.keys()),
             "workers": rollout.scale,
+            "split": bool(rollout.split),
             "unloading": {version: await self._left(model, version) for version in rollout.removed},
         }
 

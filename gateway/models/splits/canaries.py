@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.gateway.models.registry import ModelEntry
 
 log = structlog.get_logger(__name__)
+# Gateways look twice a second.
+_BLIND_S = 5.0
 EVENTS = {
     CanaryState.RUNNING: "canary_stepped_up",
     CanaryState.STEPPED_BACK: "canary_stepped_back",
@@ -41,12 +43,14 @@ class CanaryJudge:
         self._clock = clock
         # Since when (monotonic) a canary has had no ready worker, by model and version.
         self._unready: dict[tuple[str, str], float] = {}
+        self._looked_at = clock()
 
     async def judge(self, found: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
         """Move the canaries that are due. `found` are the rollouts from which the entries were made.
 
         Raises `StoreUnavailable`; what is left is moved at the next refresh.
         """
+        self._forget_if_blind()
         looked = [(entry, canary) for entry in entries if entry.split and (canary := entry.split.split.canary)]
         self._unready = {key: at for key, at in self._unready.items() if key in {(e.name, c.version) for e, c in looked}}
         for entry, canary in looked:
@@ -54,6 +58,13 @@ class CanaryJudge:
             stored = found.get(entry.name)
             if stored is not None and entry.split is not None:
                 await self._judge(entry.split.split, canary, entry.name, stored, unready_s=unready_s)
+
+    def _forget_if_blind(self) -> None:
+        """Who was frozen, or had no store, knows of no worker that came back meanwhile, and begins to count anew."""
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
+        if now - before > _BLIND_S:
+            self._unready.clear()
 
     async def _judge(self, split: Split, canary: Canary, model: str, found: StoredRollout, *, unready_s: float) -> None:
         said, now = await verdict_now(self._store, model, split, canary, unready_s=unready_s)

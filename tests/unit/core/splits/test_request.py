@@ -44,6 +44,7 @@ def test_thirds_may_be_written_with_two_decimals() -> None:
         ({"wieghts": {"1": 100}}, "", "unknown field 'wieghts'"),
         ({"sticky": "x user"}, "/sticky", "must be the name of a request header"),
         ({"weights": {"1": 50, "2": 50}, "canary": {"version": "2"}}, "/canary/version", "leave '2' out of the weights"),
+        ({"canary": {"version": "1"}}, "/canary/version", "is the default version of 'm'"),
         ({"canary": {"version": "2", "steps": [5, 1]}}, "/canary/steps", "each above the one before"),
         ({"canary": {"version": "2", "steps": []}}, "/canary/steps", "1 to 50 percentages"),
         ({"canary": {"version": "2", "steps": [0, 5]}}, "/canary/steps", "above 0"),
