@@ -252,7 +252,7 @@ class SlotInfo:
     was loaded; `warm_note` says why sizes are missing.
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
     node that holds all its `cores`; None: several, or not pinned. `at_once`: how many items it runs side by side, each a batch
-    of its own; 0: one batch after the other.
+    of its own; 0: one batch after the other. `memory_bytes`: the resident memory of the child at the last beat.
     """
 
     model: str
@@ -277,6 +277,7 @@ class SlotInfo:
     profile: ProfileInfo | None = None
     calls: LearnedCalls | None = None
     at_once: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class Gateway:
         self._submit, self._predict, self._explain, self._infer = parts.submit, parts.predict, parts.explain, parts.infer
         self._torchserve = parts.torchserve
         self._pages = parts.pages
+        self._management = parts.management
         self._metrics = parts.metrics
         self._api = parts.api
 
@@ -90,6 +91,10 @@ class Gateway:
                 if await self._cross_origin.answer_preflight(scope, send):
                     return
                 send = self._cross_origin.opened(scope, send)
+            management = self._management
+            if management is not None and management.is_beside and management.serves(scope["path"]):
+                await management.app(scope, receive, send)
+                return
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
@@ -110,6 +115,8 @@ class Gateway:
             self._starting = asyncio.create_task(self._keep_starting())
         await self.parts.registry.start()
         self.parts.files.start()
+        if self._management is not None:
+            self._management.keeper.start()
 
     async def close(self) -> None:
         if self._starting is not None:
@@ -117,6 +124,8 @@ class Gateway:
         if self._pages is not None:
             await self._pages.close()
         await self.parts.files.close()
+        if self._management is not None:
+            await self._management.keeper.close()
         await self.parts.registry.close()
         await self._store.close()
         if self._tracing is not None:

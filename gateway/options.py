@@ -35,14 +35,26 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class TorchServeOptions:
-    """As `[torchserve]` has them (docs/torchserve.md)."""
+    """As `[torchserve]` has them (docs/torchserve.md).
 
-    management_host: str = "127.0.0.1"
-    management_port: int = 0
+    `is_management_apart`: management has an address of its own, and `management_hosts` are the Host names that are accepted
+    there (empty: any). `sources`: those that this gateway's settings name, by model and version.
+    """
+
+    is_management_apart: bool = False
+    management_hosts: frozenset[str] = frozenset()
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
     model_store: Path | None = None
     model_api: bool = False
     allowed_urls: tuple[str, ...] = ()
+    max_archive_bytes: int = 4 * 1024 * MIB
+    download_timeout_s: float = 600.0
+    default_workers: int = 0
+    default_response_timeout_s: float = 120.0
+    default_startup_timeout_s: float = 120.0
+    default_queue_depth: int = 100
     key_path: Path | None = None
+    token_lifetime_s: float = 3_600.0
     max_response_bytes: int | None = None
     grpc_inference_port: int = 0
     grpc_management_port: int = 0

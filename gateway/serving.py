@@ -53,15 +53,15 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     table = settings.gateway
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
-        private = bind_aside(table)
-        metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
-        aside = ListeningSocket(sockets.enter_context(private), metrics) if private else None
+        asides = listeners_beside(gateway, settings, shared=shared)
+        for aside in asides:
+            sockets.enter_context(aside.socket)
         server = GatewayServer(
             gateway,
             settings,
             lifetime,
             access=settings.access_rule(),
-            aside=aside,
+            asides=asides,
             wake=store.wake_waiters,
             beside=grpc_server(gateway, options, settings, lifetime, shared=shared),
         )
@@ -78,6 +78,22 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
         _settle_memory()
         server.run(sockets=[listener])
     return 0
+
+
+def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ListeningSocket]:
+    """The private ports of metrics and of TorchServe's management, where the settings name them. Raises `ConfigError`."""
+    table, found = settings.gateway, list[ListeningSocket]()
+    private = bind_aside(table)
+    if private is not None:
+        metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
+        found.append(ListeningSocket(private, metrics, "metrics_listening", path="/metrics"))
+    management = gateway.parts.management
+    if management is not None and settings.has_management_port:
+        access = settings.management_access_rule()
+        host, port = settings.torchserve.management_host, settings.torchserve.management_port
+        listener = bind(host, port, shared=shared, setting="torchserve.management_port")
+        found.append(ListeningSocket(listener, management.app, "torchserve_management_listening", access=access))
+    return found
 
 
 def grpc_server(
@@ -173,8 +189,16 @@ def webhook_options(settings: Settings) -> WebhookOptions | None:
 def torchserve_options(settings: Settings) -> TorchServeOptions | None:
     """None if TorchServe's routes are not served."""
     table = settings.torchserve
-    own = {name: value for name, value in table if name not in ("enabled", "metrics")}
-    return TorchServeOptions(**own) if table.enabled else None
+    if not table.enabled:
+        return None
+    own = {name: value for name, value in table if name in TorchServeOptions.__dataclass_fields__}
+    apart = settings.has_management_port
+    return TorchServeOptions(
+        **own,
+        is_management_apart=apart,
+        management_hosts=loopback_names(table.management_host if apart else settings.gateway.host),
+        sources={(spec.name, spec.version): spec.source for spec in settings.specs()},
+    )
 
 
 def loopback_names(host: str) -> frozenset[str]:

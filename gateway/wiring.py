@@ -72,7 +72,9 @@ from penstock.gateway.webhooks.routes import WebhookRoutes
 
 if TYPE_CHECKING:
     from penstock.gateway.torchserve.door import TorchServeDoor
+    from penstock.gateway.torchserve.management.building import Management
     from penstock.gateway.torchserve.metrics import TorchServeCounts
+    from penstock.gateway.torchserve.tokens import TokenFile
 
 
 class GatewayParts:
@@ -92,7 +94,7 @@ class GatewayParts:
         self._store = store
         self._blobs = blobs
         self._lifetime = lifetime
-        self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst)
+        self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst, tokens=_tokens(options))
         self.requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
         self.predictions = Shares("predictions", options.max_predictions, setting="gateway.max_predictions")
         self.streams = Shares("streamed predictions", options.max_streams, setting="gateway.max_streams")
@@ -100,8 +102,7 @@ class GatewayParts:
         self._torchserve_counts = _torchserve_counts() if options.torchserve_metrics else None
         self.metrics = GatewayMetrics(open_requests=open_requests, predictions=self._torchserve_counts)
         self.registry = ModelRegistry(store, options.models)
-        self._follower = JobFollower(store, heartbeat_s=options.heartbeat_s)
-        self._results = ResultReader(store, blobs)
+        self._follower, self._results = JobFollower(store, heartbeat_s=options.heartbeat_s), ResultReader(store, blobs)
         self._uploads = BodyMemory(options.max_upload_bytes)
         self._submitter = Submitter(
             options,
@@ -123,14 +124,17 @@ class GatewayParts:
         self.changes = ModelChanges(store, self.registry)
         self.repository = Repository(self.changes, self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s)
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
-        self.torchserve, self.pages = self._torchserve_door(options.torchserve), self._dashboard()
+        self.torchserve, self.management = self._torchserve(options.torchserve)
+        self.pages = self._dashboard()
         self.routers = self._routers()
         self.api = self._build_api()
 
     def _file_services(self, files: FileStore) -> tuple[OpenAIFiles, RunService]:
-        quota = _file_quota(files, self._options)
-        runs = RunService(AsyncRunStore(self._store), files, self._options, require_room=quota.require_room)
-        return OpenAIFiles(files, self._options, quota), runs
+        options = self._options
+        reserve = DiskReserve(options.files_dir, options.reserve_bytes)
+        quota = FileQuota(FileCensus(files), reserve, max_files=options.max_owner_files, max_bytes=options.max_owner_bytes)
+        runs = RunService(AsyncRunStore(self._store), files, options, require_room=quota.require_room)
+        return OpenAIFiles(files, options, quota), runs
 
     async def scrape(self) -> bytes:
         """The metrics that the main port shows."""
@@ -176,25 +180,33 @@ class GatewayParts:
             route=route,
         )
 
-    def _torchserve_door(self, own: TorchServeOptions | None) -> TorchServeDoor | None:
+    def _torchserve(self, own: TorchServeOptions | None) -> tuple[TorchServeDoor | None, Management | None]:
+        """The routes of inference, and those of management."""
         if own is None:
-            return None
+            return None, None
         # Few gateways speak TorchServe's protocol, and the others do without these imports.
-        from penstock.gateway.torchserve.door import TorchServeDoor, TorchServeParts
+        from penstock.gateway.torchserve.door import TorchServeDoor
+        from penstock.gateway.torchserve.management.building import management_of
+        from penstock.gateway.torchserve.parts import TorchServeParts
 
         parts = TorchServeParts(
+            self._options,
+            own,
+            auth=self.auth,
             predict=self.predict,
             submitter=self._submitter,
             store=self._store,
             registry=self.registry,
+            changes=self.changes,
             results=self._results,
             metrics=self.metrics,
             uploads=self._uploads,
             health=self.health,
+            requests=self.requests,
             streaming=lambda caller: self.streams.held(caller, instead_of=self.predictions),
             reading=lambda caller: self._waiting.reading(caller, instead_of=self.predictions),
         )
-        return TorchServeDoor(parts, self._options, own)
+        return TorchServeDoor(parts), management_of(parts)
 
     def _deliveries(self) -> Deliveries:
         return Deliveries(self._store, self.registry, self._runs)
@@ -372,10 +384,11 @@ def _torchserve_counts() -> TorchServeCounts:
     return TorchServeCounts()
 
 
-def _file_quota(files: FileStore, options: GatewayOptions) -> FileQuota:
-    return FileQuota(
-        FileCensus(files),
-        DiskReserve(options.files_dir, options.reserve_bytes),
-        max_files=options.max_owner_files,
-        max_bytes=options.max_owner_bytes,
-    )
+def _tokens(options: GatewayOptions) -> TokenFile | None:
+    """Raises `ConfigError` for a file that cannot be used."""
+    own = options.torchserve
+    if own is None or own.key_path is None:
+        return None
+    from penstock.gateway.torchserve.tokens import TokenFile
+
+    return TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not options.keys).open()

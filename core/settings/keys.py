@@ -6,6 +6,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
@@ -101,17 +102,29 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def access_rule(host: str, keys: Sequence[KeySettings], *, now: datetime | None = None) -> str:
-    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be."""
+def access_rule(
+    host: str,
+    keys: Sequence[KeySettings],
+    *,
+    tokens: Path | None = None,
+    setting: str = "gateway.host",
+    now: datetime | None = None,
+) -> str:
+    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be. `tokens`: the
+    file with TorchServe's tokens, which count as keys.
+    """
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
         raise ConfigError("every API key has expired", hint="Make one with `penstock keys new` and put it into [[keys]].")
     if keys:
         owners = {key.owner or key.id for key in keys}
-        return f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"
+        rule = f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"
+        return rule if tokens is None else f"{rule}, or TorchServe's tokens of {tokens}"
+    if tokens is not None:
+        return f"TorchServe's tokens required, those of {tokens}"
     if is_loopback(host):
         return "open to every program on this machine, loopback only"
     raise ConfigError(
-        f"gateway.host is {host!r} and there are no API keys: everybody on the network could submit and read jobs",
+        f"{setting} is {host!r} and there are no API keys: everybody on the network could submit and read jobs",
         hint="Run `penstock keys new NAME --role submit,read` and put what it prints into [[keys]] of penstock.toml "
-        "(or a file named by PENSTOCK_KEYS_FILE), or set gateway.host to 127.0.0.1.",
+        f"(or a file named by PENSTOCK_KEYS_FILE), or set {setting} to 127.0.0.1.",
     )

@@ -103,9 +103,12 @@ Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...
 
 
 class VersionSettings(Table):
-    """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model."""
+    """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model.
+    `registered_from`: the URL that a version came from which TorchServe's management registered; nothing reads it but that.
+    """
 
     source: str = ""
+    registered_from: str = ""
     max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
     max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
     workers: Count = 1

@@ -303,7 +303,17 @@ class Settings(Table):
 
     def access_rule(self) -> str:
         """Describe who is served; raises `ConfigError` if a gateway would serve the network without keys."""
-        return access_rule(self.gateway.host, self.keys)
+        return access_rule(self.gateway.host, self.keys, tokens=self.torchserve.key_path)
+
+    @property
+    def has_management_port(self) -> bool:
+        """Whether TorchServe's management has an address of its own. Where it has the gateway's, one listener serves both."""
+        return self.torchserve.has_port_beside(self.gateway.host, self.gateway.port)
+
+    def management_access_rule(self) -> str:
+        """As `access_rule`, for the address of TorchServe's management."""
+        table = self.torchserve
+        return access_rule(table.management_host, self.keys, tokens=table.key_path, setting="torchserve.management_host")
 
     @property
     def served_names(self) -> list[str]:

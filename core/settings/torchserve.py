@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.settings.keys import Table
-from penstock.settings.models import Count
+from penstock.settings.models import Count, Seconds
 
 _MOST_PATTERN_CHARS = 1_000
 # What would silently do nothing without the routes.
@@ -20,6 +20,8 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 def _pattern(text: str) -> str:
     if len(text) > _MOST_PATTERN_CHARS:
         raise ValueError(f"a pattern has at most {_MOST_PATTERN_CHARS} characters, this one has {len(text)}")
+    if "," in text:
+        raise ValueError(f"{text[:80]!r} has a comma, which separates patterns in the environment")
     try:
         re.compile(text)
     except re.error as fault:
@@ -35,8 +37,10 @@ class TorchServeSettings(Table):
 
     Management is served at `management_host` and `management_port`; port 0: at the address of the gateway. Models may be
     registered and unregistered there only with `model_api`: from `model_store`, a folder with archives, and from URLs that one
-    of the regular expressions `allowed_urls` matches as a whole. `key_path`: a file into which the gateway writes the tokens
-    that callers must send; without one it asks for none beside its own keys.
+    of the regular expressions `allowed_urls` matches as a whole: at most `max_archive_bytes`, within `download_timeout_s`.
+    Unless the request or the archive says otherwise, such a model has the `default_...` settings: workers, seconds for a run
+    and for a start, waiting jobs. `key_path`: a file into which the gateway writes the tokens that callers must send, each
+    valid for `token_lifetime_s`; without one it asks for none beside its own keys.
     An answer on these routes has at most `max_response_bytes`; None: as many as the model gives. `grpc_inference_port` and
     `grpc_management_port`: where TorchServe's gRPC services are served, at the hosts of the two listeners; 0: nowhere.
     """
@@ -47,7 +51,14 @@ class TorchServeSettings(Table):
     model_store: Path | None = None
     model_api: bool = False
     allowed_urls: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
+    max_archive_bytes: Count = 4 * 1024**3
+    download_timeout_s: Seconds = 600.0
+    default_workers: int = Field(default=0, ge=0)
+    default_response_timeout_s: Seconds = 120.0
+    default_startup_timeout_s: Seconds = 120.0
+    default_queue_depth: Count = 100
     key_path: Path | None = None
+    token_lifetime_s: Seconds = 3_600.0
     max_response_bytes: Count | None = None
     grpc_inference_port: Port = 0
     grpc_management_port: Port = 0
@@ -60,3 +71,7 @@ class TorchServeSettings(Table):
             do = "does" if len(idle) == 1 else "do"
             raise ValueError(f"{' and '.join(idle)} {do} nothing while enabled is false; set torchserve.enabled = true")
         return self
+
+    def has_port_beside(self, host: str, port: int) -> bool:
+        """Whether management has an address of its own, other than that of the gateway."""
+        return self.enabled and self.management_port != 0 and (self.management_host, self.management_port) != (host, port)

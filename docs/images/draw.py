@@ -49,6 +49,7 @@ LAYERS = (
                 "oip/grpc",
                 "replicate",
                 "torchserve",
+                "torchserve/management",
                 "runs",
                 "jobs",
                 "jobs/events",

@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -32,10 +32,15 @@ LOOK_S, QUIET_S = 0.02, 0.5
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
-    """A bound socket and the ASGI application behind it."""
+    """A bound socket and the ASGI application behind it. `event` is logged once it listens, with the URL, which ends with
+    `path`, and with the rule of access, if it has one of its own.
+    """
 
     socket: socket.socket
     app: Any
+    event: str
+    path: str = ""
+    access: str = ""
 
 
 class ServerBeside(Protocol):
@@ -51,7 +56,7 @@ class ServerBeside(Protocol):
 class GatewayServer(uvicorn.Server):
     """On a stop signal it turns readiness off before anything else; once a second it hangs up on slow clients.
 
-    `aside` and `beside` are served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake`
+    `asides` and `beside` are served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake`
     wakes every waiting request, which then looks again at whether it may go on waiting.
     """
 
@@ -62,7 +67,7 @@ class GatewayServer(uvicorn.Server):
         lifetime: Lifetime,
         *,
         access: str,
-        aside: ListeningSocket | None,
+        asides: Sequence[ListeningSocket],
         wake: Callable[[], None],
         beside: ServerBeside | None = None,
     ) -> None:
@@ -71,16 +76,17 @@ class GatewayServer(uvicorn.Server):
         self._settings = settings
         self._lifetime = lifetime
         self._access = access
-        self._aside = aside
+        self._asides = asides
         self._beside = beside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         for listener in sockets or ():
             log.info("gateway_listening", url=_url(listener), access=self._access, pid=os.getpid())
-        if self._aside is not None:
-            await self._open_aside(self._aside)
-            log.info("metrics_listening", url=f"{_url(self._aside.socket)}/metrics", pid=os.getpid())
+        for aside in self._asides:
+            await self._open_aside(aside)
+            rule = {"access": aside.access} if aside.access else {}
+            log.info(aside.event, url=f"{_url(aside.socket)}{aside.path}", **rule, pid=os.getpid())
         if self._beside is not None:
             await self._beside.start()
 
@@ -157,7 +163,7 @@ def affordable_connections(wanted: int) -> int:
     return allowed
 
 
-def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket.socket:
+def bind(host: str, port: int, *, shared: bool, setting: str = "gateway.port") -> socket.socket:
     """Raises `ConfigError`, which names the setting, if the address cannot be bound. `shared`: siblings may bind it too."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,14 +175,18 @@ def bind(host: str, port: int, *, shared: bool, setting: str = "port") -> socket
         listener.close()
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror}",
-            hint=f"Choose another with gateway.{setting} (PENSTOCK_GATEWAY__{setting.upper()}).",
+            hint=f"Choose another with {setting} (PENSTOCK_{setting.replace('.', '__').upper()}).",
         ) from error
     return listener
 
 
 def bind_aside(table: GatewaySettings) -> socket.socket | None:
     """The socket of the private metrics port; None if the settings name no such port."""
-    return bind(table.metrics_host, table.metrics_port, shared=False, setting="metrics_port") if table.metrics_port else None
+    return (
+        bind(table.metrics_host, table.metrics_port, shared=False, setting="gateway.metrics_port")
+        if table.metrics_port
+        else None
+    )
 
 
 def _url(listener: socket.socket) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -39,7 +40,7 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue.
-    `webhook`: where the events of its submits go that name no URL.
+    `webhook`: where the events of its submits go that name no URL. `has_token`: it sent one of TorchServe's tokens.
     """
 
     owner: str = ""
@@ -47,6 +48,7 @@ class Caller:
     key_id: str = ""
     max_open_jobs: int | None = None
     webhook: str = ""
+    has_token: bool = False
 
     def sees(self, owner: str) -> bool:
         return owner == self.owner or Role.MANAGE in self.roles
@@ -125,6 +127,24 @@ def cost_of(method: str, path: str) -> float:
     return POLL_COST if is_look_at_one else 1.0
 
 
+class TokenRefused(Unauthorized):
+    """The refusal of a gateway that takes TorchServe's tokens, whose clients know it by another status."""
+
+
+class TokenSource(Protocol):
+    """Keys that are made anew while the gateway runs. `caller` is None for what is no token, or one that has expired."""
+
+    def caller(self, token: bytes) -> Caller | None: ...
+
+    def is_api(self, caller: Caller) -> bool:
+        """Whether this is the caller who may renew the others."""
+        ...
+
+    def renew(self, name: str) -> None:
+        """Raises `OSError` or `ValueError`."""
+        ...
+
+
 # Without keys, everybody on this machine counts as the operator of the gateway.
 EVERYBODY = Caller(roles=frozenset(Role))
 NOBODY = Caller()
@@ -141,7 +161,8 @@ class KeyAuth:
     """Finds the caller of a request by its Authorization header.
 
     Without keys all requests come from one caller, who may do everything at `rate_per_s` (0: any rate). Valid headers are
-    remembered, so that a known key costs one look-up. `clock` gives monotonic seconds, `wall` Unix seconds.
+    remembered, so that a known key costs one look-up. `tokens` are taken beside the keys. `clock` gives monotonic seconds,
+    `wall` Unix seconds.
     """
 
     def __init__(
@@ -150,11 +171,14 @@ class KeyAuth:
         *,
         rate_per_s: float = 0.0,
         burst: int = 200,
+        tokens: TokenSource | None = None,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
+        self.tokens = tokens
         self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _known_key(key)) for key in keys}
-        self._open = None if keys else _KnownKey(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
+        is_open = not keys and tokens is None
+        self._open = None if not is_open else _KnownKey(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
         self._remembered: dict[bytes, _KnownKey] = {}
         self._guesses = AddressBuckets(rate_per_s=GUESSES_PER_S, burst=GUESSES_BURST, most=MAX_ADDRESSES)
         self._clock = clock
@@ -166,7 +190,7 @@ class KeyAuth:
 
     def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
         """The caller; takes `cost` of its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
-        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
+        found = self._find(authorization)
         if found is None or found.expires_at <= self._wall():
             raise self._refusal_to(address)
         return self._count_request(found, cost)
@@ -184,7 +208,7 @@ class KeyAuth:
 
     def identify(self, authorization: bytes | None) -> Caller:
         """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
-        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
+        found = self._find(authorization)
         return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
 
     def secret_mark(self, key_id: str) -> str:
@@ -199,6 +223,14 @@ class KeyAuth:
         if found is None or not known or found.expires_at <= self._wall():
             return None
         return self._count_request(found)
+
+    def _find(self, authorization: bytes | None) -> _KnownKey | None:
+        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
+        return found if found is not None or self.tokens is None else self._token(self.tokens, authorization or b"")
+
+    def _token(self, tokens: TokenSource, header: bytes) -> _KnownKey | None:
+        caller = tokens.caller(header[len(_SCHEME) :].strip()) if header[: len(_SCHEME)].lower() == _SCHEME else None
+        return None if caller is None else _KnownKey(caller, None)
 
     def _check(self, authorization: bytes | None) -> _KnownKey | None:
         header = authorization or b""
@@ -219,7 +251,8 @@ class KeyAuth:
         if wait_s:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
         log.warning("key_refused", address=address)
-        return Unauthorized(
+        kind = Unauthorized if self.tokens is None else TokenRefused
+        return kind(
             "this gateway requires an API key", hint="Send `Authorization: Bearer ID.SECRET`; clients read PENSTOCK_API_KEY."
         )
 

@@ -188,11 +188,16 @@ def is_public(path: str) -> bool:
     return path in PUBLIC or path in PUBLIC_PAGES or path.startswith(("/problems/", "/ui/static/"))
 
 
+class WrongToken(WrongRole):
+    """One of TorchServe's tokens, and of another kind than the route takes."""
+
+
 def require_role(caller: Caller, method: str, route: str) -> None:
     """Raises `WrongRole` unless the caller has one of the route's roles."""
     roles = roles_of(method, route)
     if roles and caller.roles.isdisjoint(roles):
-        raise WrongRole(
+        kind = WrongToken if caller.has_token else WrongRole
+        raise kind(
             f"this API key may not do that: it needs the role {' or '.join(roles)}",
             hint="Use a key with that role; `penstock keys new NAME --role ...` makes one.",
         )

@@ -5,54 +5,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import penstock
-from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import request_id_of
-from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, answer
-from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.predict import PredictEndpoint
-from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submitter import Submitter
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions, TorchServeOptions
-from penstock.gateway.telemetry.health import Health
-from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
 from penstock.gateway.torchserve.answer import TorchServeAnswers
 from penstock.gateway.torchserve.description import add_routes, api_description, model_description
+from penstock.gateway.torchserve.parts import TorchServeParts
 from penstock.gateway.torchserve.predict import TorchServePredictions
 from penstock.gateway.torchserve.refusals import word_refusals
 from penstock.gateway.torchserve.replies import FIXED_HEADERS, JSON_HEADER, pretty
 from penstock.gateway.torchserve.routes import API_DESCRIPTION, PING, TorchServeTarget, is_management, target_of
 
-Places = Callable[[Caller], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class TorchServeParts:
-    """What the routes share with the rest of the gateway. `streaming`, `reading`: places of clients that take long."""
-
-    predict: PredictEndpoint
-    submitter: Submitter
-    store: AsyncStore
-    registry: ModelRegistry
-    results: ResultReader
-    metrics: GatewayMetrics
-    uploads: BodyMemory
-    health: Health
-    streaming: Places
-    reading: Places
-
 
 class TorchServeDoor:
     """One gateway's routes. A request without a target here is answered by somebody else."""
 
-    def __init__(self, parts: TorchServeParts, options: GatewayOptions, own: TorchServeOptions) -> None:
+    def __init__(self, parts: TorchServeParts) -> None:
         self._registry = parts.registry
         self._health = parts.health
         answers = TorchServeAnswers(
@@ -60,11 +31,11 @@ class TorchServeDoor:
             store=parts.store,
             results=parts.results,
             reading=parts.reading,
-            most_bytes=own.max_response_bytes,
+            most_bytes=parts.own.max_response_bytes,
         )
         self._predictions = TorchServePredictions(
             parts.predict,
-            options,
+            parts.options,
             submitter=parts.submitter,
             registry=parts.registry,
             answers=answers,

@@ -15,6 +15,8 @@ from penstock.errors import (
     UnknownVersion,
 )
 from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, status_of
+from penstock.gateway.auth.keys import TokenRefused
+from penstock.gateway.auth.roles import WrongToken
 
 NO_PATH = "Requested resource is not found, please refer to API document."
 NO_METHOD = "Requested method is not allowed, please refer to API document."
@@ -63,6 +65,11 @@ def no_method() -> TorchServeError:
     return TorchServeError(405, "MethodNotAllowedException", NO_METHOD)
 
 
+def invalid_token(what: str = "Authorization") -> TorchServeError:
+    message = f"Token {what} failed. Token either incorrect, expired, or not provided correctly"
+    return TorchServeError(400, "InvalidKeyException", message)
+
+
 def torchserve_error(error: Exception) -> TorchServeError:
     """Any error as TorchServe's. A bug tells nothing of its cause; errors of ours keep their message and their hint."""
     if isinstance(error, TorchServeError):
@@ -75,6 +82,8 @@ def torchserve_error(error: Exception) -> TorchServeError:
         return model_not_found(error.model)
     if isinstance(error, UnknownVersion):
         return version_not_found(error.model, error.version)
+    if isinstance(error, (TokenRefused, WrongToken)):
+        return invalid_token()
     # What is well-formed but cannot be meant is a bad request there; 422 is no status of TorchServe's own.
     status = 400 if isinstance(error, (BadRequest, InvalidInput)) else status_of(error)
     members = members_of(error)

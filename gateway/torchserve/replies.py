@@ -36,6 +36,11 @@ def control_reply(value: Any, *, status: int = 200, sent_id: bytes | None = None
     return _reply(pretty(value), status, [*reply_headers(sent_id), JSON_HEADER])
 
 
+def plain_reply(body: bytes, *, status: int = 200, sent_id: bytes | None = None) -> Response:
+    """Without a media type, as TorchServe leaves it off."""
+    return _reply(body, status, reply_headers(sent_id))
+
+
 def error_reply(error: Exception, *, sent_id: bytes | None = None) -> Response:
     found = torchserve_error(error)
     headers = [*reply_headers(sent_id), JSON_HEADER]

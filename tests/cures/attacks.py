@@ -197,6 +197,30 @@ ATTACKS = (
         ("tests/acceptance/test_webhooks.py::test_an_output_is_in_its_event_up_to_a_size",),
     ),
     Cure(
+        "A56",
+        "gateway/torchserve/management/model_store.py",
+        "    _contents(part / name, name)\n    digest",
+        "    digest",
+        ("tests/acceptance/test_torchserve_management.py::test_a_bad_archive_is_refused_and_leaves_nothing",),
+    ),
+    Cure(
+        "A56",
+        "gateway/torchserve/management/allowed_urls.py",
+        "any(_spells(pattern, found) for pattern in matching)",
+        "True",
+        (
+            "tests/unit/gateway/torchserve/test_allowed_urls.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
+            "tests/acceptance/test_torchserve_management.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
+        ),
+    ),
+    Cure(
+        "A57",
+        "gateway/torchserve/tokens.py",
+        "if self._path.stat().st_mode & 0o077:",
+        "if False:",
+        ("tests/unit/gateway/torchserve/test_tokens.py::test_a_file_that_others_may_read_is_a_fault_of_the_settings",),
+    ),
+    Cure(
         "A34",
         "core/settings/tables.py",
         "| None = Field(default=None, repr=False)",

@@ -17,6 +17,7 @@ from penstock.settings.tables import WorkerSettings
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
+from penstock.workers.telemetry.gauges import resident_bytes
 from penstock.workers.telemetry.host_gauges import HostMeter
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,7 @@ class Announcer:
             socket.gethostname(),
             os.getpid(),
             self._started_at,
-            slots=tuple(infos),
+            slots=tuple(replace(info, memory_bytes=resident_bytes(info.pid)) for info in infos),
             declared=declared,
             machine=self._meter.read(),
             wanted=self._wanted(),

@@ -124,10 +124,14 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
     numbers: Tally[str] = Tally()
     for slot in slots:
         number, numbers[slot.model] = numbers[slot.model], numbers[slot.model] + 1
-        if not slot.pid:
-            continue
-        try:
-            family.add_metric((slot.model, str(number)), psutil.Process(slot.pid).memory_info().rss)
-        except psutil.NoSuchProcess:
-            continue  # the child has just ended
+        if found := resident_bytes(slot.pid):
+            family.add_metric((slot.model, str(number)), found)
     return family
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident memory of a child; 0 if it has just ended, or has not begun."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid else 0
+    except psutil.NoSuchProcess:
+        return 0

@@ -1,0 +1,1 @@
+"""TorchServe's management: models described, registered, scaled and unregistered, and the tokens of its callers."""
