@@ -69,6 +69,48 @@ SCRIPTED = (
 OBJECTS = [{"cat": [1.0, 2.0, 3.0, 4.0], "score": pytest.approx(0.9)}, {"2": [5.0, 6.0, 7.0, 8.0], "score": 0.5}]
 
 
+class SixClasses(torch.nn.Module):  # type: ignore[name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = torch.nn.Parameter(torch.arange(18.0).reshape(6, 3) / 9 - 1)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        return torch.tanh(x).mean((2, 3)) @ self.by.t()
+
+
+# What TorchServe 0.12 with torchvision 0.28 and captum 0.9 made of `pattern`: the sum of the model's input, every 30,011th
+# value of it, the answer, and the sums over the channels of an explanation of class 2.
+RECORDED = {
+    (401, 300): (
+        32144.9112942,
+        [-1.6212862, 2.0947855, -0.267507, -0.9852941, -0.7935511, 0.687930],
+        [0.2238557, 0.1970730, 0.1734947, 0.1527373, 0.1344634],
+        [-0.0099238, -0.0252797, -0.0265280],
+    ),
+    (50, 91): (
+        34933.0071473,
+        [-0.6109256, 1.4611696, 0.1001401, 1.6232493, -0.7586929, 0.0953378],
+        [0.2231650, 0.1967496, 0.1734610, 0.1529290, 0.1348272],
+        [-0.0394635, -0.0234483, -0.0171144],
+    ),
+    (223, 1000): (
+        32302.1609394,
+        [-1.6897851, 0.8275537, 0.7478992, -0.092437, 1.1410894, 1.7859696],
+        [0.2202477, 0.1953726, 0.1733070, 0.1537334, 0.1363706],
+        [-0.0091430, -0.0237921, -0.0250044],
+    ),
+}
+
+
+def pattern(width: int, height: int) -> bytes:
+    """An image without two equal neighbours, so that a filter or a pixel too many shows."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    buffer = io.BytesIO()
+    values = numpy.stack([(x * 7 + y * 3) % 256, (x * y) % 256, (x * x + y) % 256], -1)
+    Image.fromarray(values.astype(numpy.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def picture(colour: Any = (255, 0, 0), *, mode: str = "RGB", size: tuple[int, int] = (300, 260)) -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, size, colour).save(buffer, "PNG")
@@ -153,6 +195,26 @@ def test_probabilities_are_those_of_torchserve() -> None:
     expected = [0.6336913, 0.2331220, 0.0857608, 0.0315496, 0.0116065]
     assert [*answer[0]] == ["5", "4", "3", "2", "1"]
     assert [*answer[0].values()] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("size", "has_captum"), zip(RECORDED, (True, False, False), strict=True))
+def test_images_are_answered_and_explained_as_by_torchserve(
+    size: tuple[int, int], has_captum: bool, folder: Path, context: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_captum:
+        monkeypatch.setitem(sys.modules, "captum.attr", None)
+    torch.jit.script(SixClasses()).save(folder / "six.pt")
+    handler = ImageClassifier()
+    handler.initialize(context(serializedFile="six.pt"))
+    total, some, probabilities, shares = RECORDED[size]
+    prepared = handler.preprocess([{"data": pattern(*size)}])
+    assert float(prepared.double().sum()) == pytest.approx(total, abs=0.01)
+    assert prepared.flatten()[::30011].tolist() == pytest.approx(some, abs=1e-5)
+    (answer,) = handler.handle([{"data": pattern(*size)}], context())
+    assert [*answer] == ["5", "4", "3", "2", "1"]
+    assert [*answer.values()] == pytest.approx(probabilities, abs=1e-5)
+    explained = handler.handle([{"data": pattern(*size), "target": 2}], context(headers={"explain": "True"}))
+    assert torch.tensor(explained).sum((0, 2, 3)).tolist() == pytest.approx(shares, abs=1e-4)
 
 
 def test_numbers_are_taken_as_they_are(classifier: ImageClassifier) -> None:
