@@ -89,7 +89,7 @@ def test_what_a_handler_counts_is_on_the_workers_page_and_goes_on_growing_when_i
         assert seen == f"DigitsSeen{labels} 2.0"
         assert handled.startswith(f"HandlerTime{labels} ")
         assert predicted.startswith(f"PredictionTime{labels} ")
-        assert worker.log.read_text().count("[METRICS]DigitsSeen.Count:1|#ModelName:digits,Level:Model|#type:COUNTER") == 2
+        assert worker.log.read_text().count("DigitsSeen.count:1|#ModelName:digits,Level:Model|#hostname:") == 2
         # The registry says how busy the machine is.
         [announced] = jobs.store.workers()
         assert announced.machine is not None

@@ -59,12 +59,17 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMetric:
-    """A metric as an archive's metrics.yaml or its code declares it. `unit` is the whole word."""
+    """A metric as an archive's metrics.yaml or its code declares it, with the unit as it is written there."""
 
     name: str
     unit: str
     dimensions: tuple[str, ...]
     type: MetricTypes
+
+    @property
+    def unit_word(self) -> str:
+        """`Milliseconds` of `ms`; a word that is no abbreviation stays."""
+        return UNITS.get(self.unit, self.unit)
 
     @property
     def own_name(self) -> str:
@@ -80,9 +85,11 @@ class DeclaredMetric:
     def sample(self) -> MetricSample:
         """The metric as ours, before anything happened."""
         kind = MetricKind(self.type.value)
-        bounds = _BOUNDS.get(self.unit, _DECADES) if kind is MetricKind.HISTOGRAM else ()
-        foreign = (self.name, self.unit, *self.dimensions) if may_be_foreign(self.name, self.dimensions) else ()
-        words = f"{self.name} ({self.unit}), counted by the model's handler."
+        bounds = _BOUNDS.get(self.unit_word, _DECADES) if kind is MetricKind.HISTOGRAM else ()
+        foreign = (
+            (self.name, self.unit or self.unit_word, *self.dimensions) if may_be_foreign(self.name, self.dimensions) else ()
+        )
+        words = f"{self.name} ({self.unit_word}), counted by the model's handler."
         return MetricSample(self.own_name, kind, 0.0, self.own_labels, bounds=bounds, help=words, foreign=foreign)
 
 
@@ -104,12 +111,7 @@ def _declared(kind: str, entry: Any) -> DeclaredMetric:
     dimensions = (entry.get("dimensions") or []) if isinstance(entry, Mapping) else []
     if not isinstance(name, str) or not name or not isinstance(dimensions, list):
         raise HandlerLoadError(f"model_metrics.{kind} has an entry without name or with wrong dimensions: {entry!r:.80}")
-    return DeclaredMetric(name, unit_word(entry.get("unit")), tuple(map(str, dimensions)), MetricTypes(kind))
-
-
-def unit_word(unit: Any) -> str:
-    """`Milliseconds` of `ms`; a word that is no abbreviation stays."""
-    return UNITS.get(unit, str(unit))
+    return DeclaredMetric(name, str(entry.get("unit") or ""), tuple(map(str, dimensions)), MetricTypes(kind))
 
 
 def _snake_case(name: str) -> str:

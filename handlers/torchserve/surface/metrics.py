@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from penstock.errors import HandlerContractError
 from penstock.handlers.metrics.metrics import CounterMetric, GaugeMetric, HandlerMetric, HandlerMetrics, HistogramMetric
 from penstock.handlers.torchserve.surface.metric_words import (
+    UNITS,
     DeclaredMetric,
     Dimension,
     MetricTypes,
     declared_metrics,
-    unit_word,
 )
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ArchiveMetrics:
             raise TypeError("`metric_name` must be a str")
         if not isinstance(metric_type, MetricTypes):
             raise TypeError("`metric_type` must be a MetricTypes enum")
-        return self.add_declared(DeclaredMetric(metric_name, unit_word(unit), tuple(dimension_names or ()), metric_type))
+        return self.add_declared(DeclaredMetric(metric_name, unit or "", tuple(dimension_names or ()), metric_type))
 
     def get_metric(self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER) -> ArchiveMetric:
         """A metric that was declared or made before. Raises `KeyError` if there is none."""
@@ -153,7 +153,7 @@ class ArchiveMetric:
         self._writes_lines = lines
         self._has_complained = False
         self.metric_name = declared.name
-        self.unit = declared.unit
+        self.unit = declared.unit_word
         self.dimension_names = list(declared.dimensions)
         self.metric_type = declared.type
 
@@ -178,7 +178,7 @@ class ArchiveMetric:
             self._counting(value, **dict(zip(self._declared.own_labels, values.values(), strict=True)))
         if self._writes_lines:
             shown = ",".join(f"{name}:{own}" for name, own in values.items())
-            sys.stdout.write(f"[METRICS]{_line(self, value, shown, request_ids)}\n")
+            sys.stdout.write(_line(self._declared, value, shown, request_ids))
 
     def _complain(self, given: list[Any]) -> None:
         """Once: a wrong call stands in a loop."""
@@ -203,7 +203,7 @@ class Metric:
     ) -> None:
         self.name = name
         self.value = value
-        self.unit = unit_word(unit)
+        self.unit = UNITS.get(unit, unit)
         self.dimensions = list(dimensions)
         self.request_id = request_id
         self.metric_method = metric_method
@@ -229,12 +229,11 @@ class Metric:
         return {**shown, "Timestamp": int(time.time()), "HostName": socket.gethostname(), "RequestId": self.request_id}
 
 
-def _line(metric: ArchiveMetric, value: Any, dimensions: str, request_ids: str) -> str:
-    """The line that TorchServe's log has of one call."""
-    end = f",{request_ids}" if request_ids else ""
-    kind = metric.metric_type.name
-    host = f"{socket.gethostname()},{int(time.time())}{end}"
-    return f"{metric.metric_name}.{metric.unit}:{value}|#{dimensions}|#type:{kind}|#hostname:{host}"
+def _line(metric: DeclaredMetric, value: Any, dimensions: str, request_ids: str) -> str:
+    """What TorchServe's model_metrics.log has of one call."""
+    who = f"requestID:{request_ids}," if request_ids else ""
+    host = f"{socket.gethostname()},{who}timestamp:{int(time.time())}"
+    return f"{metric.name}.{metric.unit or metric.unit_word}:{value}|#{dimensions}|#hostname:{host}\n"
 
 
 _CLASSES: dict[MetricTypes, type[HandlerMetric]] = {

@@ -54,7 +54,7 @@ def test_a_gauge_is_the_last_of_all_slots(page: Page) -> None:
         page.send(slot)
     assert page.value("HandlerTime", USUAL) == 2.5
     text = generate_latest(page.registry).decode()
-    assert "# HELP HandlerTime Torchserve prometheus gauge metric with unit: Milliseconds\n# TYPE HandlerTime gauge\n" in text
+    assert "# HELP HandlerTime Torchserve prometheus gauge metric with unit: ms\n# TYPE HandlerTime gauge\n" in text
     assert text.count("penstock_model_handler_time{") == 2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -148,10 +150,12 @@ def test_the_log_has_torchserves_lines_on_request(counted: HandlerMetrics, capsy
     metrics.add_time("HandlerTime", 3.5, 1)
     metrics.add_counter("Hits", 1, None, [Dimension("Kind", "a")])
     timed, hits = capsys.readouterr().out.splitlines()
-    assert timed.startswith("[METRICS]HandlerTime.Milliseconds:3.5|#ModelName:digits,Level:Model|#type:GAUGE|#hostname:")
-    assert timed.endswith(",second")
-    assert hits.startswith("[METRICS]Hits.Count:1|#Kind:a,ModelName:digits,Level:Model|#type:COUNTER|#hostname:")
-    assert hits.endswith(",first,second")
+    host = re.escape(socket.gethostname())
+    assert re.fullmatch(
+        rf"HandlerTime\.ms:3\.5\|#ModelName:digits,Level:Model\|#hostname:{host},requestID:second,timestamp:\d+", timed
+    )
+    labels = rf"\|#Kind:a,ModelName:digits,Level:Model\|#hostname:{host}"
+    assert re.fullmatch(rf"Hits\.count:1{labels},requestID:first,second,timestamp:\d+", hits)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_probabilities_are_those_of_torchserve() -> None:
     assert [*answer[0].values()] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("size", "has_captum"), zip(RECORDED, (True, False, False), strict=True))
+@pytest.mark.parametrize(("size", "has_captum"), [*zip(RECORDED, (True, False, False), strict=True)])
 def test_images_are_answered_and_explained_as_by_torchserve(
     size: tuple[int, int], has_captum: bool, folder: Path, context: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
