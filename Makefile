@@ -61,9 +61,10 @@ format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants the
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-proto: $(VENV)/.installed-test ## write the gRPC descriptors from gateway/oip/grpc/*.proto (needs grpcio-tools)
+proto: $(VENV)/.installed-test ## write the gRPC descriptors from the .proto files (needs grpcio-tools)
+	$(BIN)/python -m grpc_tools.protoc -I gateway/rpc --descriptor_set_out=gateway/rpc/status.binpb status.proto
 	$(BIN)/python -m grpc_tools.protoc -I gateway/oip/grpc --descriptor_set_out=gateway/oip/grpc/inference.binpb \
-	  inference.proto status.proto
+	  inference.proto
 
 sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
 	$(BIN)/python -m tests.generate_sync_client

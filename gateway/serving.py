@@ -63,7 +63,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             access=settings.access_rule(),
             asides=asides,
             wake=store.wake_waiters,
-            beside=grpc_server(gateway, options, settings, lifetime, shared=shared),
+            beside=grpc_ports(gateway, options, settings, lifetime, shared=shared),
         )
         # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
         # keeps a signal from getting lost: the server then ends right after its start.
@@ -96,26 +96,38 @@ def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> l
     return found
 
 
-def grpc_server(
+def grpc_ports(
     gateway: Gateway, options: GatewayOptions, settings: Settings, lifetime: Lifetime, *, shared: bool
-) -> ServerBeside | None:
-    """The gRPC port; None unless the settings name one. Raises `ConfigError` if its packages are missing."""
-    if not settings.gateway.grpc_port:
-        return None
+) -> list[ServerBeside]:
+    """The gRPC ports that the settings name. Raises `ConfigError` if the packages for them are missing."""
+    own = options.torchserve
+    named = {
+        "gateway.grpc_port": settings.gateway.grpc_port,
+        "torchserve.grpc_inference_port": own.grpc_inference_port if own else 0,
+        "torchserve.grpc_management_port": own.grpc_management_port if own else 0,
+    }
+    wanted = [setting for setting, port in named.items() if port]
+    if not wanted:
+        return []
     missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"gateway.grpc_port is set, and {' and '.join(missing)} cannot be imported",
-            hint="pip install 'penstock[grpc]'",
+            f"{wanted[0]} is set, and {' and '.join(missing)} cannot be imported", hint="pip install 'penstock[grpc]'"
         )
     # gRPC takes some megabytes, and few gateways serve it.
-    from penstock.gateway.oip.grpc.server import GrpcParts, GrpcServer
+    from penstock.gateway.rpc.guard import RpcGuard
+    from penstock.gateway.rpc.server import RpcShared, message_places, stream_places
 
-    parts = gateway.parts
-    shared_parts = GrpcParts(
-        parts.auth, parts.metrics, parts.inference, parts.repository, parts.health, parts.requests, parts.predictions
-    )
-    return GrpcServer(shared_parts, options, settings.gateway, lifetime, shared=shared)
+    parts, table = gateway.parts, settings.gateway
+    guard = RpcGuard(parts.auth, parts.metrics, messages=message_places(options), body_s=table.body_timeout_s)
+    common = RpcShared(guard, options, table, stream_places(options), shared)
+    ports: list[ServerBeside] = []
+    if table.grpc_port:
+        from penstock.gateway.oip.grpc.server import GrpcParts, inference_port
+
+        taken = GrpcParts(parts.inference, parts.repository, parts.health, lifetime, parts.requests, parts.predictions)
+        ports.append(inference_port(taken, common))
+    return ports
 
 
 def _settle_memory() -> None:

@@ -48,6 +48,7 @@ LAYERS = (
                 "oip",
                 "oip/grpc",
                 "replicate",
+                "rpc",
                 "torchserve",
                 "torchserve/management",
                 "runs",

@@ -6,6 +6,7 @@ import math
 import random
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -301,6 +302,12 @@ def members_of(error: PenstockError) -> dict[str, Any]:
         "errors": getattr(error, "errors", None) or None,
     }
     return members | _redacted(error)
+
+
+def refusal_text(members: Mapping[str, Any]) -> str:
+    """What a refusal says in one text: why, and what to do next. `members` are those of the problem."""
+    hint = members.get("hint")
+    return str(members["detail"]) if hint is None else f"{members['detail'].rstrip('.')}. {hint}"
 
 
 def _redacted(error: PenstockError) -> dict[str, Any]:

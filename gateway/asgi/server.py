@@ -69,7 +69,7 @@ class GatewayServer(uvicorn.Server):
         access: str,
         asides: Sequence[ListeningSocket],
         wake: Callable[[], None],
-        beside: ServerBeside | None = None,
+        beside: Sequence[ServerBeside] = (),
     ) -> None:
         super().__init__(_config(app, settings, lifetime))
         self._wake = wake
@@ -87,8 +87,8 @@ class GatewayServer(uvicorn.Server):
             await self._open_aside(aside)
             rule = {"access": aside.access} if aside.access else {}
             log.info(aside.event, url=f"{_url(aside.socket)}{aside.path}", **rule, pid=os.getpid())
-        if self._beside is not None:
-            await self._beside.start()
+        for server in self._beside:
+            await server.start()
 
     async def _open_aside(self, port: ListeningSocket) -> None:
         config = _config(port.app, self._settings, self._lifetime, lifespan="off")
@@ -110,8 +110,9 @@ class GatewayServer(uvicorn.Server):
         await self._let_clients_leave()
         left_s = self._lifetime.cut_at - time.monotonic()
         last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
-        if self._beside is not None:
-            await self._beside.stop(max(0.0, left_s) + ANSWER_MARGIN_S / 2 if math.isfinite(left_s) else 0.0)
+        if self._beside:
+            grace_s = max(0.0, left_s) + ANSWER_MARGIN_S / 2 if math.isfinite(left_s) else 0.0
+            await asyncio.gather(*(server.stop(grace_s) for server in self._beside))
             left_s = self._lifetime.cut_at - time.monotonic()
         if math.isfinite(left_s):
             self.config.timeout_graceful_shutdown = max(1, math.ceil(left_s + ANSWER_MARGIN_S))

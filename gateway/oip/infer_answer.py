@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from penstock.errors import InvalidInput
-from penstock.gateway.asgi.problems import ProblemResponse
+from penstock.gateway.asgi.problems import ProblemResponse, refusal_text
 from penstock.gateway.oip.infer_request import BINARY_SIZE, InferRequest, WantedOutput
 from penstock.gateway.oip.tensor_json import json_data
 from penstock.job import JobId
@@ -67,12 +67,6 @@ def _view(tensor: Tensor, binary: bool) -> dict[str, Any]:
 
 def speaks_oip(path: str) -> bool:
     return path == "/v2" or path.startswith("/v2/")
-
-
-def refusal_text(members: Mapping[str, Any]) -> str:
-    """What a refusal says in one text: why, and what to do next. `members` are those of the problem."""
-    hint = members.get("hint")
-    return str(members["detail"]) if hint is None else f"{members['detail'].rstrip('.')}. {hint}"
 
 
 def as_oip(problem: ProblemResponse) -> ProblemResponse:

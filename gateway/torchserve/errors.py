@@ -14,7 +14,7 @@ from penstock.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, status_of
+from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, refusal_text, status_of
 from penstock.gateway.auth.keys import TokenRefused
 from penstock.gateway.auth.roles import WrongToken
 
@@ -87,9 +87,7 @@ def torchserve_error(error: Exception) -> TorchServeError:
     # What is well-formed but cannot be meant is a bad request there; 422 is no status of TorchServe's own.
     status = 400 if isinstance(error, (BadRequest, InvalidInput)) else status_of(error)
     members = members_of(error)
-    detail, hint = members["detail"], members["hint"]
-    message = f"{detail.rstrip('.')}. {hint}" if hint else detail
-    return TorchServeError(status, _name_of(error, status), message)
+    return TorchServeError(status, _name_of(error, status), refusal_text(members))
 
 
 def _name_of(error: PenstockError, status: int) -> str:

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.experiments.doors import frames
 from penstock.gateway.oip.grpc.messages import message_class
 from penstock.gateway.oip.grpc.service import UNSERVED
+from penstock.gateway.rpc.pool import MessagePool
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import Hand
 from tests.acceptance.grpc_stack import SERVICE, call
@@ -24,6 +25,7 @@ from tests.certificates import Authority
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, BOSS, LIMITED, READER, TestKey, keyed_gateway
 
+STATUSES = MessagePool("penstock.gateway.rpc", "status.binpb")
 MIB = 1024 * 1024
 INFER = f"/{SERVICE}/ModelInfer"
 
@@ -138,9 +140,9 @@ def test_a_role_may_do_what_it_may_over_http(attacked: GrpcPort, key: TestKey, m
 def retry_s(refused: grpc.RpcError) -> int:
     """Seconds, as the refusal's details say for programs."""
     metadata = dict(refused.trailing_metadata())
-    status = message_class("Status", "google.rpc").FromString(metadata["grpc-status-details-bin"])
+    status = STATUSES.message_class("google.rpc.Status").FromString(metadata["grpc-status-details-bin"])
     (found,) = [one for one in status.details if one.type_url.endswith("google.rpc.RetryInfo")]
-    seconds: int = message_class("RetryInfo", "google.rpc").FromString(found.value).retry_delay.seconds
+    seconds: int = STATUSES.message_class("google.rpc.RetryInfo").FromString(found.value).retry_delay.seconds
     assert metadata["grpc-retry-pushback-ms"] == str(seconds * 1_000)
     return seconds
 

@@ -7,12 +7,7 @@ The bytes of tensors are never parsed: they are views of the message that came, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from penstock.errors import BadRequest, InvalidInput, TooLarge
 from penstock.gateway.oip.infer_answer import InferResult, wanted_outputs
@@ -27,6 +22,7 @@ from penstock.gateway.oip.infer_request import (
     read_parameters,
     refuse_parameters,
 )
+from penstock.gateway.rpc.pool import MessagePool, parsed
 from penstock.tensors.tensor import (
     MAX_TEXTS,
     ONLY_BINARY,
@@ -60,34 +56,16 @@ _CONTENTS = {
 }
 
 
-def _pool() -> Any:
-    """A pool of our own: the default one would clash with the messages of a client in the same process."""
-    pool: Any = descriptor_pool.DescriptorPool()
-    data = resources.files(__package__).joinpath("inference.binpb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
-        pool.Add(file)
-    return pool
+POOL = MessagePool(__package__, "inference.binpb")
 
 
-POOL = _pool()
-
-
-@cache
-def message_class(name: str, package: str = "inference") -> Any:
-    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{package}.{name}"))
+def message_class(name: str) -> Any:
+    return POOL.message_class(f"inference.{name}")
 
 
 _Request = message_class("ModelInferRequest")
 _Response = message_class("ModelInferResponse")
 _StreamResponse = message_class("ModelStreamInferResponse")
-
-
-def parsed(kind: Any, data: bytes) -> Any:
-    """Raises `BadRequest` for bytes that are no message of this kind."""
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        raise BadRequest(f"these {len(data)} bytes are no {kind.DESCRIPTOR.name}") from None
 
 
 def split_request(data: bytes, *, max_bytes: int) -> tuple[Any, list[memoryview]]:

@@ -12,24 +12,24 @@ from penstock.gateway.asgi.problems import NotSupported
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.oip.grpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.oip.grpc.messages import (
     answer_message,
     infer_request,
     message_class,
-    parsed,
     plain_parameters,
     split_request,
     stream_error,
     stream_message,
     wants_final,
 )
-from penstock.gateway.oip.grpc.refusals import refusal_of
 from penstock.gateway.oip.infer_request import InferRequest
 from penstock.gateway.oip.inference import InferCaller, Inference
 from penstock.gateway.oip.metadata import EXTENSIONS, PLATFORM, model_config, model_metadata
 from penstock.gateway.oip.repository import Repository
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.rpc.pool import parsed
+from penstock.gateway.rpc.refusals import refusal_of
 from penstock.gateway.telemetry.health import Health
 
 _MODEL = "/v2/models/{model}"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from penstock.errors import ConfigError
 from penstock.gateway import serving
+from penstock.gateway.options import GatewayOptions
 from penstock.settings.tables import GatewaySettings
 
 
@@ -19,10 +20,10 @@ def test_a_port_without_its_packages_is_refused_with_the_command_that_installs_t
     none: Any = None
     settings: Any = SimpleNamespace(gateway=GatewaySettings(grpc_port=8001))
     with pytest.raises(ConfigError) as refused:
-        serving.grpc_server(none, none, settings, none, shared=False)
+        serving.grpc_ports(none, GatewayOptions(), settings, none, shared=False)
     assert refused.value.hint == "pip install 'penstock[grpc]'"
     off: Any = SimpleNamespace(gateway=GatewaySettings())
-    assert serving.grpc_server(none, none, off, none, shared=False) is None
+    assert serving.grpc_ports(none, GatewayOptions(), off, none, shared=False) == []
 
 
 def test_a_gateway_that_does_not_serve_grpc_imports_none_of_it() -> None:

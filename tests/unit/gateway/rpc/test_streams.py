@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from penstock.gateway.oip.grpc.streams import AnswerLine
+from penstock.gateway.rpc.streams import AnswerLine
 
 
 async def fill(line: AnswerLine, count: int) -> None:

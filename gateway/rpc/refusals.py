@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +12,13 @@ import structlog
 
 from penstock.errors import CapacityError, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
-from penstock.gateway.asgi.problems import EndedWithoutOutput
-from penstock.gateway.oip.grpc.messages import message_class
-from penstock.gateway.oip.infer_answer import refusal_text
+from penstock.gateway.asgi.problems import EndedWithoutOutput, refusal_text
+from penstock.gateway.rpc.pool import MessagePool
 
 log = structlog.get_logger(__name__)
 
 # By the status that HTTP has for the same error; every other one is INTERNAL.
-_CODES = {
+CODES: Mapping[int, Any] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
@@ -38,6 +38,7 @@ _CODES = {
 }
 # Clients refuse more than 8 KiB of metadata. The text stands there twice, once with up to three bytes for one.
 _MOST_TEXT_BYTES = 1_024
+_POOL = MessagePool(__package__, "status.binpb")
 _TYPES = "type.googleapis.com/google.rpc."
 _DOMAIN = "penstock"
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -52,8 +53,8 @@ class RpcRefusal:
     trailing: Metadata = field(default=())
 
 
-def refusal_of(error: Exception, *, method: str, given_id: bytes | None) -> RpcRefusal:
-    """How a call that failed with `error` ends; `given_id` is the caller's own x-request-id.
+def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: Mapping[int, Any] = CODES) -> RpcRefusal:
+    """How a call that failed with `error` ends; `given_id` is the caller's own x-request-id. `codes`: gRPC's by those of HTTP.
 
     Logs what an operator has to know: a store that cannot be reached, and bugs with their traceback.
     """
@@ -65,7 +66,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None) -> RpcR
         log.warning("store_unavailable", request_id=request_id, method=method, reason=error.message)
     if status == 500 and not isinstance(error, EndedWithoutOutput):
         log.error("request_failed", request_id=request_id, method=method, exc_info=error)
-    code = _CODES.get(status, grpc.StatusCode.INTERNAL)
+    code = codes.get(status, grpc.StatusCode.INTERNAL)
     wait_s = problems.retry_after(shown.retry_after_s, draw=random.random()) if isinstance(shown, CapacityError) else 0
     trailing: list[tuple[str, str | bytes]] = [("x-request-id", request_id)]
     if wait_s:
@@ -78,7 +79,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None) -> RpcR
 
 
 def _kind(name: str) -> Any:
-    return message_class(name, "google.rpc")
+    return _POOL.message_class(f"google.rpc.{name}")
 
 
 def _details(code: grpc.StatusCode, text: str, reason: str, wait_s: int) -> bytes:

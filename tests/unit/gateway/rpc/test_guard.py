@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("grpc")
 
 from penstock.gateway.auth.keys import EVERYBODY, Caller
-from penstock.gateway.oip.grpc.guard import MessagePlaces, address_of
+from penstock.gateway.rpc.guard import MessagePlaces, address_of
 
 GREEDY, MODEST = Caller("greedy", key_id="a"), Caller("modest", key_id="b")
 

@@ -10,7 +10,7 @@ import grpc
 from grpc import aio
 
 from penstock.gateway.asgi.connection import ClientConnection
-from penstock.gateway.oip.grpc.guard import Rpc, RpcGuard
+from penstock.gateway.rpc.guard import Rpc, RpcGuard
 
 # Requests of one stream that are answered at a time, and answers of one request that wait for those of the earlier ones.
 AT_A_TIME = 8
@@ -52,16 +52,16 @@ class AnswerLine:
         self._room.set()
 
 
-class InferStreams:
+class RequestStreams:
     """The open streams of this process. `stop` lets each send the answers that are under way."""
 
     def __init__(self, answers: Answers, guard: RpcGuard) -> None:
         self._answers = answers
         self._guard = guard
-        self._open: set[InferStream] = set()
+        self._open: set[RequestStream] = set()
 
     async def serve(self, rpc: Rpc) -> None:
-        stream = InferStream(rpc, self._answers, self._guard)
+        stream = RequestStream(rpc, self._answers, self._guard)
         self._open.add(stream)
         try:
             await stream.run()
@@ -73,7 +73,7 @@ class InferStreams:
             stream.stop()
 
 
-class InferStream:
+class RequestStream:
     """One call of ModelStreamInfer."""
 
     def __init__(self, rpc: Rpc, answers: Answers, guard: RpcGuard) -> None:

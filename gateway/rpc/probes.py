@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2
@@ -14,8 +15,8 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 from penstock.errors import BadRequest, NotFound
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.keys import Shares
-from penstock.gateway.oip.grpc.guard import Rpc, RpcGuard, RpcMethod
-from penstock.gateway.oip.grpc.messages import POOL, SERVICE, parsed
+from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.rpc.pool import MessagePool, parsed
 from penstock.gateway.telemetry.health import Health
 
 HEALTH = "grpc.health.v1.Health"
@@ -24,13 +25,30 @@ _WATCH_S = 1.0
 _Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
+def probe_services(
+    health: Health,
+    lifetime: Lifetime,
+    pool: MessagePool,
+    names: Sequence[str],
+    *,
+    guard: RpcGuard,
+    streams: Shares,
+) -> dict[str, dict[str, Any]]:
+    """Health and reflection for the services with these names, whose messages are in the pool."""
+    return {
+        HEALTH: GrpcHealth(health, lifetime, names, streams=streams).handlers(guard),
+        REFLECTION: Reflection(pool, names, streams=streams).handlers(guard),
+    }
+
+
 class GrpcHealth:
     """The health of the server as a whole: it serves if it can serve every declared model.
 
-    `streams`: the places of watchers.
+    `names` are the services that may be asked for. `streams`: the places of watchers.
     """
 
-    def __init__(self, health: Health, lifetime: Lifetime, *, streams: Shares) -> None:
+    def __init__(self, health: Health, lifetime: Lifetime, names: Sequence[str], *, streams: Shares) -> None:
+        self._names = names
         self._health = health
         self._lifetime = lifetime
         self._streams = streams
@@ -42,7 +60,7 @@ class GrpcHealth:
         }
 
     async def check(self, rpc: Rpc, message: bytes) -> bytes:
-        _require_known(message)
+        self._require_known(message)
         return _written(await self._health.is_ready())
 
     async def watch(self, rpc: Rpc) -> None:
@@ -50,7 +68,7 @@ class GrpcHealth:
         message = await rpc.context.read()
         if message is aio.EOF:
             raise BadRequest("the call has no message")
-        _require_known(message)
+        self._require_known(message)
         told: bool | None = None
         while not self._lifetime.is_draining() or told:
             ready = await self._health.is_ready()
@@ -59,11 +77,11 @@ class GrpcHealth:
             told = ready
             await asyncio.sleep(_WATCH_S)
 
-
-def _require_known(message: bytes) -> None:
-    service = parsed(health_pb2.HealthCheckRequest, message).service
-    if service not in ("", SERVICE):
-        raise NotFound(f"there is no service {service[:80]!r}", hint=f"Leave it empty, or send {SERVICE}.")
+    def _require_known(self, message: bytes) -> None:
+        service = parsed(health_pb2.HealthCheckRequest, message).service
+        if service and service not in self._names:
+            hint = f"Leave it empty, or send {' or '.join(self._names)}."
+            raise NotFound(f"there is no service {service[:80]!r}", hint=hint)
 
 
 def _written(ready: bool) -> bytes:
@@ -75,12 +93,12 @@ def _written(ready: bool) -> bytes:
 class Reflection:
     """What is served, in descriptors. Names of methods and messages only, so every role may ask."""
 
-    def __init__(self, *, streams: Shares) -> None:
+    def __init__(self, pool: MessagePool, names: Sequence[str], *, streams: Shares) -> None:
         for module in (health_pb2, reflection_pb2):
             file = descriptor_pb2.FileDescriptorProto()
             module.DESCRIPTOR.CopyToProto(file)
-            POOL.Add(file)
-        self._servicer = ReflectionServicer((SERVICE, HEALTH, REFLECTION), POOL)
+            pool.descriptors.Add(file)
+        self._servicer = ReflectionServicer((*names, HEALTH, REFLECTION), pool.descriptors)
         self._streams = streams
 
     def handlers(self, guard: RpcGuard) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from penstock.gateway.asgi.problems import TooSlow
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import require_role
-from penstock.gateway.oip.grpc.refusals import refusal_of
+from penstock.gateway.rpc.refusals import CODES, refusal_of
 from penstock.gateway.telemetry.metrics import GatewayMetrics, GrpcMetrics
 
 log = structlog.get_logger(__name__)
@@ -38,13 +38,14 @@ RawHeaders = tuple[tuple[bytes, bytes], ...]
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
     """`path`: the route of HTTP whose roles it needs, after its method; empty: it needs no key. `places`: what a call takes one
-    of while it is served; None: none.
+    of while it is served; None: none. `codes`: how it is refused, by the status that HTTP would have.
     """
 
     name: str
     path: str
     places: Shares | None
     verb: str = "GET"
+    codes: Mapping[int, Any] = field(default_factory=lambda: CODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class RpcGuard:
             code = context.code()
             raise
         except Exception as error:
-            refusal = refusal_of(error, method=method.name, given_id=given_id)
+            refusal = refusal_of(error, method=method.name, given_id=given_id, codes=method.codes)
             code = refusal.code
             await context.abort(refusal.code, refusal.text, refusal.trailing)
             raise
