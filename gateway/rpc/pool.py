@@ -28,6 +28,11 @@ class MessagePool:
             self._classes[name] = message_factory.GetMessageClass(self.descriptors.FindMessageTypeByName(name))
         return self._classes[name]
 
+    def written(self, name: str, /, **members: Any) -> bytes:
+        """The bytes of a message with this full name and these members."""
+        made: bytes = self.message_class(name)(**members).SerializeToString()
+        return made
+
 
 def parsed(kind: Any, data: bytes) -> Any:
     """Raises `BadRequest` for bytes that are no message of this kind."""

@@ -13,6 +13,7 @@ from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.oip.grpc.messages import (
+    POOL,
     answer_message,
     infer_request,
     message_class,
@@ -173,8 +174,7 @@ def _read(found: Any, raw: Sequence[memoryview], version: VersionEntry) -> Infer
 
 
 def _written(kind: str, /, **members: Any) -> bytes:
-    made: bytes = message_class(kind)(**members).SerializeToString()
-    return made
+    return POOL.written(f"inference.{kind}", **members)
 
 
 async def _refuse(why: str, rpc: Rpc, message: bytes) -> bytes:
