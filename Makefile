@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers tune-case gpu faults cures soak compose-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu faults cures soak compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ bench-models: $(VENV)/.installed-test ## real models against the same model in a
 bench-peers: $(VENV)/.installed-test ## other model servers beside penstock, one after another, environments in build/peers
 	-$(BIN)/python -m benchmarks.peers setup all
 	$(BIN)/python -m benchmarks.peers run $(BENCH_ARGS)
+
+compare-torchserve: $(VENV)/.installed-test ## TorchServe and penstock on the same archives: answers, speed, losses (needs Java; TEST_EXTRAS=torch,test)
+	-$(BIN)/python -m benchmarks.peers setup torchserve
+	$(BIN)/python -m benchmarks.torchserve record && $(BIN)/python -m benchmarks.torchserve all
 
 tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m benchmarks.experiments.tune_case $(TUNE_ARGS) && $(BIN)/python -m benchmarks.experiments.tune_case --docs

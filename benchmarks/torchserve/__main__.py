@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from benchmarks.torchserve import servers
+from benchmarks.torchserve import load, losses, servers
 from benchmarks.torchserve.archives import ARCHIVES, Archive
-from benchmarks.torchserve.differences import differences, stale, unmeant
+from benchmarks.torchserve.differences import differences, stale, table, unmeant
 from benchmarks.torchserve.exchanges import Exchange, KeptAnswer, send
+from benchmarks.torchserve.pages import figures_table, write_between
 from benchmarks.torchserve.requests import exchanges
+from penstock.loadtest.observed.machine import describe_machine
 
-ANSWERS = Path(__file__).resolve().parents[1] / "results" / "torchserve_answers.json"
+_RESULTS = Path(__file__).resolve().parents[1] / "results"
+ANSWERS, FIGURES = _RESULTS / "torchserve_answers.json", _RESULTS / "torchserve.json"
+DOCS = _RESULTS.parents[1] / "docs" / "torchserve.md"
 Start = Callable[[servers.Site], AbstractContextManager[servers.ModelServer]]
 
 
@@ -46,13 +50,14 @@ def _answers(
         }
 
 
-def record() -> None:
+def record() -> int:
     """Ask TorchServe, and keep what it answers."""
     servers.set_up()
     with tempfile.TemporaryDirectory(prefix="penstock-torchserve-") as folder:
         found = answers_of(servers.torchserve, Path(folder), ARCHIVES)
     ANSWERS.write_text(json.dumps({key: asdict(answer) for key, answer in found.items()}, indent=1, ensure_ascii=False) + "\n")
     print(f"{len(found)} answers of TorchServe in {ANSWERS}")
+    return 0
 
 
 def recorded() -> dict[str, KeptAnswer]:
@@ -60,16 +65,36 @@ def recorded() -> dict[str, KeptAnswer]:
     return {key: KeptAnswer(**fields) for key, fields in json.loads(ANSWERS.read_text()).items()}
 
 
-def compare() -> None:
-    """Ask penstock the same, and print what differs from TorchServe's answers."""
+def compare() -> int:
+    """Ask penstock the same, print what differs from TorchServe's answers, and write the table of docs/torchserve.md."""
     with tempfile.TemporaryDirectory(prefix="penstock-torchserve-") as folder:
         ours = answers_of(servers.penstock, Path(folder), ARCHIVES)
     found = differences(recorded(), ours)
     for one in unmeant(found):
         print(f"{one.key}: {one.part}\n  TorchServe: {_short(one.theirs)}\n  penstock:   {_short(one.ours)}")
-    for key, part in stale(found, set(ours)):
-        print(f"{key}: {part} does not differ any more")
+    for what in stale(found):
+        print(f"does not differ any more: {what}")
     print(f"{len(ours)} answers, {len(found)} differences, {len(unmeant(found))} of them not meant")
+    write_between(DOCS, "differences: make compare-torchserve", table(found))
+    return int(bool(unmeant(found) or stale(found)))
+
+
+def figures() -> int:
+    """Load both servers in turns, kill parts of both, and keep the figures."""
+    servers.set_up()
+    # On a disk: penstock syncs what it accepts, which costs nothing in a memory file system.
+    with tempfile.TemporaryDirectory(prefix="penstock-torchserve-", dir=ANSWERS.parents[2] / "build") as folder:
+        under_load = load.measure(Path(folder) / "load", rounds=3, seconds=5.0, say=print)
+        kept = losses.measure(Path(folder) / "losses")
+    found = {"machine": describe_machine(), "load": under_load, "losses": kept}
+    FIGURES.write_text(json.dumps(found, indent=1) + "\n")
+    write_between(DOCS, "figures: make compare-torchserve", figures_table(found))
+    print(figures_table(found))
+    return 0
+
+
+def both() -> int:
+    return compare() or figures()
 
 
 def _short(text: str) -> str:
@@ -78,9 +103,9 @@ def _short(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torchserve", description=__doc__)
-    verbs: dict[str, Callable[[], Any]] = {"record": record, "compare": compare}
+    verbs: dict[str, Callable[[], int]] = {"record": record, "compare": compare, "figures": figures, "all": both}
     parser.add_argument("verb", choices=verbs)
-    verbs[parser.parse_args().verb]()
+    sys.exit(verbs[parser.parse_args().verb]())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,16 +50,58 @@ def is_same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-# Exchange and part: why ours differs. `make compare-torchserve` and the tests refuse a difference that is not here, and a row
-# here that is none.
-MEANT: dict[tuple[str, str], str] = {}
+@dataclass(frozen=True, slots=True)
+class MeantDifference:
+    """`what` says it in a few words, `reason` why it is better, `covers` to which differences it applies."""
+
+    what: str
+    reason: str
+    covers: Callable[[Difference], bool]
 
 
-def unmeant(found: list[Difference]) -> list[Difference]:
-    return [one for one in found if (one.key, one.part) not in MEANT]
+def _is_named_json(found: Difference) -> bool:
+    return found.part == "content-type" and not found.theirs and found.ours == "application/json"
 
 
-def stale(found: list[Difference], asked: set[str]) -> list[tuple[str, str]]:
-    """Rows of `MEANT` about exchanges that were sent, and that did not differ."""
-    there = {(one.key, one.part) for one in found}
-    return [pair for pair in MEANT if pair[0] in asked and pair not in there]
+def _of(*keys: str) -> Callable[[Difference], bool]:
+    return lambda found: found.key in keys
+
+
+# `make compare-torchserve` and the tests refuse a difference that none of these covers, and one of these that covers none.
+MEANT = (
+    MeantDifference(
+        "answers that are JSON have `Content-Type: application/json`",
+        "TorchServe sends none, so that a client must guess; text and bytes stay without one",
+        _is_named_json,
+    ),
+    MeantDifference(
+        "`GET /` is the dashboard",
+        "TorchServe answers 405; no client of its API asks for it",
+        _of("inference: the root"),
+    ),
+    MeantDifference(
+        "a path that is nobody's is answered by penstock's own error object",
+        "the same address serves the other protocols, so the path may be any protocol's",
+        _of("inference: a path that is not there"),
+    ),
+    MeantDifference(
+        "`GET /ping` is answered on the management address too",
+        "a health check may ask either; TorchServe answers 404",
+        _of("management: ping"),
+    ),
+)
+
+
+def unmeant(found: Iterable[Difference]) -> list[Difference]:
+    return [one for one in found if not any(meant.covers(one) for meant in MEANT)]
+
+
+def stale(found: Sequence[Difference]) -> list[str]:
+    """Meant differences that cover nothing."""
+    return [meant.what for meant in MEANT if not any(map(meant.covers, found))]
+
+
+def table(found: Sequence[Difference]) -> str:
+    """The meant differences as they stand in docs/torchserve.md."""
+    rows = [f"| {meant.what} | {meant.reason} | {len({one.key for one in found if meant.covers(one)})} |" for meant in MEANT]
+    return "\n".join(["| penstock | why | requests |", "|---|---|---|", *rows])
