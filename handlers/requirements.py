@@ -34,6 +34,14 @@ def missing_packages(lines: Sequence[str]) -> dict[str, str]:
     return dict(lack for line in lines for lack in _lacking_of(line, Path()))
 
 
+def missing_of_text(text: str, name: str) -> dict[str, str]:
+    """As `missing_packages`, for the text of a requirements file called `name` whose folder is not here: other files that it
+    names are left out.
+    """
+    lines = (line for line in text.replace("\\\n", " ").splitlines() if not line.strip().startswith(_FILE))
+    return dict(lack for line in lines for lack in _lacking_of_line(line, Path(name)))
+
+
 def in_words(lacking: Mapping[str, str]) -> str:
     return ", ".join(f"{wanted} ({why})" for wanted, why in lacking.items())
 
@@ -59,14 +67,18 @@ def _lacking_of_file(path: Path) -> Iterator[tuple[str, str]]:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise HandlerLoadError(f"the model's requirements {path} cannot be read: {why}; check the path") from error
     for line in text.replace("\\\n", " ").splitlines():
-        # A `#` within a word belongs to a URL.
-        wanted = f" {line}".partition(" #")[0].strip()
-        try:
-            yield from _lacking_of(wanted, path.parent)
-        except InvalidRequirement as error:
-            raise HandlerLoadError(
-                f"{path}: {wanted!r} is no requirement; write a line such as pillow>=10 ({str(error).splitlines()[0]})"
-            ) from error
+        yield from _lacking_of_line(line, path)
+
+
+def _lacking_of_line(line: str, path: Path) -> Iterator[tuple[str, str]]:
+    # A `#` within a word belongs to a URL.
+    wanted = f" {line}".partition(" #")[0].strip()
+    try:
+        yield from _lacking_of(wanted, path.parent)
+    except InvalidRequirement as error:
+        raise HandlerLoadError(
+            f"{path}: {wanted!r} is no requirement; write a line such as pillow>=10 ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _is_for_pip_alone(line: str) -> bool:

@@ -85,6 +85,7 @@ def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
 
 
 def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
+    from penstock.archives.kinds import is_archive
     from penstock.cli.serve.plan import declared_model
     from penstock.settings.remote_sources import is_remote
 
@@ -93,11 +94,13 @@ def _spec(model: str, config: Path | None, task: str | None, version: str | None
     found = {spec.version: spec for spec in settings.specs() if spec.name == name}
     if wanted not in found:
         raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(found)}")
-    if is_remote(found[wanted].source):
-        from penstock.cli.serve.fetching import located
+    spec = found[wanted]
+    if is_remote(spec.source) or is_archive(spec.source):
+        from penstock.cli.serve.fetching import located, opened
 
-        return located(found[wanted], settings)
-    return found[wanted]
+        here = located(spec, settings)
+        return opened(here, settings) if is_archive(here.source) else here
+    return spec
 
 
 def _first_of(device: str) -> str:
@@ -112,6 +115,8 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
     inherited = dict(os.environ)
     for table, variables in (("env", spec.env), ("secrets", spec.secrets)):
         os.environ.update(read_variables(spec.name, table, variables, inherited))
+    # This interpreter has read the variable already, which may name an archive's packages.
+    sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in sys.path]
     began = time.perf_counter()
     loaded = load(
         spec.source,

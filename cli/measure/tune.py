@@ -13,11 +13,12 @@ import structlog
 import typer
 from rich.console import Console
 
+from penstock.archives.kinds import is_archive
 from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.options import ConfigOption, JsonOption
-from penstock.cli.serve.fetching import located
+from penstock.cli.serve.fetching import located, opened
 from penstock.cli.serve.plan import declared_model
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
@@ -113,11 +114,11 @@ def tune(
         check_writable(path)
     settings, name = declared_model(model, config, task)
     subject = subject_of(settings, name)
-    spec = located(subject.spec, settings)
+    here = located(subject.spec, settings)
     question = TuneQuestion(
-        spec=spec,
+        spec=opened(here, settings) if is_archive(here.source) else here,
         # The processes that are measured load the file here; what is written into the settings keeps the address.
-        table=subject.table if spec is subject.spec else {**subject.table, "source": spec.source},
+        table=subject.table if here is subject.spec else {**subject.table, "source": here.source},
         goal=goal,
         machine=discover(),
         named=named_dimensions(space or [], sweep),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from penstock.cli.display import is_colored, print_faint
+from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
@@ -19,6 +21,8 @@ from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
 
 _LINE_EVERY_S = 2.0
+# What a command uses of the cache stays there until the command ends.
+_held: list[Lock] = []
 
 
 def model_cache(settings: Settings) -> ModelCache:
@@ -47,6 +51,19 @@ def located(spec: ModelSpec, settings: Settings) -> ModelSpec:
     found = found or fetch_model(settings, spec.source, trust_remote_code=spec.trust_remote_code)
     found.lock.close()
     return replace(spec, source=found.path)
+
+
+def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
+    """The spec of an archive as a child process gets it: unpacked, with its packages. Raises `HandlerLoadError`."""
+    from penstock.workers.fetch.archives import WARNINGS, ArchivePlace, archive_spec
+
+    def note(event: str, fields: Mapping[str, Any]) -> None:
+        if event in WARNINGS:
+            print_faint(f"{event}: {', '.join(f'{name} {value}' for name, value in fields.items() if value)}")
+
+    limit = settings.models_cache.max_bytes
+    place = ArchivePlace(settings.models_dir, limit, hold=_held.append, say=print_faint, note=note)
+    return archive_spec(spec, place)
 
 
 def located_here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:

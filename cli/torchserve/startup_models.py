@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.contents import ArchiveContents, read_archive
+from penstock.archives.contents import ArchiveContents, archive_file, read_archive
 from penstock.archives.kinds import MANIFEST, archive_stem, is_archive_file
 from penstock.archives.model_settings import model_settings
 from penstock.archives.parity import Parity, SettingParity, not_plain
 from penstock.cli.torchserve.server_settings import switch, whole
-from penstock.errors import BadArchive
+from penstock.errors import BadArchive, HandlerLoadError
+from penstock.handlers.requirements import in_words, install_line, missing_of_text
 from penstock.job import MODEL_NAME
 from penstock.settings.remote_sources import is_remote
 
 # Where management keeps what it downloads: those models are in the store's records, not in the list of the start.
 _DOWNLOADS = "downloads"
-_OPTIONS = {"decode_input_request": switch, "limit_max_image_pixels": switch, "install_py_dep_per_model": switch}
+MAY_INSTALL = "install_py_dep_per_model"
+_OPTIONS = {"decode_input_request": switch, "limit_max_image_pixels": switch, MAY_INSTALL: switch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
     if yaml.refused:
         raise _Refused(name, "; ".join(yaml.refused))
     reading.report += [_of(name, one) for one in not_plain(yaml.report)]
+    reading.report += _packages(wanted.path, contents, name, may_install=bool(_options(reading).get(MAY_INSTALL)))
     own = _below(_below(said, name), contents.manifest.version)
     table = {**_defaults(reading), **_of_models(own, name, reading)}
     # model-config.yaml stands over what config.properties says of models.
@@ -151,6 +154,23 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
     options = {**_options(reading), **({"handler": handler} if handler else {})}
     kept = _on_devices(kept, yaml.values, reading) | ({"options": options} if options else {})
     return StartupModel(name, contents.manifest.version, wanted.path, kept, bool(own.get("defaultVersion")))
+
+
+def _packages(path: Path, contents: ArchiveContents, name: str, *, may_install: bool) -> Iterator[SettingParity]:
+    """TorchServe takes no notice of an archive's requirements unless it may install them; whoever moves should know."""
+    file = contents.manifest.requirements_file
+    if not file:
+        return
+    if may_install:
+        yield SettingParity(f"{name}: requirementsFile", file, Parity.HONOURED, f"options.{MAY_INSTALL}")
+        return
+    try:
+        lacking = missing_of_text(archive_file(path, contents, file).decode("utf-8", "replace"), f"{path.name}/{file}")
+    except HandlerLoadError as error:
+        yield SettingParity(f"{name}: requirementsFile", file, Parity.IGNORED, why=error.message)
+        return
+    why = f"missing here: {in_words(lacking)}; run: {install_line(lacking)}" if lacking else "all of them are installed"
+    yield SettingParity(f"{name}: requirementsFile", file, Parity.IGNORED if lacking else Parity.HONOURED, why=why)
 
 
 def _below(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -46,6 +46,14 @@ def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: Archi
     return found
 
 
+def archive_file(path: Path, contents: ArchiveContents, name: str) -> bytes:
+    """The bytes of a small file of the archive, by its path below the root; none if it is not there. Raises `BadArchive`."""
+    if path.is_dir():
+        return _file(path / name, MAX_CONFIG_BYTES) or b""
+    below = f"{contents.root}/{name}" if contents.root else name
+    return _taken(path, ArchiveLimits(), lambda file: file == below, MAX_CONFIG_BYTES)[1].get(below, b"")
+
+
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:
     # The manifest lies at the top, or in the one folder of a tar.gz.
     files, found = members_of_archive(

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from penstock.archives.model_settings import model_settings
 from penstock.archives.opening import OpenedArchive, opened
 from penstock.archives.parity import not_plain
@@ -20,23 +18,27 @@ from penstock.model_cache.entries import Entries, Lock
 from penstock.model_spec import ModelSpec, Variable
 from penstock.workers.fetch.packages import PackageOrder, installed
 
-log = structlog.get_logger(__name__)
 ARCHIVE_OPENED = "archive_opened"
 ARCHIVE_SETTING_DIFFERS = "archive_setting_differs"
 ARCHIVE_PACKAGES_INSTALLED = "archive_packages_installed"
 ARCHIVE_PACKAGES_MISSING = "archive_packages_missing"
+# Events that somebody should read.
+WARNINGS = frozenset({ARCHIVE_SETTING_DIFFERS, ARCHIVE_PACKAGES_MISSING})
 # The option under which TorchServe's setting stands that lets it install packages.
 MAY_INSTALL = "install_py_dep_per_model"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """The models' cache in `folder`. `hold` keeps a lock, without which what it is for may be deleted; `say` tells progress."""
+    """The models' cache in `folder`. `hold` keeps a lock, without which what it is for may be deleted; `say` tells progress,
+    and `note` an event with its fields.
+    """
 
     folder: Path
     max_bytes: int
     hold: Callable[[Lock], None]
     say: Callable[[str], None]
+    note: Callable[[str, Mapping[str, Any]], None]
 
 
 def archive_spec(spec: ModelSpec, place: ArchivePlace) -> ModelSpec:
@@ -48,45 +50,45 @@ def archive_spec(spec: ModelSpec, place: ArchivePlace) -> ModelSpec:
     found = opened(Path(spec.source), place.folder, handler=handler, max_bytes=place.max_bytes)
     if found.lock:
         place.hold(found.lock)
-    about = {"model": spec.name, "version": spec.version}
-    log.info(ARCHIVE_OPENED, **about, archive=spec.source, folder=str(found.folder), sha256=found.digest)
-    _check_settings(spec, found, about)
+    place.note(ARCHIVE_OPENED, {"archive": spec.source, "folder": str(found.folder), "sha256": found.digest})
+    _check_settings(spec, found, place)
     here = replace(spec, source=str(found.folder))
-    return _with_packages(here, found, place, about) if found.manifest.requirements_file else here
+    return _with_packages(here, found, place) if found.manifest.requirements_file else here
 
 
-def _check_settings(spec: ModelSpec, found: OpenedArchive, about: Mapping[str, Any]) -> None:
+def _check_settings(spec: ModelSpec, found: OpenedArchive, place: ArchivePlace) -> None:
     said = model_settings(found.config)
     for one in not_plain(said.report):
-        log.warning(ARCHIVE_SETTING_DIFFERS, **about, setting=one.key, what=one.parity.value, why=one.why, ours=one.ours)
+        fields = {"setting": one.key, "what": one.parity.value, "why": one.why, "ours": one.ours}
+        place.note(ARCHIVE_SETTING_DIFFERS, fields)
     if said.refused:
         raise BadArchive(
             f"{spec.source}: {found.manifest.config_file} asks for what penstock does not do: {'; '.join(said.refused)}"
         )
 
 
-def _with_packages(spec: ModelSpec, found: OpenedArchive, place: ArchivePlace, about: Mapping[str, Any]) -> ModelSpec:
+def _with_packages(spec: ModelSpec, found: OpenedArchive, place: ArchivePlace) -> ModelSpec:
     requirements = found.folder / found.manifest.requirements_file
     if not spec.options.get(MAY_INSTALL):
-        _name_missing(requirements, about)
+        _name_missing(requirements, place)
         return spec
     began = time.monotonic()
     packages, lock = installed(PackageOrder(spec.name, requirements, found.digest, place.say), Entries(place.folder))
     place.hold(lock)
-    log.info(ARCHIVE_PACKAGES_INSTALLED, **about, folder=str(packages), s=round(time.monotonic() - began, 3))
+    place.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})
     return replace(spec, env={**spec.env, "PYTHONPATH": _path_with(packages, spec)})
 
 
-def _name_missing(requirements: Path, about: Mapping[str, Any]) -> None:
+def _name_missing(requirements: Path, place: ArchivePlace) -> None:
     """TorchServe takes no notice of the file unless it may install, so the model is tried: it may do without."""
     try:
         lacking = missing_packages([f"-r {requirements}"])
     except HandlerLoadError as error:
-        log.warning(ARCHIVE_PACKAGES_MISSING, **about, why=error.message)
+        place.note(ARCHIVE_PACKAGES_MISSING, {"why": error.message})
         return
     if lacking:
         hint = f"{install_line(lacking)}; or options.{MAY_INSTALL} = true, for this model alone"
-        log.warning(ARCHIVE_PACKAGES_MISSING, **about, packages=in_words(lacking), hint=hint)
+        place.note(ARCHIVE_PACKAGES_MISSING, {"packages": in_words(lacking), "hint": hint})
 
 
 def _path_with(packages: Path, spec: ModelSpec) -> Variable:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -114,9 +115,14 @@ class _Fetch(threading.Thread):
 
     def _unpacked(self, spec: ModelSpec) -> ModelSpec:
         # Few models are archives, and all others do without this import.
-        from penstock.workers.fetch.archives import ArchivePlace, archive_spec
+        from penstock.workers.fetch.archives import WARNINGS, ArchivePlace, archive_spec
 
-        place = ArchivePlace(self._folder, self._limits.max_bytes, hold=self._locks.append, say=self._progress.say)
+        def note(event: str, fields: Mapping[str, Any]) -> None:
+            say = log.warning if event in WARNINGS else log.info
+            say(event, model=spec.name, version=spec.version, **fields)
+
+        limit = self._limits.max_bytes
+        place = ArchivePlace(self._folder, limit, hold=self._locks.append, say=self._progress.say, note=note)
         return archive_spec(spec, place)
 
 

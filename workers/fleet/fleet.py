@@ -102,7 +102,7 @@ class Fleet:
         )
         self._clients = CeleryClients(self._door_store, blobs, lambda: sorted(self._swept_models), revoked=worker_state.revoked)
         self._door = PeriodicThread("door", DOOR_RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
-        self._watch = SourceWatch(lambda: self.slots)
+        self._watch = SourceWatch(lambda: self.slots, self._roster.forget_files)
         self._reloads = (
             PeriodicThread("reload", LOOK_EVERY_S, self._watch.run_once, failure_event=SOURCES_NOT_SEEN)
             if worker.reload

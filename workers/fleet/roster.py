@@ -184,10 +184,15 @@ class Roster:
             self._leaving.remove(one)
         self._leaving.append(leaver)
         self._running.remove(leaver)
-        if self._fetches and not self._of(leaver.key):
-            self._fetches.forget(leaver.key)
+        if not self._of(leaver.key):
+            self.forget_files(leaver.slot.spec)
         # It ends when its batch does, or at the batch's own limit: nobody waits for its place so much that work is thrown away.
         leaver.slot.drain(by=math.inf)
+
+    def forget_files(self, spec: ModelSpec) -> None:
+        """Whoever loads this version next gets the files that its source names then."""
+        if self._fetches:
+            self._fetches.forget(key_of(spec))
 
     def _locate(self, spec: ModelSpec) -> tuple[ModelSpec, str] | None:
         """Finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""

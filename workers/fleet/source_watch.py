@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.sources import source_file
 from penstock.workers.slot.slot import Slot
@@ -26,10 +27,13 @@ Seen = dict[Path, tuple[int, int]]
 
 
 class SourceWatch:
-    """For a thread of its own. Watches the file that a model's source names, and the Python files in its folder and below."""
+    """For a thread of its own. Watches the file that a model's source names, and the Python files in its folder and below. What
+    an archive was unpacked to is forgotten by `forget`, so that the new one is.
+    """
 
-    def __init__(self, slots: Callable[[], Sequence[Slot]]) -> None:
+    def __init__(self, slots: Callable[[], Sequence[Slot]], forget: Callable[[ModelSpec], None]) -> None:
         self._slots = slots
+        self._forget = forget
         self._seen: dict[str, Seen] = {}
 
     def expect(self, sources: Iterable[str]) -> None:
@@ -49,6 +53,7 @@ class SourceWatch:
         for name in {slot.spec.name for slot in slots}:
             log.info(MODEL_RELOADED, model=name, changed=[str(file) for file in files[:5]])
         for slot in slots:
+            self._forget(slot.spec)
             slot.reload()
 
 
@@ -74,7 +79,7 @@ def module_file(name: str) -> Path | None:
 
 def _files(file: Path) -> Iterator[Path]:
     yield file
-    yield from islice(_python_files(file.parent), _MOST_FILES)
+    yield from islice(_python_files(file if file.is_dir() else file.parent), _MOST_FILES)
 
 
 def _python_files(folder: Path) -> Iterator[Path]:

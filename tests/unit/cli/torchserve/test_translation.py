@@ -268,3 +268,18 @@ def test_the_page_names_every_key() -> None:
     keys = {*IGNORED, *OF_MODELS, *RULES, *HANDLED}
     unnamed = {key for key in keys if f"`{key}`" not in page and "_age_grace_ms" not in key}
     assert unnamed == set()
+
+
+def test_packages_that_an_archive_requires_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
+    lines = "--no-index\n-r other.txt\nmsgspec\nno-such-package>=2 # for images\n"
+    for name in ("a.mar", "b.tar.gz", "c"):
+        make = {"mar": archives.mar, "gz": archives.tgz}.get(name.rpartition(".")[2], archives.folder)
+        extra = {"requirements.txt": lines}
+        make(tmp_path / "store" / name, archives.files(extra=extra, requirementsFile="requirements.txt", modelName=name))
+    found = deployment(tmp_path, "model_store=store\nload_models=all\n")
+    said = [one for one in found.report if one.key.endswith("requirementsFile")]
+    assert {one.parity for one in said} == {Parity.IGNORED}
+    why = "missing here: no-such-package>=2 (not installed); run: pip install 'no-such-package>=2'"
+    assert [one.why for one in said] == [why] * 3
+    allowed = deployment(tmp_path, "model_store=store\nload_models=all\ninstall_py_dep_per_model=true\n")
+    assert {one.parity for one in allowed.report if one.key.endswith("requirementsFile")} == {Parity.HONOURED}

@@ -11,6 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from penstock.errors import PenstockError, StoreUnavailable
+from penstock.model_cache.entries import Entries
 from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fetch.cache import CacheLimits
@@ -138,3 +139,15 @@ def test_an_archive_that_is_refused_is_the_error_of_its_slot(tmp_path: Path) -> 
     assert found.locate(bad) is None
     with pytest.raises(PenstockError, match="is neither a zip nor a gzip file"):
         eventually(lambda: found.locate(bad))
+
+
+def test_a_version_that_is_forgotten_is_what_its_archive_is_then(tmp_path: Path) -> None:
+    packed, found = archives.mar(tmp_path / "noop.mar"), fetches(tmp_path / "cache")
+    before, _ = eventually(lambda: found.locate(spec(str(packed))))
+    archives.mar(packed, archives.files(extra={"new": "1"}))
+    assert found.locate(spec(str(packed))) == (before, "")
+    found.forget(("net", "1"))
+    after, _ = eventually(lambda: found.locate(spec(str(packed))))
+    assert (Path(after.source) / "new").exists()
+    # What was used before may be deleted now.
+    assert Entries(tmp_path / "cache").lock(Path(before.source).parent.name) is not None

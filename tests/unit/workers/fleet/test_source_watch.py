@@ -17,15 +17,22 @@ class Served:
 
     spec: ModelSpec
     reloads: int = 0
+    forgotten: int = 0
 
     def reload(self) -> None:
+        assert self.forgotten > self.reloads
         self.reloads += 1
 
+    def forget(self, spec: ModelSpec) -> None:
+        assert spec is self.spec
+        self.forgotten += 1
 
-def watched(file: Path) -> tuple[SourceWatch, Served]:
+
+def watched(file: Path, source: Path | None = None) -> tuple[SourceWatch, Served]:
+    file.parent.mkdir(exist_ok=True)
     file.write_text("ANSWER = 1\n")
-    slot = Served(ModelSpec(name="m", source=str(file)))
-    return SourceWatch(lambda: [cast("Slot", slot)]), slot
+    slot = Served(ModelSpec(name="m", source=str(source or file)))
+    return SourceWatch(lambda: [cast("Slot", slot)], slot.forget), slot
 
 
 def test_a_change_between_the_load_and_the_first_look_is_seen(tmp_path: Path) -> None:
@@ -44,5 +51,17 @@ def test_a_source_that_came_later_is_reloaded_only_when_it_changes(tmp_path: Pat
     watch.run_once(0.0)
     assert slot.reloads == 0
     (tmp_path / "beside.py").write_text("")
+    watch.run_once(0.5)
+    assert slot.reloads == 1
+
+
+def test_code_in_an_unpacked_archive_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").touch()
+    watch, slot = watched(tmp_path / "archive" / "code.py", source=tmp_path / "archive")
+    watch.expect([slot.spec.source])
+    (tmp_path / "beside.py").write_text("VALUE = 1\n")
+    watch.run_once(0.0)
+    assert slot.reloads == 0
+    (tmp_path / "archive" / "code.py").write_text("ANSWER = 22\n")
     watch.run_once(0.5)
     assert slot.reloads == 1
