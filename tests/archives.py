@@ -79,6 +79,20 @@ def gzipped(path: Path, data: bytes) -> Path:
     return path
 
 
+def with_package(**model: object) -> dict[str, str | bytes]:
+    """An archive that requires a package which it holds, and one that the worker has, which pip leaves alone."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as packed:
+        about = "only_here-1.0.dist-info"
+        packed.writestr("only_here.py", "VALUE = 7\n")
+        packed.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: only-here\nVersion: 1.0\n")
+        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{about}/RECORD", "")
+    name = "only_here-1.0-py3-none-any.whl"
+    lines = f"--no-index\n./{name}\nmsgspec\n"
+    return files(extra={"requirements.txt": lines, name: wheel.getvalue()}, requirementsFile="requirements.txt", **model)
+
+
 def packed(export_path: Path, *arguments: str, folder: Path) -> None:
     """Run the stock `torch-model-archiver` in this folder."""
     command = [sys.executable, "-m", "model_archiver.model_packaging", *arguments, "--export-path", str(export_path)]

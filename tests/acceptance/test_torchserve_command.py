@@ -23,6 +23,7 @@ load_models=all
 default_workers_per_model=1
 number_of_netty_threads=4
 disable_token_authorization=true
+install_py_dep_per_model=true
 """
 # It looks where TorchServe's workers look: its folder is the current one and on the path.
 HANDLER = """
@@ -51,6 +52,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.json").write_text("{}")
     about = ("--model-name", "echo", "--version", "1.0", "--handler", "serve.py", "--extra-files", "beside.py,labels.json")
     archives.packed(folder / "store", *about, folder=folder)
+    needs = archives.with_package(modelName="needs", handler="needs.py") | {"needs.py": f"import only_here\n{archives.HANDLER}"}
+    archives.mar(folder / "store" / "needs.mar", needs)
     (folder / "store" / "cut.mar").write_bytes((folder / "store" / "echo.mar").read_bytes()[:-40])
     return folder
 
@@ -78,9 +81,15 @@ def up(site: Path) -> Iterator[Up]:
 
 
 def test_the_archives_of_the_store_are_served_where_torchserve_serves_them(up: Up) -> None:
-    assert up.ready["models"] == ["echo"]
+    assert up.ready["models"] == ["echo", "needs"]
     answer = httpx2.post(f"{up.ready['url']}/predictions/echo/1.0", json={"a": [1]})
     assert (answer.status_code, answer.json()) == (200, {"got": {"a": [1]}, "beside": 7, "here": True})
+
+
+def test_packages_that_an_archive_brings_along_are_installed_for_it_alone(up: Up) -> None:
+    answer = httpx2.post(f"{up.ready['url']}/predictions/needs", json=1)
+    assert (answer.status_code, answer.json()) == (200, {"rows": 1})
+    assert '"archive_packages_installed"' in (up.folder / "up.log").read_text()
 
 
 def test_what_is_not_as_it_was_is_printed_before_anything_starts(up: Up) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from pathlib import Path
 from penstock.archives.opening import opened
 print(opened(Path(sys.argv[1]), Path(sys.argv[2])).folder, flush=True)
 """
-MANY = {f"part-{number:04}": os.urandom(2048) for number in range(1500)}
+MANY = {f"part-{number:04}": os.urandom(2048) for number in range(500)}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +85,7 @@ def test_the_archive_holds_what_the_stock_archiver_packs(tmp_path: Path) -> None
 
 
 def test_packages_are_installed_once_beside_the_workers_own_and_reach_nobody_else(tmp_path: Path) -> None:
-    path = archives.mar(tmp_path / "noop.mar", with_package())
+    path = archives.mar(tmp_path / "noop.mar", archives.with_package())
     cache, said = Entries(tmp_path / "cache"), list[str]()
     found = opened(path, tmp_path / "cache")
     order = PackageOrder("noop", found.folder / "requirements.txt", found.digest, said.append)
@@ -105,20 +103,6 @@ def test_packages_are_installed_once_beside_the_workers_own_and_reach_nobody_els
     )
     assert seen.stdout == "7\n", seen.stderr
     lock.close()
-
-
-def with_package() -> dict[str, str | bytes]:
-    """An archive that requires a package which it holds, and one that the worker has, which pip leaves alone."""
-    wheel = io.BytesIO()
-    with zipfile.ZipFile(wheel, "w") as packed:
-        about = "only_here-1.0.dist-info"
-        packed.writestr("only_here.py", "VALUE = 7\n")
-        packed.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: only-here\nVersion: 1.0\n")
-        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        packed.writestr(f"{about}/RECORD", "")
-    name = "only_here-1.0-py3-none-any.whl"
-    lines = f"--no-index\n./{name}\nmsgspec\n"
-    return archives.files(extra={"requirements.txt": lines, name: wheel.getvalue()}, requirementsFile="requirements.txt")
 
 
 def test_packages_that_cannot_be_had_are_pips_own_words(tmp_path: Path) -> None:
