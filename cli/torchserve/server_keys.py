@@ -30,7 +30,6 @@ IGNORED: dict[str, str] = {
     **dict.fromkeys(("cors_allowed_methods", "cors_allowed_headers"), _CORS),
     "plugins_path": "plugins are Java archives; there is no Java here",
     "snapshot_store": "what management changed is in the store, and each start continues with it",
-    "workflow_store": "name workflows in penstock.toml; docs/torchserve.md says how",
     "python": "models run with the Python that runs penstock",
     "metric_time_interval": "the host's metrics are read when they are asked for",
     "system_metrics_cmd": "the host's metrics are read by penstock itself",

@@ -235,5 +235,7 @@ RULES: dict[str, _PropertyRule] = {
     "metrics_format": _PropertyRule((), _nothing, "TorchServe has no other"),
     "enable_envvars_config": _PropertyRule((), _nothing),
 }
-# Keys that the functions above take together.
-HANDLED = frozenset({"inference_address", "management_address", "metrics_address", "enable_metrics_api", _TOKENS})
+# Keys that the functions above, and `translation`, take together.
+HANDLED = frozenset(
+    {"workflow_store", "inference_address", "management_address", "metrics_address", "enable_metrics_api", _TOKENS}
+)

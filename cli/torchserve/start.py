@@ -34,7 +34,6 @@ _UNUSED = {
     "--log-config": _NO_LOG_FILES,
     "--cpp-log-config": _NO_LOG_FILES,
     "--plugins-path": "plugins are Java archives; there is no Java here",
-    "--workflow-store": "name workflows in penstock.toml; docs/torchserve.md says how",
 }
 _IGNORED_PATH = Annotated[Path | None, typer.Option(help="Accepted, and listed as ignored.", hidden=True)]
 
@@ -56,7 +55,9 @@ def torchserve(
     no_config_snapshots: Annotated[bool, typer.Option("--no-config-snapshots", "--ncs", help="Always so here.")] = False,
     disable_token_auth: Annotated[bool, typer.Option("--disable-token-auth", "--dt", help="Ask for no tokens.")] = False,
     enable_model_api: Annotated[bool, typer.Option("--enable-model-api", help="Allow to register and unregister.")] = False,
-    workflow_store: _IGNORED_PATH = None,
+    workflow_store: Annotated[
+        Path | None, typer.Option("--workflow-store", help="The folder with workflows (.war). Default: the model store.")
+    ] = None,
     log_config: _IGNORED_PATH = None,
     cpp_log_config: _IGNORED_PATH = None,
     plugins_path: Annotated[Path | None, typer.Option("--plugins-path", "--ppath", hidden=True)] = None,
@@ -78,12 +79,12 @@ def torchserve(
         "--log-config": log_config,
         "--cpp-log-config": cpp_log_config,
         "--plugins-path": plugins_path,
-        "--workflow-store": workflow_store,
     }
     options = TorchServeCommandLine(
         config=ts_config,
         model_store=model_store,
         models=[*(models or []), *(more_models or [])],
+        workflow_store=workflow_store,
         without_tokens=disable_token_auth,
         with_model_api=enable_model_api,
     )
@@ -116,7 +117,7 @@ def _report(found: TranslatedDeployment, given: Mapping[str, Path | None]) -> No
 
 def _need_something(found: TranslatedDeployment) -> None:
     """Without a model, only a server at which models may be registered is of use."""
-    if found.models or found.settings.get("torchserve.model_api"):
+    if found.models or found.workflows or found.settings.get("torchserve.model_api"):
         return
     raise ConfigError(
         f"no model is to be loaded{': every one was refused' if any(one.key == 'model' for one in found.report) else ''}",

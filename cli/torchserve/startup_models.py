@@ -116,6 +116,8 @@ def _listed(text: str, store: Path | None) -> list[str]:
 def _is_model(path: Path) -> bool:
     if path.name.startswith(".") or path.name == _DOWNLOADS:
         return False
+    if path.suffix == ".war":
+        return False
     return (path.is_file() and is_archive_file(path.name)) or (path / MANIFEST).is_file()
 
 

@@ -14,6 +14,7 @@ from tomlkit.items import Table
 
 from penstock.archives.model_config import MAX_CONFIG_BYTES, read_yaml
 from penstock.archives.parity import Parity, SettingParity, not_plain
+from penstock.archives.workflows import read_workflow
 from penstock.cli.torchserve.properties import read_properties, with_environment
 from penstock.cli.torchserve.server_settings import server_settings
 from penstock.cli.torchserve.startup_models import MachineSize, StartupModel, startup_models
@@ -32,6 +33,7 @@ class TorchServeCommandLine:
     config: Path | None = None
     model_store: Path | None = None
     models: Sequence[str] = ()
+    workflow_store: Path | None = None
     without_tokens: bool = False
     with_model_api: bool = False
 
@@ -43,6 +45,7 @@ class TranslatedDeployment:
     origin: Path | None
     settings: Mapping[str, Any]
     models: Sequence[StartupModel]
+    workflows: Mapping[str, Path]
     report: Sequence[SettingParity]
 
 
@@ -58,7 +61,26 @@ def translated(
     store = server.values.get("torchserve.model_store")
     metrics, about_metrics = _declared_metrics(properties, folder)
     startup = startup_models(properties, Path(store) if store else None, machine, metrics)
-    return TranslatedDeployment(origin, server.values, startup.models, [*server.report, *about_metrics, *startup.report])
+    workflows, about_workflows = _workflows(properties, folder, store)
+    report = [*server.report, *about_metrics, *startup.report, *about_workflows]
+    return TranslatedDeployment(origin, server.values, startup.models, workflows, report)
+
+
+def _workflows(
+    properties: Mapping[str, str], folder: Path, model_store: str | None
+) -> tuple[dict[str, Path], list[SettingParity]]:
+    """The workflows of the store by name: TorchServe serves one when it is registered, penstock from its start."""
+    written = properties.get("workflow_store", "").strip()
+    place = folder / Path(written).expanduser() if written else Path(model_store or "")
+    found: dict[str, Path] = {}
+    report = [SettingParity("workflow_store", written, Parity.HONOURED, "workflows")] if written else []
+    for path in sorted(place.glob("*.war")) if written or model_store else ():
+        try:
+            found.setdefault(read_workflow(path).name, path)
+        except (BadArchive, OSError) as error:
+            why = error.message if isinstance(error, BadArchive) else str(error)
+            report.append(SettingParity("workflow", path.name, Parity.REFUSED, why=why))
+    return found, report
 
 
 def _found(options: TorchServeCommandLine, environment: Mapping[str, str], folder: Path) -> Path | None:
@@ -88,6 +110,8 @@ def _of_command(options: TorchServeCommandLine, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     if options.model_store:
         found["model_store"] = str(folder / options.model_store.expanduser())
+    if options.workflow_store:
+        found["workflow_store"] = str(folder / options.workflow_store.expanduser())
     if options.models:
         found["load_models"] = ",".join(options.models)
     if options.without_tokens:
@@ -124,6 +148,10 @@ def as_toml(found: TranslatedDeployment) -> str:
     _add_settings(document, found.settings)
     for name in dict.fromkeys(model.name for model in found.models):
         _add_model(document, name, [model for model in found.models if model.name == name])
+    for name, path in found.workflows.items():
+        workflows = document.setdefault("workflows", tomlkit.table(is_super_table=True))
+        workflows[name] = tomlkit.table()
+        workflows[name]["source"] = str(path)
     left = not_plain(found.report)
     if left:
         document.add(tomlkit.nl())

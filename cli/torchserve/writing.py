@@ -35,6 +35,9 @@ def torchserve(
     models: Annotated[
         list[str] | None, typer.Option("--models", help="all, or [name=]file in the model store; several may follow.")
     ] = None,
+    workflow_store: Annotated[
+        Path | None, typer.Option("--workflow-store", help="The folder with workflows (.war). Default: the model store.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write; - for stdout.")] = Path("penstock.toml"),
     as_json: JsonOption = False,
 ) -> None:
@@ -42,7 +45,7 @@ def torchserve(
 
     Overwrites nothing, starts nothing. Check the result with `penstock config check`, start it with `penstock up`.
     """
-    options = TorchServeCommandLine(ts_config, model_store, [*(models or []), *(more_models or [])])
+    options = TorchServeCommandLine(ts_config, model_store, [*(models or []), *(more_models or [])], workflow_store)
     found = translated(options, os.environ, Path.cwd(), this_machine())
     text = as_toml(found)
     if str(output) != "-":

@@ -51,7 +51,7 @@ def archive_file(path: Path, contents: ArchiveContents, name: str) -> bytes:
     if path.is_dir():
         return _file(path / name, MAX_CONFIG_BYTES) or b""
     below = f"{contents.root}/{name}" if contents.root else name
-    return _taken(path, ArchiveLimits(), lambda file: file == below, MAX_CONFIG_BYTES)[1].get(below, b"")
+    return members_of_archive(path, ArchiveLimits(), lambda file: file == below, MAX_CONFIG_BYTES)[1].get(below, b"")
 
 
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:

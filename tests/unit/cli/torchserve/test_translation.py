@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,18 @@ def test_packages_that_an_archive_requires_are_named_with_the_command_that_insta
     assert [one.why for one in said] == [why] * 3
     allowed = deployment(tmp_path, "model_store=store\nload_models=all\ninstall_py_dep_per_model=true\n")
     assert {one.parity for one in allowed.report if one.key.endswith("requirementsFile")} == {Parity.HONOURED}
+
+
+def test_workflows_of_the_store_are_declared_with_the_models_of_their_nodes(tmp_path: Path) -> None:
+    archives.mar(tmp_path / "store" / "cat.mar", archives.files(modelName="cat"))
+    about = {"workflow": {"workflowName": "pets", "specFile": "spec.yaml", "handler": "functions.py"}}
+    spec = "models:\n  cat:\n    url: cat.mar\ndag:\n  prepare: [cat]\n"
+    war = {"WAR-INF/MANIFEST.json": json.dumps(about), "spec.yaml": spec, "functions.py": "def prepare(data, context): ...\n"}
+    archives.mar(tmp_path / "store" / "pets.war", war)
+    (tmp_path / "store" / "bad.war").write_bytes(b"none")
+    found = deployment(tmp_path, "model_store=store\nload_models=all\n")
+    assert {"pets__cat", "pets__prepare"} <= {spec.name for spec in settings(found, tmp_path).specs()}
+    assert [model.name for model in found.models] == ["cat"]
+    assert [one.value for one in found.report if one.parity is Parity.REFUSED] == ["bad.war"]
+    (tmp_path / "store" / "pets.war").rename(tmp_path / "pets.war")
+    assert list(deployment(tmp_path, "model_store=store\n", workflow_store=Path()).workflows) == ["pets"]
