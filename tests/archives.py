@@ -79,7 +79,7 @@ def gzipped(path: Path, data: bytes) -> Path:
     return path
 
 
-def with_package(**model: object) -> dict[str, str | bytes]:
+def with_package(**model: str) -> dict[str, str | bytes]:
     """An archive that requires a package which it holds, and one that the worker has, which pip leaves alone."""
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as packed:
@@ -90,7 +90,7 @@ def with_package(**model: object) -> dict[str, str | bytes]:
         packed.writestr(f"{about}/RECORD", "")
     name = "only_here-1.0-py3-none-any.whl"
     lines = f"--no-index\n./{name}\nmsgspec\n"
-    return files(extra={"requirements.txt": lines, name: wheel.getvalue()}, requirementsFile="requirements.txt", **model)
+    return files(extra={"requirements.txt": lines, name: wheel.getvalue()}, **{"requirementsFile": "requirements.txt", **model})
 
 
 def packed(export_path: Path, *arguments: str, folder: Path) -> None:

@@ -128,7 +128,8 @@ def _tls(found: _Translation, name: str) -> dict[str, Any]:
 def _tokens(found: _Translation) -> None:
     """TorchServe asks for tokens unless told otherwise; on loopback penstock asks for none unless told to."""
     written = found.properties.get(_TOKENS, "").strip().lower()
-    is_local = is_loopback(found.values["gateway.host"])
+    hosts = {found.values["gateway.host"], found.values.get("torchserve.management_host", "127.0.0.1")}
+    is_local = all(map(is_loopback, hosts))
     path = {"torchserve.key_path": str(found.folder / KEY_FILE)}
     if written == "false" or (not written and not is_local):
         found.put(_TOKENS, path)
@@ -181,6 +182,10 @@ def _port(text: str, _: Path) -> int:
     return int(text)
 
 
+def _minutes(text: str, _: Path) -> int:
+    return whole(text) * 60
+
+
 def _texts(text: str, _: Path) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -226,6 +231,7 @@ RULES: dict[str, _PropertyRule] = {
     "cors_allowed_origin": _PropertyRule(("gateway.cors_origins",), _origins),
     "grpc_inference_port": _PropertyRule(("torchserve.grpc_inference_port",), _port),
     "grpc_management_port": _PropertyRule(("torchserve.grpc_management_port",), _port),
+    "token_expiration_min": _PropertyRule(("torchserve.token_lifetime_s",), _minutes),
     "cpu_launcher_enable": _PropertyRule(
         ("worker.pinning",), _pinned, "penstock pins the processes of models to cores by itself"
     ),

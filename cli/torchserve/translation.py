@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,19 @@ from penstock.archives.model_config import MAX_CONFIG_BYTES, read_yaml
 from penstock.archives.parity import Parity, SettingParity, not_plain
 from penstock.archives.workflows import read_workflow
 from penstock.cli.torchserve.properties import read_properties, with_environment
-from penstock.cli.torchserve.server_settings import server_settings
+from penstock.cli.torchserve.server_settings import server_settings, whole
 from penstock.cli.torchserve.startup_models import MachineSize, StartupModel, startup_models
 from penstock.errors import BadArchive, ConfigError
 
 CONFIG_VARIABLE = "TS_CONFIG_FILE"
 _CONFIG_NAME = "config.properties"
+# Settings of models that are registered at run time.
+_REGISTERED = {
+    "default_workers_per_model": "default_workers",
+    "default_response_timeout": "default_response_timeout_s",
+    "default_startup_timeout": "default_startup_timeout_s",
+    "job_queue_size": "default_queue_depth",
+}
 _METRICS_KEY = "metrics_config"
 _METRICS_WHY = "its model_metrics; the names of ts_metrics are fixed here"
 
@@ -62,8 +70,18 @@ def translated(
     metrics, about_metrics = _declared_metrics(properties, folder)
     startup = startup_models(properties, Path(store) if store else None, machine, metrics)
     workflows, about_workflows = _workflows(properties, folder, store)
+    values = {**server.values, **_registered(properties)}
     report = [*server.report, *about_metrics, *startup.report, *about_workflows]
-    return TranslatedDeployment(origin, server.values, startup.models, workflows, report)
+    return TranslatedDeployment(origin, values, startup.models, workflows, report)
+
+
+def _registered(properties: Mapping[str, str]) -> dict[str, int]:
+    """What the keys of all models say of those that are registered later. `startup_models` reports the keys."""
+    found = {}
+    for key, ours in _REGISTERED.items():
+        with suppress(ValueError):
+            found[f"torchserve.{ours}"] = whole(properties.get(key, "").strip())
+    return found
 
 
 def _workflows(

@@ -77,6 +77,7 @@ HONOURED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "response size": ({"max_response_size": "1000"}, {"torchserve.max_response_bytes": 1000}),
     "origins": ({"cors_allowed_origin": "https://Page.example/"}, {"gateway.cors_origins": ["https://page.example"]}),
     "gRPC": ({"grpc_inference_port": "7070"}, {"torchserve.grpc_inference_port": 7070}),
+    "the life of tokens": ({"token_expiration_min": "2"}, {"torchserve.token_lifetime_s": 120}),
     "pinning": ({"cpu_launcher_enable": "true"}, {"worker.pinning": "cores"}),
     "what is always so": ({"ts_open_inference_protocol": "true", "metrics_mode": "prometheus"}, {}),
 }
@@ -120,6 +121,7 @@ def test_a_gateway_that_others_reach_asks_for_tokens_as_torchserve_does() -> Non
     values, report = server(inference_address="http://0.0.0.0:8080", disable_token_authorization="true")
     assert "torchserve.key_path" not in values
     assert "needs keys" in report["disable_token_authorization"].why
+    assert "torchserve.key_path" in server(management_address="http://0.0.0.0:8081")[0]
     assert "torchserve.key_path" not in server(inference_address="http://127.0.0.1:8080")[0]
 
 
@@ -142,6 +144,9 @@ def test_models_of_the_store_are_declared_with_what_the_file_says_of_them(tmp_pa
     )
     specs = {(spec.name, spec.version): spec for spec in settings(found, tmp_path).specs()}
     assert set(specs) == {("noop", "1.0"), ("two", "1.0"), ("two", "2.0"), ("plain", "1.0")}
+    registered = settings(found, tmp_path).torchserve
+    assert (registered.default_workers, registered.default_queue_depth) == (2, 50)
+    assert (registered.default_response_timeout_s, registered.default_startup_timeout_s) == (60, 90)
     one, two = specs["noop", "1.0"], specs["two", "2.0"]
     # model-config.yaml stands over `models`.
     assert (one.policy.max_batch_size, one.policy.max_wait_s, one.workers) == (4, 0.05, 3)
