@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import PenstockError
 
@@ -42,13 +44,22 @@ class Archive:
         return all(find_spec(package) is not None for package in self.needs)
 
 
+def _save_traced(model: Any, example: Any, path: Path) -> None:
+    import torch
+
+    with warnings.catch_warnings():
+        # TorchScript is deprecated, and it is what archives hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.trace(model, example), path)
+
+
 def _scripted(folder: Path) -> Mapping[str, str]:
     import torch
 
     torch.manual_seed(_SEED)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     path = folder / "scores.pt"
-    torch.jit.save(torch.jit.trace(model, torch.zeros(1, 4)), path)
+    _save_traced(model, torch.zeros(1, 4), path)
     return {"serialized-file": str(path)}
 
 
@@ -80,7 +91,7 @@ def _pictures(folder: Path) -> Mapping[str, str]:
     layers = (torch.nn.Conv2d(3, 8, 7, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     model = torch.nn.Sequential(*layers, torch.nn.Linear(8, _CLASSES)).eval()
     path = folder / "pictures.pt"
-    torch.jit.save(torch.jit.trace(model, torch.zeros(1, 3, 224, 224)), path)
+    _save_traced(model, torch.zeros(1, 3, 224, 224), path)
     (folder / "index_to_name.json").write_text(json.dumps({str(place): f"class {place}" for place in range(_CLASSES)}))
     return {"serialized-file": str(path), "extra-files": str(folder / "index_to_name.json")}
 

@@ -1,0 +1,42 @@
+"""Archives of the stock archiver behind `penstock torchserve`: each request is answered as TorchServe answered it.
+
+TorchServe's answers are in benchmarks/results (`python -m benchmarks.torchserve record`); each difference that is meant is
+named with its reason in benchmarks/torchserve/differences.py, and in docs/torchserve.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.torchserve import servers
+from benchmarks.torchserve.__main__ import answers_of, recorded
+from benchmarks.torchserve.archives import ARCHIVES
+from benchmarks.torchserve.differences import differences, stale, unmeant
+from benchmarks.torchserve.exchanges import KeptAnswer
+from benchmarks.torchserve.requests import exchanges
+
+KEYS = [exchange.key for exchange in exchanges()]
+THEIRS = recorded()
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeptAnswer]:
+    archives = [archive for archive in ARCHIVES if archive.is_buildable]
+    return answers_of(servers.penstock, tmp_path_factory.mktemp("torchserve"), archives)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_answer_is_that_of_torchserve(ours: dict[str, KeptAnswer], key: str) -> None:
+    if key not in ours:
+        pytest.skip("its archive needs torch")
+    assert not unmeant(differences({key: THEIRS[key]}, {key: ours[key]}))
+
+
+def test_each_meant_difference_is_one(ours: dict[str, KeptAnswer]) -> None:
+    if len(ours) < len(THEIRS):
+        pytest.skip("some archives need torch")
+    assert not stale(differences(THEIRS, ours))
+
+
+def test_each_request_was_sent_to_torchserve_too() -> None:
+    assert set(KEYS) == set(THEIRS)
