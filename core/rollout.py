@@ -51,6 +51,10 @@ class Rollout:
         """`workers`: slots per worker process; 0 is allowed, and then the version's jobs wait."""
         return replace(self, scale={**self.scale, version: workers})
 
+    def batched(self, version: str, policy: Mapping[str, Any]) -> Rollout:
+        """With these fields of a batch policy in the table of a version that was added; its workers load it anew."""
+        return replace(self, added={**self.added, version: {**self.added[version], **policy}})
+
     def switch(self, version: str) -> Rollout:
         return replace(self, default_version=version)
 

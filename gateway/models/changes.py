@@ -80,6 +80,23 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.scaled(name, count))
         return name
 
+    async def batch(self, model: str, version: str, policy: dict[str, Any]) -> None:
+        """Give a version that was loaded at run time these fields of a batch policy. Its workers load it anew with them, after
+        the batches that they run.
+
+        Raises `NotFound`, `InvalidInput`, and `Conflict` for a version that settings name: there they are changed.
+        """
+        await self._registry.refresh()
+        entry, found = await self._registry.find(model, version)
+        table = self._registry.rollout(model).added.get(found.name)
+        if table is None:
+            raise Conflict(
+                f"version {found.name!r} of {entry.name!r} is one of the settings, which say how it is batched",
+                hint="Change max_batch_size and max_wait_s there, or load the same source under a version of its own.",
+            )
+        _checked_table({**table, **policy})
+        await self._changed(model, lambda rollout: rollout.batched(found.name, policy))
+
     async def unload_version(self, model: str, version: str) -> None:
         """Raises `Conflict` for the default version, `NotFound` for an unknown one."""
         await self._registry.refresh()

@@ -79,13 +79,16 @@ def worker_of(redis_url: str, folder: Path) -> WorkerProcess:
 
 
 @contextmanager
-def management(redis_url: str, folder: Path, *, apart: bool = True, **table: Any) -> Iterator[ManagementClient]:
+def management(
+    redis_url: str, folder: Path, *, apart: bool = True, processes: int = 1, **table: Any
+) -> Iterator[ManagementClient]:
     """A gateway whose model API is on. `table` are settings of `[torchserve]` that stand over these."""
     port = free_port()
     wanted = {"enabled": True, "model_api": True, "model_store": folder / "store", "management_port": port if apart else 0}
     env = {f"PENSTOCK_TORCHSERVE__{name.upper()}": str(value) for name, value in (wanted | table).items()}
     models = {"own": {"source": str(folder / "store" / "own.py"), "version": "1"}}
-    with gateway_process(redis_url, folder / "g", models=models, env=env) as main:
+    more = {"processes": processes, "cold": True} if processes > 1 else {}
+    with gateway_process(redis_url, folder / "g", models=models, env=env, **more) as main:
         address = f"http://127.0.0.1:{port}" if apart else str(main.base_url)
         with ManagementClient(base_url=address, timeout=60.0) as client:
             client.main = main

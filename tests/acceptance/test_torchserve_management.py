@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from tests import archives
@@ -277,6 +278,21 @@ def test_a_bad_number_touches_nothing(one: ManagementClient) -> None:
     assert one.get("/models/own").json()[0]["workers"][0]["pid"] == before[0]["pid"]
 
 
+def test_the_batches_of_a_registered_version_are_changed_while_it_runs(one: ManagementClient, two: ManagementClient) -> None:
+    assert one.answer("POST", "/models?url=echo1.py&model_name=batched&initial_workers=1")[0] == 200
+    changed = one.answer("PUT", "/models/batched?min_worker=1&batch_size=7&max_batch_delay=0&synchronous=true")
+    assert changed == (200, status("Workers scaled to 1 for model: batched"))
+    assert [two.get("/models/batched").json()[0][name] for name in ("batchSize", "maxBatchDelay")] == [7, 0]
+    assert one.main.post("/predictions/batched", json=1).json() == "version 1"
+    assert one.answer("DELETE", "/models/batched")[0] == 200
+
+
+def test_the_batches_of_a_version_of_the_settings_are_changed_there(one: ManagementClient) -> None:
+    code, found = one.answer("PUT", "/models/own?min_worker=1&batch_size=4")
+    assert (code, found["type"]) == (409, "ConflictStatusException")
+    assert "is one of the settings" in found["message"]
+
+
 def test_a_model_that_cannot_be_loaded_is_not_registered(one: ManagementClient) -> None:
     code, found = one.answer("POST", "/models?url=broken.py&model_name=broken&initial_workers=1")
     assert code == 500
@@ -423,6 +439,22 @@ def test_the_model_api_is_off_by_default_and_scaling_is_not(redis_url: str, one:
         assert client.get("/models/nobody").json()["type"] == "ModelNotFoundException"
 
 
+def test_processes_of_one_gateway_share_the_port_of_management(redis_url: str, one: ManagementClient, folder: Path) -> None:
+    with management(redis_url, folder, processes=2, allowed_urls="https://a/.*") as client:
+
+        def listeners() -> int:
+            children = psutil.Process(client.main.process.pid).children()
+            port = client.base_url.port
+            return sum(any(c.laddr.port == port for c in child.net_connections("inet")) for child in children)
+
+        assert eventually(lambda: listeners() == 2)
+        # Each connection may reach the other process, and both do what the model API is asked for.
+        for _ in range(6):
+            with httpx2.Client(base_url=client.base_url) as fresh:
+                assert fresh.post("/models").json()["message"] == "Parameter url is required."
+                assert fresh.get("/models/own").json()[0]["modelName"] == "own"
+
+
 def test_with_a_key_file_every_caller_needs_the_token_for_it(
     redis_url: str, one: ManagementClient, folder: Path, tmp_path: Path
 ) -> None:
@@ -460,7 +492,10 @@ def test_a_gateway_that_is_killed_while_it_registers_leaves_nothing_behind(
     content = archives.mar(folder / "cut.mar", archives.files(modelName="cut")).read_bytes()
     url = site.put("cut.mar", content)
     site.stalled.add("/cut.mar")
+    assert one.answer("POST", "/models?url=echo1.py&model_name=kept")[0] == 200
     with management(redis_url, folder, allowed_urls=f"{site.address}/.*") as client:
+        # A gateway that has just been started knows what others registered.
+        assert "kept" in client.names()
         asked = threading.Thread(target=lambda: _ignored(client, url))
         asked.start()
         assert site.begun.wait(30.0)
@@ -468,11 +503,11 @@ def test_a_gateway_that_is_killed_while_it_registers_leaves_nothing_behind(
         asked.join(30.0)
     site.release.set()
     site.stalled.clear()
-    assert "cut" not in one.names()
+    assert [name for name in one.names() if name in ("cut", "kept")] == ["kept"]
     assert not list((folder / "store" / "downloads").glob("*/cut.mar/*"))
     # What it left is no obstacle to the next.
     assert one.answer("POST", "/models", params={"url": url})[0] == 200
-    assert one.answer("DELETE", "/models/cut")[0] == 200
+    assert [one.answer("DELETE", f"/models/{name}")[0] for name in ("cut", "kept")] == [200, 200]
 
 
 def _ignored(client: ManagementClient, url: str) -> None:

@@ -13,6 +13,8 @@ from penstock.errors import InvalidInput
 from penstock.gateway.torchserve.errors import TorchServeError, bad_request
 from penstock.outbound.urls import MAX_URL_CHARS, CheckedUrl, parse_url
 
+_WORKFLOW = ".war"
+_ENDINGS = tuple(ending for ending in ENDINGS if ending != _WORKFLOW)
 _REMOTE = ("http://", "https://")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}")
 # What the host of a URL is written with; in a pattern a dot stands for any letter, and everybody writes it for a dot.
@@ -53,9 +55,13 @@ def not_allowed(url: str) -> TorchServeError:
 def file_name(url: CheckedUrl) -> str:
     """The name under which an archive is kept. Raises `TorchServeError` unless the path of the URL ends with one."""
     name = unquote(PurePosixPath(url.target.partition("?")[0]).name)
-    if not _FILE_NAME.fullmatch(name) or not is_archive_file(name):
-        raise bad_request(f"The path of the URL {url} must end with the name of an archive: {', '.join(ENDINGS)}.")
+    if not _FILE_NAME.fullmatch(name) or not is_archive_file(name) or is_workflow(name):
+        raise bad_request(f"The path of the URL {url} must end with the name of an archive: {', '.join(_ENDINGS)}.")
     return name
+
+
+def is_workflow(name: str) -> bool:
+    return name.lower().endswith(_WORKFLOW)
 
 
 def _spells(pattern: str, url: CheckedUrl) -> bool:

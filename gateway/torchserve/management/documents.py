@@ -92,13 +92,17 @@ def _workers(name: str) -> dict[str, Any]:
     return _query(name, {"type": "integer", "minimum": 0, "maximum": MOST_WORKERS})
 
 
+def _batching() -> list[dict[str, Any]]:
+    size = {"type": "integer", "minimum": 1, "maximum": MAX_BATCH_SIZE}
+    return [_query("batch_size", size), _query("max_batch_delay", {"type": "integer", "minimum": 0})]
+
+
 def _registered() -> list[dict[str, Any]]:
     seconds = {"type": "integer", "minimum": 1}
     return [
         _query("url", _TEXT, required=True),
         *(_query(name, _TEXT) for name in ("model_name", "handler", "runtime")),
-        _query("batch_size", {"type": "integer", "minimum": 1, "maximum": MAX_BATCH_SIZE}),
-        _query("max_batch_delay", {"type": "integer", "minimum": 0}),
+        *_batching(),
         *(_query(name, seconds) for name in ("response_timeout", "startup_timeout")),
         _workers("initial_workers"),
         _query("synchronous", {"type": "boolean", "default": True}),
@@ -106,4 +110,4 @@ def _registered() -> list[dict[str, Any]]:
 
 
 def _scaled() -> list[dict[str, Any]]:
-    return [_workers("min_worker"), _workers("max_worker"), _query("synchronous", _FLAG)]
+    return [_workers("min_worker"), _workers("max_worker"), _query("synchronous", _FLAG), *_batching()]

@@ -17,8 +17,15 @@ from pathlib import Path
 from penstock.archives.contents import ArchiveContents, read_archive
 from penstock.archives.kinds import is_archive
 from penstock.errors import BadArchive
-from penstock.gateway.torchserve.errors import TorchServeError
-from penstock.gateway.torchserve.management.allowed_urls import allowed_url, file_name, is_remote, is_scheme, not_allowed
+from penstock.gateway.torchserve.errors import TorchServeError, bad_request
+from penstock.gateway.torchserve.management.allowed_urls import (
+    allowed_url,
+    file_name,
+    is_remote,
+    is_scheme,
+    is_workflow,
+    not_allowed,
+)
 from penstock.gateway.torchserve.management.download import Downloader
 
 # Nobody else writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
@@ -95,6 +102,8 @@ class ModelStore:
                 raise absent
         except OSError as error:  # a name that is too long
             raise absent from error
+        if is_workflow(path.name):
+            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
         # The path of a folder, an unpacked archive, ends with a slash.
         return f"{path.relative_to(folder.resolve())}{'/' if path.is_dir() else ''}"
 

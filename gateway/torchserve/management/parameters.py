@@ -88,6 +88,13 @@ def scale_wish(given: Mapping[str, Any]) -> ScaleWish:
     return ScaleWish(min_workers, max_workers, _flag(given, "synchronous", default=False), _batching(given))
 
 
+def batch_policy(wish: BatchingWish) -> dict[str, Any]:
+    """The same as fields of our batch policy: only those that were given, in seconds."""
+    delay_ms = wish.max_batch_delay_ms
+    found = {"max_batch_size": wish.batch_size, "max_wait_s": None if delay_ms is None else delay_ms / 1_000}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def page_of(given: Mapping[str, Any]) -> Page:
     limit, start = _integer(given.get("limit")), _integer(given.get("next_page_token"))
     return Page(

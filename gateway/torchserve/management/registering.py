@@ -13,7 +13,7 @@ from penstock.archives.kinds import archive_stem, is_archive_file
 from penstock.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.torchserve.errors import TorchServeError, bad_request
-from penstock.gateway.torchserve.management.parameters import RegisterWish
+from penstock.gateway.torchserve.management.parameters import RegisterWish, batch_policy
 from penstock.job import MODEL_NAME
 
 # TorchServe's, for an archive that says nothing of them.
@@ -114,12 +114,9 @@ def _defaults(options: TorchServeOptions) -> dict[str, Any]:
 
 
 def _wished(wish: RegisterWish) -> dict[str, Any]:
-    delay_ms = wish.batching.max_batch_delay_ms
     found = {
         "workers": wish.initial_workers,
-        "max_batch_size": wish.batching.batch_size,
-        "max_wait_s": None if delay_ms is None else delay_ms / 1_000,
         "max_run_s": None if wish.response_timeout_s is None else float(wish.response_timeout_s),
         "load_timeout_s": None if wish.startup_timeout_s is None else float(wish.startup_timeout_s),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return batch_policy(wish.batching) | {name: value for name, value in found.items() if value is not None}

@@ -25,7 +25,14 @@ from penstock.gateway.torchserve.errors import TorchServeError, model_not_found,
 from penstock.gateway.torchserve.management.allowed_urls import is_remote
 from penstock.gateway.torchserve.management.describe import VersionFacts, describe_version, listed, version_facts
 from penstock.gateway.torchserve.management.model_store import ModelStore
-from penstock.gateway.torchserve.management.parameters import RegisterWish, is_customized, page_of, register_wish, scale_wish
+from penstock.gateway.torchserve.management.parameters import (
+    RegisterWish,
+    batch_policy,
+    is_customized,
+    page_of,
+    register_wish,
+    scale_wish,
+)
 from penstock.gateway.torchserve.management.registering import Registration, conflict, not_started, registration
 from penstock.gateway.torchserve.replies import pretty
 
@@ -119,6 +126,8 @@ class ModelManagement:
         entry = await self._entry(model)
         name = self._version(entry, version).name
         facts = self._facts(entry, name)
+        if policy := batch_policy(wish.batching):
+            await self._changes.batch(entry.name, name, policy)
         # What lies within the bounds stays, as there.
         workers = min(max(facts.workers, wish.min_workers), wish.max_workers)
         await self._changes.scale(entry.name, workers, version=name)

@@ -293,3 +293,8 @@ def test_a_model_that_was_unloaded_is_served_by_nobody_and_its_jobs_can_be_run(s
     assert gone.added == rollout.added, "workers know where the code of waiting jobs lies"
     for version in ("1", "2", "3"):
         assert gone.slots_of(version, has_waiting=True) != 0
+
+
+def test_an_added_version_may_be_batched_otherwise_and_keeps_the_rest_of_its_table() -> None:
+    rollout = Rollout().load("2", {"source": "two.py", "max_wait_s": 0.1}).batched("2", {"max_batch_size": 8})
+    assert rollout.added == {"2": {"source": "two.py", "max_wait_s": 0.1, "max_batch_size": 8}}

@@ -43,6 +43,13 @@ def test_everything_else_is_not_found(tmp_path: Path, url: str) -> None:
     assert (refused.value.status, refused.value.name) == (404, "ModelNotFoundException")
 
 
+def test_a_workflow_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "w.war").write_bytes(b"")
+    with pytest.raises(TorchServeError, match="is a workflow") as refused:
+        source(store_of(tmp_path), "w.war")
+    assert refused.value.status == 400
+
+
 def test_a_gateway_without_a_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(TorchServeError, match="model_store is not set"):
         source(store_of(None), "m.mar")

@@ -12,6 +12,7 @@ from penstock.gateway.torchserve.management.parameters import (
     Page,
     RegisterWish,
     ScaleWish,
+    batch_policy,
     is_customized,
     page_of,
     register_wish,
@@ -63,7 +64,11 @@ def test_scaling_takes_one_worker_unless_told_and_as_many_at_most_as_at_least() 
     assert scale_wish({"min_worker": "3"}) == ScaleWish(3, 3)
     assert scale_wish({"min_worker": "0", "max_worker": "2", "synchronous": "true"}) == ScaleWish(0, 2, synchronous=True)
     # The batch settings may be changed along with it.
-    assert scale_wish({"batch_size": "8", "max_batch_delay": "0"}).batching == BatchingWish(8, 0)
+    assert batch_policy(scale_wish({"batch_size": "8", "max_batch_delay": "0"}).batching) == {
+        "max_batch_size": 8,
+        "max_wait_s": 0.0,
+    }
+    assert batch_policy(BatchingWish()) == {}
 
 
 @pytest.mark.parametrize(
