@@ -227,6 +227,9 @@ def test_a_shadow_is_compared_and_never_answers(stack: SplitStack) -> None:
     eventually(lambda: compared(close=3, different=1))
     copies = stack.first.get("/v1/jobs", params={"tag": "shadow"}).json()["data"]
     assert [(job["version"], job["priority"]) for job in copies] == [("2", "bulk")] * 4
+    page = stack.first.get("/ui/models/square").text
+    assert "version 2 gets copies of 100 %" in page
+    assert "<dt>Close</dt><dd>3</dd>" in page
     stack.client.split_model("square", {"1": 100}, shadow={"version": "3", "share": 100})
     assert stack.version() == "1"
     eventually(lambda: compared(status=1))
