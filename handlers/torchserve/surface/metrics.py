@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _SIZES = ("MB", "kB", "GB", "B")
 _TIMES = ("ms", "s")
 Dimensions = Sequence[Dimension]
+# Of one model. Code that makes a name of each request's text must not fill the memory.
+MOST_METRICS = 200
 
 
 def metrics_of(metrics: HandlerMetrics, model_name: str, declared: Mapping[str, Any], *, lines: bool = False) -> ArchiveMetrics:
@@ -46,6 +48,7 @@ class ArchiveMetrics:
     def __init__(self, metrics: HandlerMetrics, model_name: str, *, lines: bool = False) -> None:
         self._metrics = metrics
         self._writes_lines = lines
+        self._is_full = False
         self.model_name = model_name
         self.request_ids: Mapping[int, str] = {}
         self.cache: dict[MetricTypes, dict[str, ArchiveMetric]] = {kind: {} for kind in MetricTypes}
@@ -132,8 +135,12 @@ class ArchiveMetrics:
         return found
 
     def add_declared(self, declared: DeclaredMetric) -> ArchiveMetric:
+        known = self.cache[declared.type]
+        if declared.name not in known and sum(map(len, self.cache.values())) >= MOST_METRICS:
+            self._refuse(declared.name)
+            return ArchiveMetric(declared, None)
         made = ArchiveMetric(declared, _counting(self._metrics, declared), lines=self._writes_lines)
-        self.cache[declared.type][declared.name] = made
+        known[declared.name] = made
         return made
 
     def _found(self, name: str, unit: str, dimensions: Dimensions, metric_type: MetricTypes, value: Any, idx: Any) -> None:
@@ -142,6 +149,11 @@ class ArchiveMetrics:
             metric = self.add_metric_to_cache(name, unit, [one.name for one in dimensions], metric_type)
         ids = [self.request_ids[idx]] if idx in self.request_ids else list(self.request_ids.values())
         metric.count(value, {one.name: one.value for one in dimensions}, ",".join(ids))
+
+    def _refuse(self, name: str) -> None:
+        if not self._is_full:
+            self._is_full = True
+            log.error("metric %.64s is not counted, nor any other new one: the model has %d metrics", name, MOST_METRICS)
 
 
 class ArchiveMetric:

@@ -13,7 +13,7 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.metrics.metrics import HandlerMetrics
 from penstock.handlers.metrics.samples import MetricKind, naming_fault
 from penstock.handlers.torchserve.surface.metric_words import DeclaredMetric, Dimension, MetricTypes
-from penstock.handlers.torchserve.surface.metrics import ArchiveMetrics, Metric, metrics_of
+from penstock.handlers.torchserve.surface.metrics import MOST_METRICS, ArchiveMetrics, Metric, metrics_of
 
 USUAL = {"model_name": "digits", "level": "Model"}
 DECLARED = {
@@ -185,3 +185,16 @@ def test_a_metric_on_its_own_is_counted_by_the_model(metrics: ArchiveMetrics, co
     assert (one.to_dict()["MetricName"], one.to_dict()["Unit"]) == ("Alone", "Milliseconds")
     one.update(3)
     assert series(counted) == [("counter", "alone", 3.0, {"kind": "a"})]
+
+
+def test_names_made_of_requests_do_not_fill_the_memory(
+    metrics: ArchiveMetrics, counted: HandlerMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(MOST_METRICS + 50):
+        metrics.add_counter(f"request_{number}", 1)
+        metrics.add_metric_to_cache(f"own_{number}", "ms").add_or_update(1)
+    assert sum(map(len, metrics.cache.values())) == MOST_METRICS
+    assert len(counted.drain()) <= MOST_METRICS
+    assert caplog.text.count("nor any other new one") == 1
+    metrics.add_counter("request_1", 1)
+    assert [name for _, name, _, _ in series(counted)] == ["request_1"]
