@@ -10,7 +10,7 @@ import io
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock.handlers.tasks.images import eight_bit
+from penstock.handlers.tasks.images import MAX_SIDE, eight_bit
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -48,6 +48,9 @@ def scaled(image: Pillow.Image, short_side: int) -> Pillow.Image:
     width, height = image.size
     # Cut off and not rounded: one row more would shift the middle.
     long_side = int(short_side * max(width, height) / min(width, height))
+    if long_side > MAX_SIDE:
+        # A line of 20,000 pixels is a file of 100 bytes, and would have five million rows of 256.
+        raise ValueError(f"the image has {width} x {height} pixels: scaled to {short_side} it is longer than {MAX_SIDE}")
     size = (short_side, long_side) if width <= height else (long_side, short_side)
     return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
 

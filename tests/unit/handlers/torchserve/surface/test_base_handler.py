@@ -139,6 +139,18 @@ def test_a_gpu_that_is_not_there_is_refused(script: str, context: Make, monkeypa
         BaseHandler().initialize(asked)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_a_model_runs_on_the_gpu_that_the_context_names(script: str, context: Make) -> None:
+    asked = context(serializedFile=script)
+    asked.system_properties["gpu_id"] = 0
+    handler = BaseHandler()
+    handler.initialize(asked)
+    assert (str(handler.device), handler.map_location) == ("cuda:0", "cuda")
+    assert handler.preprocess([[1.0]]).is_cuda
+    assert handler.handle([[1.0, 2.0]], asked) == [[2.0, 4.0]]
+
+
 def test_the_model_is_compiled_as_the_settings_ask(script: str, folder: Path, context: Make) -> None:
     write(folder / "model.py", MODEL)
     handler = BaseHandler()

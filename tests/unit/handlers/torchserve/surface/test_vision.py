@@ -144,6 +144,11 @@ def test_the_shorter_side_is_256_and_the_longer_one_is_cut_off(size: tuple[int, 
     assert scaled(Image.new("RGB", size), 256).size == expected
 
 
+def test_a_long_line_of_pixels_is_refused_before_it_fills_the_memory() -> None:
+    with pytest.raises(ValueError, match="1 x 20000 pixels: scaled to 256 it is longer than 16384"):
+        imagenet_input(Image.new("RGB", (1, 20_000)))
+
+
 @pytest.mark.parametrize(("size", "corner"), [((256, 257), (16, 16)), ((259, 256), (18, 16)), ((341, 256), (58, 16))])
 def test_the_middle_begins_at_an_even_pixel_where_two_are_as_near(size: tuple[int, int], corner: tuple[int, int]) -> None:
     image = Image.new("RGB", size)
