@@ -36,6 +36,11 @@ class RequestProcessor:
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] = {}
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the handler has said nothing of the response."""
+        return self._status_code == 200 and not self._response_header and not self._reason_phrase
+
     def get_request_property(self, key: str) -> Any:
         return self._request_header.get(key)
 

@@ -15,6 +15,7 @@ from penstock.handlers.torchserve.options import ArchiveOptions
 from penstock.handlers.torchserve.outputs import answers
 from penstock.handlers.torchserve.resolve import EntryPoint
 from penstock.handlers.torchserve.streaming import ChunkSender
+from penstock.handlers.torchserve.surface.metrics import ArchiveMetrics, metrics_of
 
 _TRUE = "True"
 # Requests with one of these headers are not predictions; handlers look at the first request of a batch only to know that.
@@ -46,7 +47,8 @@ class ArchiveHandler(Handler):
 
     def initialize(self, context: Context, /) -> None:
         self._running = context.running
-        self._context = _context(context, self._archive, self._options)
+        self._metrics = _metrics(context, self._options)
+        self._context = _context(context, self._archive, self._options, self._metrics)
         try:
             self._entry.initialize(self._context)
         except Exception as error:
@@ -79,6 +81,7 @@ class ArchiveHandler(Handler):
     def _call(self, batch: Sequence[Request[Any]], headers: Sequence[RequestHeaders]) -> list[Any]:
         context = self._context
         context.begin([_id(request, own) for request, own in zip(batch, headers, strict=True)], headers)
+        self._metrics.request_ids = context.request_ids
         processors = context.request_processor
         context.sender = sender = ChunkSender(self._running, processors)
         began = time.perf_counter()
@@ -89,7 +92,7 @@ class ArchiveHandler(Handler):
                 # Whose fault it is shows once the batch is halved.
                 raise
             return [prediction_failure(error)]
-        context.metrics.add_time("PredictionTime", round((time.perf_counter() - began) * 1000, 2), None, "ms")
+        self._metrics.add_time("PredictionTime", round((time.perf_counter() - began) * 1000, 2), None, "ms")
         return sender.outputs(answers(returned, processors))
 
 
@@ -105,10 +108,11 @@ def _id(request: Request[Any], headers: RequestHeaders) -> str:
     return str(headers.get("x-request-id") or request.job)
 
 
-def _context(context: Context, archive: OpenedArchive, options: ArchiveOptions) -> TorchServeContext:
-    from penstock.handlers.torchserve.surface.metrics import metrics_of
+def _metrics(context: Context, options: ArchiveOptions) -> ArchiveMetrics:
+    return metrics_of(context.metrics, context.model, options.metrics, lines=options.metrics_log)
 
-    metrics = metrics_of(context.metrics, context.model, options.metrics, lines=options.metrics_log)
+
+def _context(context: Context, archive: OpenedArchive, options: ArchiveOptions, metrics: ArchiveMetrics) -> TorchServeContext:
     return TorchServeContext(
         context.model,
         archive.folder,

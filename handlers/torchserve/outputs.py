@@ -13,10 +13,13 @@ from penstock.handlers.contract import Failure, failure_of
 from penstock.handlers.media import BYTES, JSON
 from penstock.handlers.torchserve.context import CONTENT_TYPE, RequestProcessor
 from penstock.handlers.torchserve.errors import BAD_LENGTH, BAD_TYPE, BAD_VALUE, BadHandlerOutput
+from penstock.handlers.torchserve.json_text import write_json
 from penstock.outputs.media import BytesLike, Media, type_fault
 from penstock.outputs.response_head import ResponseHead, is_reserved, with_head
 
 _TEXT = "text/plain; charset=utf-8"
+# As responses are stored of which the handler says nothing, by what they hold.
+_STORED = {JSON: JSON, **{media: with_head(media, ResponseHead(untyped=True)) for media in (_TEXT, BYTES)}}
 
 
 class JsonText(str):
@@ -28,17 +31,21 @@ class JsonText(str):
 class HandlerAnswer(Media):
     """The response of one request: its bytes, and what the handler said of it."""
 
-    __slots__ = ("_head", "_of_type")
+    __slots__ = ("_of_type", "_stored")
 
     def __init__(self, value: Any, processor: RequestProcessor) -> None:
         """Raises `BadHandlerOutput`, and `ValueError` for a status or headers that no response can have."""
-        named = content_type_of(processor)
         self._of_type, data = _written(value)
+        named = "" if processor.is_untouched else content_type_of(processor)
         super().__init__(data, named or self._of_type)
-        self._head = response_head(processor, untyped=not named and self._of_type != JSON)
+        if processor.is_untouched:
+            self._stored = _STORED[self._of_type]
+        else:
+            untyped = not named and self._of_type != JSON
+            self._stored = with_head(self.content_type, response_head(processor, untyped=untyped))
 
     def written(self) -> tuple[str, BytesLike]:
-        return with_head(self.content_type, self._head), self.data
+        return self._stored, self.data
 
     @property
     def plain(self) -> Any:
@@ -120,10 +127,10 @@ def _written(value: Any) -> tuple[str, BytesLike]:
     if _is_tensor(value):
         return BYTES, _saved(value)
     try:
-        return JSON, _json(value, allow_nan=False).encode()
+        return JSON, _json(value, allow_nan=False)
     except BadHandlerOutput:
         # NaN is no JSON, and readers of JSON would fail on it. TorchServe sends it, so it goes as a text.
-        return _TEXT, _json(value, allow_nan=True).encode()
+        return _TEXT, _json(value, allow_nan=True)
 
 
 def plain_bytes(value: Any) -> bytes:
@@ -131,9 +138,9 @@ def plain_bytes(value: Any) -> bytes:
     return bytes(_written(value)[1])
 
 
-def _json(value: Any, *, allow_nan: bool) -> str:
+def _json(value: Any, *, allow_nan: bool) -> bytes:
     try:
-        return json.dumps(value, indent=2, allow_nan=allow_nan)
+        return write_json(value, allow_nan=allow_nan)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadHandlerOutput(
             f"an entry of the list that handle returned cannot be written as JSON: {error}; return text, bytes, a tensor or "

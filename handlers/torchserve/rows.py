@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from penstock.errors import InvalidInput
 from penstock.handlers.media import BYTES, JSON, Codec
 from penstock.handlers.schema import reader_for
+from penstock.handlers.torchserve.json_text import read_json
 from penstock.inputs.form import FormPart, decode_form
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 
@@ -59,7 +60,7 @@ def _value(own: _Field, *, decodes: bool) -> Any:
         return own.value
     if decodes and own.media == JSON:
         try:
-            return json.loads(own.data)
+            return read_json(own.data)
         except (ValueError, RecursionError):
             return bytearray(own.data)
     if decodes and own.media.startswith("text/"):

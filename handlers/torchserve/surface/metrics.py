@@ -160,7 +160,7 @@ class ArchiveMetric:
     """One metric of an archive, as `add_metric_to_cache` and `get_metric` return it."""
 
     def __init__(self, declared: DeclaredMetric, counting: Callable[..., None] | None, *, lines: bool = False) -> None:
-        self._declared = declared
+        self._labels = declared.own_labels
         self._counting = counting
         self._writes_lines = lines
         self._has_complained = False
@@ -187,7 +187,7 @@ class ArchiveMetric:
             return
         values = {name: dimensions[name] for name in self.dimension_names}
         if self._counting is not None:
-            self._counting(value, **dict(zip(self._declared.own_labels, values.values(), strict=True)))
+            self._counting(value, **dict(zip(self._labels, values.values(), strict=True)))
         if self._writes_lines:
             shown = ",".join(f"{name}:{own}" for name, own in values.items())
             sys.stdout.write(_line(self._declared, value, shown, request_ids))
