@@ -11,10 +11,12 @@ from typing import Any
 
 import orjson
 
+# It would write these classes, which Python's own library refuses.
 _INDENT = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-# Numbers that the quick library would read as floats: more digits than a machine's word holds.
+# What it may have read in another way: whole numbers that a machine's word does not hold, as floats.
 _LONG_NUMBER = re.compile(rb"\d{18}")
-# NaN and infinity are written as null, exponents in another form or not at all; text beyond ASCII is not escaped.
+# What the quick library may have written in another way: NaN and infinity as null, exponents in another form or not at all,
+# text beyond ASCII as it is. Ordinary answers have none of these.
 _DIFFERENT = re.compile(rb"null|\de|0\.0000|[^\x00-\x7f]")
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from penstock.handlers.torchserve.handler_source import Function, HandlerSource, name_of, parameters, read_source
-from penstock.handlers.torchserve.returns_one import returns_one
+from penstock.handlers.torchserve.one_request import asks_first, returns_one
 
 # Calls that tell nothing of how a batch is used, by the last part of their name.
 _NEUTRAL = frozenset(
     ["len", "type", "isinstance", "print", "str", "repr", "bool", "id", "debug", "info", "warning", "warn", "error", "log"]
 )
 _SAME = frozenset(["list", "tuple", "copy", "deepcopy"])
-_FOLLOWED_DEEP = 8
 # What a loop may do with a row so that it is not lost with the next one.
 _KEEPS = frozenset(["append", "extend", "add", "update", "insert", "put", "write", "setdefault", "appendleft"])
 
@@ -31,6 +30,7 @@ class _Batch:
     first: list[int] = field(default_factory=list)
     is_whole: bool = False
     derived: list[_Batch] = field(default_factory=list)
+    followed: set[tuple[int, str, int]] = field(default_factory=set)
 
     @property
     def is_used_whole(self) -> bool:
@@ -48,39 +48,42 @@ def why_one_by_one(files: Sequence[tuple[str, str]], function: str = "") -> str:
     called, if it is no class.
     """
     try:
-        source = read_source(files)
+        return _why(read_source(files), function)
     except (SyntaxError, ValueError, RecursionError):
         # It was imported, so it can be read in another way than ours; nothing is said of it then.
         return ""
+
+
+def _why(source: HandlerSource, function: str) -> str:
     called = source.functions.get(function) if function else source.methods.get("handle")
     first, last = called or source.methods.get("preprocess"), called or source.methods.get("postprocess")
     batch = _Batch()
     if first is not None:
-        _follow(first, 0, batch, source, deep=0)
+        _follow(first, 0, batch, source)
     if batch.taken and not batch.is_used_whole:
         return f"it reads one request of a batch only (line {min(batch.taken)})"
     line = returns_one(last, source) if last is not None else 0
-    return f"it returns a list of one entry (line {line})" if line else ""
+    return f"it returns a list of one entry (line {line})" if line else asks_first(source)
 
 
-def _follow(function: Function, place: int, batch: _Batch, source: HandlerSource, *, deep: int) -> None:
-    """Note how the function uses the batch that it gets at this place of a call."""
+def _follow(function: Function, place: int, batch: _Batch, source: HandlerSource) -> None:
+    """Note how the function uses the batch that it gets at this place of a call. Each is followed once."""
     names = parameters(function)
-    if deep > _FOLLOWED_DEEP or not 0 <= place < len(names):
+    if not 0 <= place < len(names):
         batch.is_whole = True
-        return
-    reader = _UseReader({names[place]: batch}, source, deep)
-    for statement in function.body:
-        reader.visit(statement)
+    elif (function.lineno, function.name, place) not in batch.followed:
+        batch.followed.add((function.lineno, function.name, place))
+        reader = _UseReader({names[place]: batch}, source)
+        for statement in function.body:
+            reader.visit(statement)
 
 
 class _UseReader(ast.NodeVisitor):
     """Goes through a function in the order of its lines. `names`: the variables that hold a batch at that point."""
 
-    def __init__(self, names: dict[str, _Batch], source: HandlerSource, deep: int) -> None:
+    def __init__(self, names: dict[str, _Batch], source: HandlerSource) -> None:
         self._names = names
         self._source = source
-        self._deep = deep
 
     def _batch(self, node: ast.AST | None) -> _Batch | None:
         return self._names.get(node.id) if isinstance(node, ast.Name) else None
@@ -128,7 +131,7 @@ class _UseReader(ast.NodeVisitor):
         for place, value in given:
             batch = self._batch(value)
             if batch is not None and called is not None:
-                _follow(called, place, batch, self._source, deep=self._deep + 1)
+                _follow(called, place, batch, self._source)
             else:
                 self.visit(value)
 

@@ -160,6 +160,7 @@ class ArchiveMetric:
     """One metric of an archive, as `add_metric_to_cache` and `get_metric` return it."""
 
     def __init__(self, declared: DeclaredMetric, counting: Callable[..., None] | None, *, lines: bool = False) -> None:
+        self._declared = declared
         self._labels = declared.own_labels
         self._counting = counting
         self._writes_lines = lines

@@ -128,6 +128,40 @@ def test_a_handler_that_may_return_as_many_as_it_got_is_not_accused(body: str) -
     assert why_one_by_one([(f"{CLASS}    {body}\n", "Mine")]) == ""
 
 
+ASKS = [
+    'context.get_request_header(0, "language")',
+    "context.get_all_request_header(0)",
+    'self.context.get_request_header(idx=0, key="language")',
+    'context.set_response_content_type(0, "image/png")',
+    'context.set_response_header(0, "x-model", "a")',
+    'context.set_response_status(422, "Bad Thing")',
+    'context.set_response_status(422, "Bad Thing", 0)',
+]
+ASKS_ALL = [
+    'context.get_request_header(0, "explain")',
+    "[context.get_all_request_header(idx) for idx in range(len(data))]",
+    'context.set_response_status(422, "Bad Thing", idx)',
+    'context.set_response_status(422, "Bad Thing", idx=place)',
+    "context.set_all_response_status(404)",
+    'context.get_request_header(0, "a"), context.get_request_header(idx, "a")',
+    "get_request_header(0)",
+]
+
+
+@pytest.mark.parametrize("line", ASKS)
+def test_a_handler_that_asks_or_answers_for_the_first_request_only_is_found(line: str) -> None:
+    assert "one request of a batch only (line 3)" in why_one_by_one([(of_all(line), "Mine")])
+
+
+@pytest.mark.parametrize("line", ASKS_ALL)
+def test_a_handler_that_asks_and_answers_for_each_request_is_not_accused(line: str) -> None:
+    assert why_one_by_one([(of_all(line), "Mine")]) == ""
+
+
+def of_all(line: str) -> str:
+    return f"{CLASS}    def handle(self, data, context):\n        {line}\n        return [row['body'] for row in data]\n"
+
+
 SERVICE = """
 class Service:
     def initialize(self, context): ...
@@ -176,6 +210,14 @@ def test_functions_that_call_each_other_for_ever_end_the_search() -> None:
     assert why_one_by_one([(own, "")], "handle") == ""
 
 
+def test_a_source_is_read_in_little_time_however_its_functions_call_each_other() -> None:
+    calls = "\n    ".join(["again{}(data)"] * 12)
+    functions = [f"def again{n}(data):\n    {calls.replace('{}', str(n + 1))}" for n in range(40)]
+    own = "\n".join(["def handle(data, context):\n    again0(data)", *functions, "def again40(data):\n    return data[0]\n"])
+    assert "line" in why_one_by_one([(own, "")], "handle")
+
+
 def test_source_that_is_no_python_says_nothing() -> None:
     assert why_one_by_one([("def handle(:", "")], "handle") == ""
     assert why_one_by_one([], "handle") == ""
+    assert why_one_by_one([("def handle(data, context):\n    return " + "+".join(["data"] * 50_000), "")], "handle") == ""

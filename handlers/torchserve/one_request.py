@@ -1,13 +1,18 @@
-"""Whether a function of a handler always returns a list of one entry, whatever the size of its batch. Pure."""
+"""What a handler does for one request only, whatever its batch: returns one entry, asks of one, sets one response. Pure."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from penstock.handlers.torchserve.handler_source import Function, HandlerSource
+from penstock.handlers.torchserve.handler_source import Function, HandlerSource, name_of
 
 _DEEP = 4
+# Calls of the context, and at which place each takes the index of a request.
+_ASKS = {"get_request_header": 0, "get_all_request_header": 0, "get_sequence_id": 0}
+_SAYS = {"set_response_content_type": 0, "set_response_header": 0, "set_response_status": 2}
+# Requests with these are called alone, so that whoever asks the first one has asked all.
+_OF_ALL = ("explain", "describe")
 
 
 def returns_one(function: Function, source: HandlerSource, deep: int = 0) -> int:
@@ -70,3 +75,29 @@ def _appends(node: ast.AST) -> bool:
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def asks_first(source: HandlerSource) -> str:
+    """What it does for the first request only, with the line; empty if it does nothing so."""
+    calls = [node for own in (*source.functions.values(), *source.methods.values()) for node in ast.walk(own)]
+    found = [node for node in calls if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    for places, what in ((_ASKS, "it asks for the headers of"), (_SAYS, "it sets the response of")):
+        first = [node for node in found if name_of(node) in places and _is_of_first(node, places[name_of(node)])]
+        others = {name_of(node) for node in found if name_of(node) in places and node not in first}
+        lines = [node.lineno for node in first if name_of(node) not in others and not _is_of_all(node)]
+        if lines:
+            return f"{what} one request of a batch only (line {min(lines)})"
+    return ""
+
+
+def _is_of_first(call: ast.Call, place: int) -> bool:
+    """Whether the index is written as 0, or left out where 0 is taken for it."""
+    named = [word.value for word in call.keywords if word.arg == "idx"]
+    given = named or call.args[place : place + 1]
+    if not given:
+        return place > 0
+    return isinstance(given[0], ast.Constant) and given[0].value == 0 and type(given[0].value) is int
+
+
+def _is_of_all(call: ast.Call) -> bool:
+    return any(isinstance(value, ast.Constant) and value.value in _OF_ALL for value in call.args)
