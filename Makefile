@@ -65,6 +65,8 @@ proto: $(VENV)/.installed-test ## write the gRPC descriptors from the .proto fil
 	$(BIN)/python -m grpc_tools.protoc -I gateway/rpc --descriptor_set_out=gateway/rpc/status.binpb status.proto
 	$(BIN)/python -m grpc_tools.protoc -I gateway/oip/grpc --descriptor_set_out=gateway/oip/grpc/inference.binpb \
 	  inference.proto
+	$(BIN)/python -m grpc_tools.protoc -I gateway/torchserve/grpc -I gateway/rpc --include_imports \
+	  --descriptor_set_out=gateway/torchserve/grpc/torchserve.binpb inference.proto management.proto
 
 sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
 	$(BIN)/python -m tests.generate_sync_client

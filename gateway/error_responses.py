@@ -13,7 +13,7 @@ from starlette.routing import Match
 from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
-from penstock.gateway.asgi.problems import PROBLEM_JSON, EndedWithoutOutput, MethodNotAllowed, ProblemResponse
+from penstock.gateway.asgi.problems import PROBLEM_JSON, EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
 from penstock.gateway.oip.infer_answer import as_oip, speaks_oip
 from penstock.gateway.openai.views import as_openai, speaks_openai
@@ -41,7 +41,7 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
         problem = as_oip(problem)
     if isinstance(error, StoreUnavailable):
         log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
-    if problem.status == 500 and not isinstance(error, EndedWithoutOutput):
+    if problem.status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
     return problem
 

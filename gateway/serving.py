@@ -109,6 +109,8 @@ def grpc_ports(
     wanted = [setting for setting, port in named.items() if port]
     if not wanted:
         return []
+    if own and own.grpc_management_port:
+        settings.management_access_rule()
     missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -127,6 +129,13 @@ def grpc_ports(
 
         taken = GrpcParts(parts.inference, parts.repository, parts.health, lifetime, parts.requests, parts.predictions)
         ports.append(inference_port(taken, common))
+    if parts.torchserve is not None and parts.management is not None:
+        from penstock.gateway.torchserve.grpc.server import TorchServePorts
+
+        made = TorchServePorts(
+            parts.torchserve.parts, parts.management.service, common, lifetime, predictions=parts.predictions
+        )
+        ports += made.ports()
     return ports
 
 

@@ -134,7 +134,7 @@ class RpcGuard:
 
         async def serve(_: Any, context: Any) -> bytes:
             async def whole(rpc: Rpc) -> bytes:
-                return await self._until_gone(answer(rpc, await self._message(rpc)), rpc.connection)
+                return await self.until_gone(answer(rpc, await self.message(rpc)), rpc.connection)
 
             return await self._served(method, context, whole)
 
@@ -203,7 +203,7 @@ class RpcGuard:
         finally:
             places.give_back(caller)
 
-    async def _message(self, rpc: Rpc) -> bytes:
+    async def message(self, rpc: Rpc) -> bytes:
         """The one message of the call."""
         await self._messages.take(rpc.caller)
         try:
@@ -218,7 +218,7 @@ class RpcGuard:
         data: bytes = message
         return data
 
-    async def _until_gone(self, work: Coroutine[Any, Any, T], connection: ClientConnection) -> T:
+    async def until_gone(self, work: Coroutine[Any, Any, T], connection: ClientConnection) -> T:
         """What the work returns. If the caller leaves or its deadline passes, the work goes on until it has noticed: a job is
         cancelled then, as on a lost connection of HTTP.
         """

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.errors import CapacityError, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
-from penstock.gateway.asgi.problems import EndedWithoutOutput, refusal_text
+from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, refusal_text
 from penstock.gateway.rpc.pool import MessagePool
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: 
     text = refusal_text(members).encode("utf-8", "replace")[:_MOST_TEXT_BYTES].decode("utf-8", "ignore")
     if isinstance(error, StoreUnavailable):
         log.warning("store_unavailable", request_id=request_id, method=method, reason=error.message)
-    if status == 500 and not isinstance(error, EndedWithoutOutput):
+    if status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, method=method, exc_info=error)
     code = codes.get(status, grpc.StatusCode.INTERNAL)
     wait_s = problems.retry_after(shown.retry_after_s, draw=random.random()) if isinstance(shown, CapacityError) else 0

@@ -24,6 +24,7 @@ class TorchServeDoor:
     """One gateway's routes. A request without a target here is answered by somebody else."""
 
     def __init__(self, parts: TorchServeParts) -> None:
+        self.parts = parts
         self._registry = parts.registry
         self._health = parts.health
         answers = TorchServeAnswers(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock.errors import BadRequest, PenstockError
 from penstock.gateway.asgi.connection import connection_of
-from penstock.gateway.asgi.negotiation import Head, idempotency_key, is_streamed, refuse_encoded
+from penstock.gateway.asgi.negotiation import JSON, Head, idempotency_key, is_streamed, refuse_encoded
 from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, read_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
@@ -146,7 +146,10 @@ class TorchServePredictions:
             return await self._submitter.input(receive, head, version, owner=scope["caller"].owner)
         refuse_encoded(head)
         body = await self._body(receive, head, scope)
-        return await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._options)
+        found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._options)
+        if found.content_type == JSON:
+            await self._submitter.check(found, version)
+        return found
 
     async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
         limit, owner = self._options.max_raw_bytes, scope["caller"].owner

@@ -1,0 +1,81 @@
+"""ManagementAPIsService: each call does what the same call over HTTP does, and answers with its text."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.gateway.auth.keys import Shares
+from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.rpc.pool import parsed
+from penstock.gateway.torchserve.grpc.messages import CODES, MANAGEMENT, POOL, worded
+from penstock.gateway.torchserve.management.customized import DescribeRunner
+from penstock.gateway.torchserve.management.service import ManagementReply, ModelManagement
+from penstock.gateway.torchserve.routes import TorchServeTarget
+
+Serve = Callable[[Rpc, Any], Awaitable[ManagementReply]]
+_MODEL = "/models/{model}"
+
+
+class ManagementApis:
+    """`requests`: the places that calls take."""
+
+    def __init__(self, service: ModelManagement, describe: DescribeRunner, guard: RpcGuard, *, requests: Shares) -> None:
+        self._service = service
+        self._describe = describe
+        self._guard = guard
+        self._requests = requests
+
+    def handlers(self) -> dict[str, Any]:
+        return {
+            "DescribeModel": self._unary("DescribeModel", "GET", _MODEL, self._describe_model),
+            "ListModels": self._unary("ListModels", "GET", "/models", self._list),
+            "RegisterModel": self._unary("RegisterModel", "POST", "/models", self._register),
+            "ScaleWorker": self._unary("ScaleWorker", "PUT", _MODEL, self._scale),
+            "SetDefault": self._unary("SetDefault", "PUT", f"{_MODEL}/{{version}}/set-default", self._set_default),
+            "UnregisterModel": self._unary("UnregisterModel", "DELETE", _MODEL, self._unregister),
+        }
+
+    def _unary(self, name: str, verb: str, route: str, serve: Serve) -> Any:
+        return self._guard.unary(RpcMethod(name, route, self._requests, verb, CODES), partial(self._answered, serve))
+
+    async def _answered(self, serve: Serve, rpc: Rpc, message: bytes) -> bytes:
+        found = parsed(POOL.message_class(f"{MANAGEMENT}.{rpc.method.name}Request"), message)
+        try:
+            reply = await serve(rpc, found)
+        except PenstockError as error:
+            raise worded(error, TorchServeTarget(rpc.method.path, getattr(found, "model_name", ""))) from error
+        return POOL.written(f"{MANAGEMENT}.ManagementResponse", msg=message_text(reply))
+
+    async def _describe_model(self, rpc: Rpc, found: Any) -> ManagementReply:
+        run = self._describe.of(rpc.caller, rpc.connection)
+        return await self._service.describe(found.model_name, found.model_version, given_of(found), run=run)
+
+    async def _list(self, rpc: Rpc, found: Any) -> ManagementReply:
+        return await self._service.list_models(given_of(found))
+
+    async def _register(self, rpc: Rpc, found: Any) -> ManagementReply:
+        return await self._service.register(given_of(found))
+
+    async def _scale(self, rpc: Rpc, found: Any) -> ManagementReply:
+        return await self._service.scale(found.model_name, found.model_version, given_of(found))
+
+    async def _set_default(self, rpc: Rpc, found: Any) -> ManagementReply:
+        return await self._service.set_default(found.model_name, found.model_version)
+
+    async def _unregister(self, rpc: Rpc, found: Any) -> ManagementReply:
+        return await self._service.unregister(found.model_name, found.model_version)
+
+
+def given_of(found: Any) -> dict[str, Any]:
+    """The parameters of a request by their names over HTTP. A number or a text that is not set is 0 or empty, and left out."""
+    given = {field.name: getattr(found, field.name) for field in found.DESCRIPTOR.fields}
+    return {name: value for name, value in given.items() if isinstance(value, bool) or value}
+
+
+def message_text(reply: ManagementReply) -> str:
+    """A sentence stands alone, without the object around it."""
+    value = reply.value
+    return str(value["status"]) if isinstance(value, dict) and value.keys() == {"status"} else reply.text
