@@ -41,6 +41,7 @@ class TorchServeOptions:
     there (empty: any). `sources`: those that this gateway's settings name, by model and version.
     """
 
+    management_host: str = "127.0.0.1"
     is_management_apart: bool = False
     management_hosts: frozenset[str] = frozenset()
     sources: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -50,6 +50,7 @@ LAYERS = (
                 "replicate",
                 "rpc",
                 "torchserve",
+                "torchserve/grpc",
                 "torchserve/management",
                 "runs",
                 "jobs",

@@ -46,6 +46,8 @@ def error_reply(error: Exception, *, sent_id: bytes | None = None) -> Response:
     headers = [*reply_headers(sent_id), JSON_HEADER]
     if isinstance(error, CapacityError):
         headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=0.5)))
+    if found.status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
     return _reply(pretty(found.body), found.status, headers)
 
 

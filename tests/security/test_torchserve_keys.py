@@ -8,8 +8,9 @@ import httpx2
 import pytest
 
 from penstock.gateway.torchserve.description import api_description
+from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient
-from tests.security.keyed import ALICE, READER, REQUEST_ID, keyed_gateway
+from tests.security.keyed import ALICE, BOSS, READER, REQUEST_ID, TestKey, keyed_gateway
 
 PREDICTIONS = [
     path.format(model_name="square", model_version="1")
@@ -18,9 +19,13 @@ PREDICTIONS = [
 ]
 
 
+GRPC = {"inference": free_port(), "management": free_port()}
+
+
 @pytest.fixture(scope="module")
 def torchserve(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    env = {"PENSTOCK_TORCHSERVE__ENABLED": "true"}
+    ports = {f"PENSTOCK_TORCHSERVE__GRPC_{name.upper()}_PORT": str(port) for name, port in GRPC.items()}
+    env = {"PENSTOCK_TORCHSERVE__ENABLED": "true", **ports}
     with keyed_gateway(redis_url, tmp_path_factory.mktemp("torchserve"), env=env) as client:
         yield client
 
@@ -60,3 +65,36 @@ def test_probes_and_the_description_need_no_key_and_name_no_model(torchserve: Ga
 def test_a_key_that_may_submit_is_served(torchserve: GatewayClient) -> None:
     answer = asked(torchserve, "POST", "/predictions/square", {**ALICE.header, "content-type": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (400, "BadRequestException")
+
+
+@pytest.mark.parametrize(
+    ("port", "method", "key", "code"),
+    [
+        ("inference", "Predictions", None, "UNAUTHENTICATED"),
+        ("inference", "StreamPredictions", None, "UNAUTHENTICATED"),
+        ("inference", "StreamPredictions2", None, "UNAUTHENTICATED"),
+        ("inference", "Ping", None, "OK"),
+        ("inference", "Predictions", READER, "PERMISSION_DENIED"),
+        ("inference", "Predictions", ALICE, "INVALID_ARGUMENT"),
+        ("management", "ListModels", None, "UNAUTHENTICATED"),
+        ("management", "RegisterModel", ALICE, "PERMISSION_DENIED"),
+        ("management", "ScaleWorker", ALICE, "PERMISSION_DENIED"),
+        ("management", "UnregisterModel", ALICE, "PERMISSION_DENIED"),
+        ("management", "ListModels", BOSS, "OK"),
+    ],
+)
+def test_calls_over_grpc_need_the_roles_of_http(
+    torchserve: GatewayClient, port: str, method: str, key: TestKey | None, code: str
+) -> None:
+    grpc = pytest.importorskip("grpc")
+    service = f"org.pytorch.serve.grpc.{port}.{port.title()}APIsService"
+    metadata = tuple(key.header.items()) if key else ()
+    with grpc.insecure_channel(f"127.0.0.1:{GRPC[port]}") as channel:
+        call = channel.stream_stream(f"/{service}/{method}")(iter([b""]), metadata=metadata, timeout=20.0)
+        try:
+            list(call)
+        except grpc.RpcError as refused:
+            found: object = call.code()
+            assert found.name == code, refused  # type: ignore[attr-defined]
+            return
+    assert code == "OK"
