@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import httpx2
 import pytest
@@ -91,10 +92,6 @@ def test_calls_over_grpc_need_the_roles_of_http(
     metadata = tuple(key.header.items()) if key else ()
     with grpc.insecure_channel(f"127.0.0.1:{GRPC[port]}") as channel:
         call = channel.stream_stream(f"/{service}/{method}")(iter([b""]), metadata=metadata, timeout=20.0)
-        try:
+        with suppress(grpc.RpcError):
             list(call)
-        except grpc.RpcError as refused:
-            found: object = call.code()
-            assert found.name == code, refused  # type: ignore[attr-defined]
-            return
-    assert code == "OK"
+        assert call.code().name == code
