@@ -245,6 +245,15 @@ class LearnedCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotDeviceUse:
+    """How busy a GPU was at the last beat, by whomever. The shares are from 0 to 1; None where its driver does not say."""
+
+    used_bytes: int
+    share: float | None = None
+    memory_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SlotInfo:
     """One child process of a worker. `state` is loading, ready or failed; `latency_s` maps batch size to learned run time.
 
@@ -253,6 +262,7 @@ class SlotInfo:
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
     node that holds all its `cores`; None: several, or not pinned. `at_once`: how many items it runs side by side, each a batch
     of its own; 0: one batch after the other. `memory_bytes`: the resident memory of the child at the last beat.
+    `device_use`: None for a slot on the CPU.
     """
 
     model: str
@@ -278,6 +288,7 @@ class SlotInfo:
     calls: LearnedCalls | None = None
     at_once: int = 0
     memory_bytes: int = 0
+    device_use: SlotDeviceUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,11 @@ class TokenFile:
     def open(self) -> TokenFile:
         """Make the file unless there is one, and renew what has expired in it. Raises `ConfigError` if it cannot be used."""
         try:
-            with self._locked():
-                found = self._read() if self._path.exists() else {}
-                lacking = [name for name in (*RENEWABLE, API) if not self._is_valid(found.get(name))]
-                if lacking:
-                    self._write({**found, **{name: self._fresh(name) for name in lacking}})
-                self._tokens, self._mark = self._read(), _mark(self._path)
+            # A file that lacks nothing may lie where this user cannot write.
+            if self._lacking():
+                with self._locked():
+                    self._complete()
+            self._tokens, self._mark = self._read(), _mark(self._path)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"torchserve.key_path: {self._path} cannot be used: {error}",
@@ -103,6 +102,16 @@ class TokenFile:
             self._write({**self._read(), name: self._fresh(name)})
         self._refresh()
         log.info("torchserve_token_renewed", token=name, path=str(self._path))
+
+    def _lacking(self) -> list[str]:
+        found = self._read() if self._path.exists() else {}
+        return [name for name in (*RENEWABLE, API) if not self._is_valid(found.get(name))]
+
+    def _complete(self) -> None:
+        """What another process has just made stays."""
+        if lacking := self._lacking():
+            found = self._read() if self._path.exists() else {}
+            self._write({**found, **{name: self._fresh(name) for name in lacking}})
 
     def _fresh(self, name: str) -> AccessToken:
         token = AccessToken(secrets.token_urlsafe(_BYTES))

@@ -73,8 +73,13 @@ def model_store(folder: Path) -> Path:
     return store
 
 
+def declared(folder: Path) -> dict[str, Any]:
+    """The models that the settings of workers and gateways name."""
+    return {name: {"source": str(folder / "store" / "own.py"), "version": "1"} for name in ("own", "spare")}
+
+
 def worker_of(redis_url: str, folder: Path) -> WorkerProcess:
-    models = {"own": {"source": str(folder / "store" / "own.py"), "version": "1"}}
+    models = declared(folder)
     return WorkerProcess(redis_url, folder / "w", models, model_dir=str(folder / "store"), **QUICK)
 
 
@@ -86,7 +91,7 @@ def management(
     port = free_port()
     wanted = {"enabled": True, "model_api": True, "model_store": folder / "store", "management_port": port if apart else 0}
     env = {f"PENSTOCK_TORCHSERVE__{name.upper()}": str(value) for name, value in (wanted | table).items()}
-    models = {"own": {"source": str(folder / "store" / "own.py"), "version": "1"}}
+    models = declared(folder)
     more = {"processes": processes, "cold": True} if processes > 1 else {}
     with gateway_process(redis_url, folder / "g", models=models, env=env, **more) as main:
         address = f"http://127.0.0.1:{port}" if apart else str(main.base_url)

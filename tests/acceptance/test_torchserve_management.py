@@ -293,6 +293,13 @@ def test_the_batches_of_a_version_of_the_settings_are_changed_there(one: Managem
     assert "is one of the settings" in found["message"]
 
 
+def test_a_model_of_the_settings_may_be_replaced_by_an_archive_of_its_name(one: ManagementClient) -> None:
+    assert one.main.post("/predictions/spare", json=1).json() == "version own"
+    assert one.answer("DELETE", "/models/spare") == (200, status('Model "spare" unregistered'))
+    assert one.answer("POST", "/models?url=echo2.py&model_name=spare&initial_workers=1")[0] == 200
+    assert one.main.post("/predictions/spare", json=1).json() == "version 2"
+
+
 def test_a_model_that_cannot_be_loaded_is_not_registered(one: ManagementClient) -> None:
     code, found = one.answer("POST", "/models?url=broken.py&model_name=broken&initial_workers=1")
     assert code == 500

@@ -14,10 +14,12 @@ from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
 from penstock.settings.tables import WorkerSettings
+from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
-from penstock.workers.telemetry.gauges import resident_bytes
+from penstock.workers.telemetry.gauges import SlotMeter
+from penstock.workers.telemetry.gpu_meter import GpuMeter
 from penstock.workers.telemetry.host_gauges import HostMeter
 
 log = structlog.get_logger(__name__)
@@ -44,7 +46,7 @@ class Announcer:
         self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
         self._places = PlacesDue(name)
-        self._meter = HostMeter()
+        self._meter, self._slot_meter = HostMeter(), SlotMeter(GpuMeter(PyNvml()))
 
     def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> int:
         """The registry's edition. `infos` are those of the slots, and of versions that have no slot here but should."""
@@ -57,7 +59,7 @@ class Announcer:
             socket.gethostname(),
             os.getpid(),
             self._started_at,
-            slots=tuple(replace(info, memory_bytes=resident_bytes(info.pid)) for info in infos),
+            slots=self._slot_meter.measured(infos),
             declared=declared,
             machine=self._meter.read(),
             wanted=self._wanted(),

@@ -6,7 +6,8 @@ Gauges are read at the scrape and not at the beat. The beat renews leases, and a
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ from prometheus_client.registry import Collector
 import penstock
 from penstock.broker.records import Repair, SweepReport
 from penstock.errors import StoreUnavailable
-from penstock.model_spec import SlotInfo
+from penstock.model_spec import SlotDeviceUse, SlotInfo
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.telemetry.gpu_meter import GpuMeter
 from penstock.workers.telemetry.host_gauges import HostGauges
@@ -127,6 +128,25 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
         if found := resident_bytes(slot.pid):
             family.add_metric((slot.model, str(number)), found)
     return family
+
+
+class SlotMeter:
+    """What slots use at the moment, for what a worker announces of them."""
+
+    def __init__(self, gpus: GpuMeter) -> None:
+        self._gpus = gpus
+
+    def measured(self, infos: Iterable[SlotInfo]) -> tuple[SlotInfo, ...]:
+        """The same slots with what they use. Each GPU is asked once."""
+        found = list(infos)
+        uses = {uuid: self._use(uuid) for uuid in {info.device_uuid for info in found} - {""}}
+        return tuple(
+            replace(info, memory_bytes=resident_bytes(info.pid), device_use=uses.get(info.device_uuid)) for info in found
+        )
+
+    def _use(self, uuid: str) -> SlotDeviceUse | None:
+        reading = self._gpus.read(uuid)
+        return SlotDeviceUse(reading.used_bytes, reading.utilization, reading.memory_utilization) if reading else None
 
 
 def resident_bytes(pid: int) -> int:

@@ -15,11 +15,14 @@ GPU_METRICS_OFF = "gpu_metrics_off"
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """`utilization` from 0 to 1; None for a device that does not report it, such as a MIG slice."""
+    """`utilization` from 0 to 1, and the same of the memory's bus; None for a device that does not report it, such as a MIG
+    slice.
+    """
 
     used_bytes: int
     total_bytes: int
     utilization: float | None
+    memory_utilization: float | None = None
 
 
 class GpuMeter:
@@ -48,10 +51,11 @@ class GpuMeter:
             self._open = True
         handle = self._nvml.ask("DeviceGetHandleByUUID", uuid)
         memory = self._nvml.ask("DeviceGetMemoryInfo", handle)
-        return GpuReading(int(memory.used), int(memory.total), self._utilization(handle))
+        return GpuReading(int(memory.used), int(memory.total), *self._utilization(handle))
 
-    def _utilization(self, handle: object) -> float | None:
+    def _utilization(self, handle: object) -> tuple[float | None, float | None]:
         try:
-            return float(self._nvml.ask("DeviceGetUtilizationRates", handle).gpu) / 100.0
+            rates = self._nvml.ask("DeviceGetUtilizationRates", handle)
         except NvmlRefused:
-            return None
+            return None, None
+        return float(rates.gpu) / 100.0, float(rates.memory) / 100.0

@@ -12,7 +12,7 @@ from penstock.broker.records import QueueStats
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.registry import ModelEntry
 from penstock.gateway.torchserve.management.parameters import Page
-from penstock.model_spec import BatchPolicy, Limits, SlotInfo, WorkerInfo
+from penstock.model_spec import BatchPolicy, Limits, SlotDeviceUse, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
 
 # TorchServe numbers its workers from here.
@@ -128,9 +128,16 @@ def _worker_view(number: int, worker: WorkerInfo, slot: SlotInfo) -> dict[str, A
         "memoryUsage": slot.memory_bytes,
         "pid": slot.pid or -1,
         "gpu": device is not None,
-        # How busy a device is stands in the worker's metrics; here is only which one it is.
-        "gpuUsage": f"gpuId::{device[1]}" if device is not None else "N/A",
+        "gpuUsage": _gpu_usage(device[1], slot.device_use) if device is not None else "N/A",
     }
+
+
+def _gpu_usage(device: str, use: SlotDeviceUse | None) -> str:
+    """As TorchServe has it from nvidia-smi; without what the driver does not say."""
+    shares = {"gpu": use.share, "memory": use.memory_share} if use is not None else {}
+    known = (f" utilization.{name} [%]::{round(share * 100)} %" for name, share in shares.items() if share is not None)
+    memory = f" memory.used [MiB]::{use.used_bytes >> 20} MiB" if use is not None else ""
+    return f"gpuId::{device}{''.join(known)}{memory}"
 
 
 def _serves(slot: SlotInfo, facts: VersionFacts) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import Conflict
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.models.slots import SlotsState
@@ -203,17 +202,16 @@ class ModelManagement:
         return registration(wish, source, archive, self._options, is_remote=is_remote(wish.url))
 
     async def _load(self, found: Registration) -> None:
-        """Raises `TorchServeError`, 409, if there is such a version, or if one that was unregistered does not end in time."""
+        """Raises `TorchServeError`, 409, if there is such a version; `Conflict` if one that was unregistered does not end in
+        time, or if no worker could load it.
+        """
         await self._registry.refresh()
         entry = self._registry.models.get(found.model)
         if entry is not None and found.version in entry.versions:
             raise conflict(found)
-        try:
-            # Of a version of this name that was unregistered nothing may be left.
-            await await_gone(self._changes, found.model, found.version, timeout_s=found.startup_s)
-            await self._changes.load_version(found.model, {**found.table, "version": found.version})
-        except Conflict as error:
-            raise TorchServeError(409, "ConflictStatusException", f"{found.known_already}: {error.message}") from error
+        # Of a version of this name that was unregistered nothing may be left.
+        await await_gone(self._changes, found.model, found.version, timeout_s=found.startup_s)
+        await self._changes.load_version(found.model, {**found.table, "version": found.version})
 
     async def _taken_back(self, found: Registration, reasons: list[str]) -> TorchServeError:
         """The refusal of a registration whose workers cannot start; nothing of it is left."""

@@ -43,7 +43,7 @@ class _Driver:
             "Init": None,
             "DeviceGetHandleByUUID": "handle",
             "DeviceGetMemoryInfo": SimpleNamespace(used=1, total=2),
-            "DeviceGetUtilizationRates": SimpleNamespace(gpu=75),
+            "DeviceGetUtilizationRates": SimpleNamespace(gpu=75, memory=20),
         }
         if name not in answers:
             raise NvmlRefused(name)

@@ -15,7 +15,7 @@ from penstock.gateway.torchserve.management.describe import (
     version_facts,
 )
 from penstock.gateway.torchserve.management.parameters import Page
-from penstock.model_spec import BatchPolicy, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import BatchPolicy, ModelInfo, SlotDeviceUse, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout
 
 FIRST = WorkerInfo("w1", "here", 1, 1_000.0, (SlotInfo("m", "1", "ready", pid=11, memory_bytes=4_096),), wanted={"m": {"1": 1}})
@@ -24,7 +24,11 @@ LATER = WorkerInfo(
     "here",
     2,
     2_000.0,
-    (SlotInfo("other", "1", "ready"), SlotInfo("m", "1", "loading", device="cuda:1"), SlotInfo("m", "2", "ready", pid=12)),
+    (
+        SlotInfo("other", "1", "ready"),
+        SlotInfo("m", "1", "loading", device="cuda:1", device_use=SlotDeviceUse(2_639_265_792, 0.07, 0.0)),
+        SlotInfo("m", "2", "ready", pid=12),
+    ),
 )
 
 
@@ -54,11 +58,21 @@ def test_workers_are_numbered_in_the_order_of_their_start_and_say_where_they_run
             "memoryUsage": 0,
             "pid": -1,
             "gpu": True,
-            "gpuUsage": "gpuId::1",
+            "gpuUsage": "gpuId::1 utilization.gpu [%]::7 % utilization.memory [%]::0 % memory.used [MiB]::2517 MiB",
         },
     ]
     assert (found["deviceType"], found["deviceIds"]) == ("gpu", [1])
     assert [number for number, _, _ in numbered([LATER, FIRST])] == [9000, 9001, 9002, 9003]
+
+
+def test_what_a_driver_does_not_say_of_a_gpu_is_left_out() -> None:
+    slots = (
+        SlotInfo("m", "1", "ready", device="cuda:0", device_use=SlotDeviceUse(1 << 20)),
+        SlotInfo("m", "1", "ready", device="cuda:1"),
+    )
+    facts = version_facts(entry(_1=None), "1", Rollout(), [])
+    found = describe_version(facts, [WorkerInfo("w", "here", 1, 0.0, slots)], None)
+    assert [worker["gpuUsage"] for worker in found["workers"]] == ["gpuId::0 memory.used [MiB]::1 MiB", "gpuId::1"]
 
 
 def test_a_version_of_a_file_of_settings_has_what_they_say() -> None:

@@ -84,6 +84,14 @@ def test_a_file_of_torchserve_is_taken_until_its_keys_expire(tmp_path: Path) -> 
     assert roles(tokens, b"kDGYUQLR") == set()
 
 
+def test_a_file_that_lacks_nothing_is_read_without_writing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "key_file.json"
+    path.write_text(THEIRS)
+    path.chmod(0o600)
+    opened(path, Clock())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["key_file.json"]
+
+
 def test_a_start_renews_what_has_expired_and_leaves_the_rest(tmp_path: Path) -> None:
     path, clock = tmp_path / "key_file.json", Clock()
     path.write_text(THEIRS)

@@ -16,12 +16,12 @@ from penstock.broker.records import ClaimedJob, Ending, Repair, Settled, SweepRe
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.job import Call, JobId, JobState, Payload, Priority
 from penstock.loadtest.stack import free_port
-from penstock.model_spec import ModelSpec, SlotInfo
+from penstock.model_spec import ModelSpec, SlotDeviceUse, SlotInfo
 from penstock.workers.devices.gpus import NvmlRefused, PyNvml
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import Cause
-from penstock.workers.telemetry.gauges import UpkeepMetrics
+from penstock.workers.telemetry.gauges import SlotMeter, UpkeepMetrics
 from penstock.workers.telemetry.gpu_meter import GpuMeter, GpuReading
 from penstock.workers.telemetry.histograms import Histogram
 from penstock.workers.telemetry.metrics import DETAILED_MODELS, WorkerMetrics
@@ -217,17 +217,26 @@ class Driver:
             case ("DeviceGetMemoryInfo", _):
                 return SimpleNamespace(used=1_000, total=4_000)
             case ("DeviceGetUtilizationRates", "GPU-1"):
-                return SimpleNamespace(gpu=75)
+                return SimpleNamespace(gpu=75, memory=20)
         raise NvmlRefused(f"NVML says: Not Supported ({name})")
 
 
 def test_a_gpu_tells_its_memory_and_its_load_where_it_can() -> None:
     meter = GpuMeter(Driver())
-    assert meter.read("GPU-1") == GpuReading(1_000, 4_000, 0.75)
+    assert meter.read("GPU-1") == GpuReading(1_000, 4_000, 0.75, 0.2)
     assert meter.read("MIG-1") == GpuReading(1_000, 4_000, None)
     assert meter.read("GPU-gone") is None
     # A GPU that cannot be read does not hide the others.
     assert meter.read("GPU-1") is not None
+
+
+def test_slots_are_announced_with_what_they_use() -> None:
+    own = SlotInfo("m", "1", "ready", device_uuid="GPU-1", pid=os.getpid())
+    gone, unknown = SlotInfo("m", "1", "failed"), SlotInfo("m", "1", "ready", device_uuid="GPU-gone")
+    first, second, third = SlotMeter(GpuMeter(Driver())).measured([own, gone, unknown])
+    assert first.memory_bytes > 1_000_000
+    assert first.device_use == SlotDeviceUse(1_000, 0.75, 0.2)
+    assert (second, third) == (gone, unknown)
 
 
 def test_a_driver_that_is_away_is_asked_again() -> None:
