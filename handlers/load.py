@@ -17,7 +17,7 @@ from penstock.archives.kinds import is_archive
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
-from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, takes_context
+from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, model, takes_context
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
@@ -152,13 +152,17 @@ def _pick(module: object, name: str, where: str) -> object:
     candidates = _candidates(module)
     if name:
         chosen = getattr(module, name, None)
+        if inspect.isfunction(chosen):
+            # Who names a function means it, decorated or not.
+            return model(chosen)
         if not _is_model(chosen):
             raise HandlerLoadError(
-                f"{where} has no Handler class or @penstock.model function called {name!r}; {_listed(candidates)}"
+                f"{where} has no Handler class and no function called {name!r}; {_listed(candidates, module)}"
             )
         return chosen
     if len(candidates) != 1:
-        raise HandlerLoadError(f"{where} must hold exactly one model, or the source must name one; {_listed(candidates)}")
+        said = _listed(candidates, module)
+        raise HandlerLoadError(f"{where} must hold exactly one model, or the source must name one; {said}")
     return next(iter(candidates.values()))
 
 
@@ -170,10 +174,20 @@ def _candidates(module: object) -> dict[str, object]:
     }
 
 
-def _listed(candidates: dict[str, object]) -> str:
-    if not candidates:
-        return "it holds none: subclass penstock.Handler or decorate a function with @penstock.model"
-    return f"it holds {', '.join(candidates)}: append one, as in :{next(iter(candidates))}"
+def _listed(candidates: dict[str, object], module: object) -> str:
+    if candidates:
+        return f"it holds {', '.join(candidates)}: append one, as in :{next(iter(candidates))}"
+    home = getattr(module, "__name__", "")
+    functions = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == home and name[0] != "_"
+    ]
+    if functions:
+        return (
+            f"it has the functions {', '.join(functions)}: append one, as in :{functions[0]}, or mark it with @penstock.model"
+        )
+    return "it holds none: subclass penstock.Handler or decorate a function with @penstock.model"
 
 
 def _is_model(value: object) -> bool:

@@ -131,6 +131,28 @@ def test_a_wrong_name_lists_the_right_ones(tmp_path: Path) -> None:
     assert "First, Second" in message
 
 
+PLAIN = """
+from json import dumps
+
+def double(x: int) -> int:
+    return 2 * x
+
+def _helper():
+    pass
+"""
+
+
+def test_a_plain_function_that_is_named_is_a_model(tmp_path: Path) -> None:
+    # Regression: a function that was asked for by its name was refused for want of a decorator.
+    found = load(written(tmp_path, PLAIN) + ":double", "double")
+    assert found.inference([3]) == [6]
+    assert found.input_schema == {"type": "integer"}
+
+
+def test_a_file_of_plain_functions_says_how_to_name_one(tmp_path: Path) -> None:
+    assert "it has the functions double: append one, as in :double" in refusal(written(tmp_path, PLAIN))
+
+
 def test_a_file_without_a_model_says_how_to_make_one(tmp_path: Path) -> None:
     assert "subclass penstock.Handler or decorate" in refusal(written(tmp_path, "from penstock import Handler"))
 
