@@ -7,10 +7,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from penstock.errors import ConfigError
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.pipelines.spec import MOST_AT_ONCE, PipelineSpec, PipelineStage, circle_of, faults
+from penstock.settings.faults import explain
 from penstock.settings.keys import Table
 from penstock.settings.models import Count, HeaderNames, Name, Seconds
 
@@ -34,7 +36,7 @@ class PipelineSettings(Table):
     """A pipeline, which callers use like a model of its name. One worker drives at most `at_once` of its jobs at a time. The
     limits are those of models: `deadline_s` is for all stages together. `elsewhere`: models of stages that these settings lack,
     because those of other workers have them, or because they are loaded at run time. `request_headers` are told to the stages
-    that get the whole input.
+    that get the whole input. `registered_from`: the workflow of TorchServe's that it came from.
     """
 
     version: Name = DEFAULT_VERSION
@@ -42,6 +44,7 @@ class PipelineSettings(Table):
     output: str | dict[str, str] = ""
     elsewhere: tuple[Name, ...] = ()
     request_headers: HeaderNames = ()
+    registered_from: str = ""
     at_once: int = Field(default=PipelineSpec(()).at_once, ge=1, le=MOST_AT_ONCE)
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
@@ -74,7 +77,23 @@ class WorkflowSettings(Table):
 
 
 def pipeline_spec(name: str, table: PipelineSettings) -> ModelSpec:
-    return ModelSpec(name, "", table.version, policy=_CLAIMED, limits=table.limits(), pipeline=table.pipeline())
+    return ModelSpec(
+        name,
+        "",
+        table.version,
+        policy=_CLAIMED,
+        limits=table.limits(),
+        request_headers=table.request_headers,
+        pipeline=table.pipeline(),
+    )
+
+
+def added_pipeline(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
+    """The spec of a pipeline that is loaded at run time. Raises `ConfigError` with every fault."""
+    try:
+        return pipeline_spec(name, PipelineSettings.model_validate({**table, "version": version}))
+    except ValidationError as invalid:
+        raise ConfigError("this pipeline cannot be used:", faults=explain(invalid, PipelineSettings, {})) from None
 
 
 def pipeline_info(name: str, table: PipelineSettings) -> ModelInfo:

@@ -39,7 +39,14 @@ from penstock.settings.models import (
     refuse_local,
     spec_of,
 )
-from penstock.settings.pipelines import PipelineSettings, WorkflowSettings, pipeline_faults, pipeline_info, pipeline_spec
+from penstock.settings.pipelines import (
+    PipelineSettings,
+    WorkflowSettings,
+    added_pipeline,
+    pipeline_faults,
+    pipeline_info,
+    pipeline_spec,
+)
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.torchserve import TorchServeSettings
@@ -336,6 +343,8 @@ class Settings(Table):
         """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
         `ConfigError`.
         """
+        if "stages" in table:
+            return added_pipeline(name, version, table)
         refuse_local(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}

@@ -11,6 +11,7 @@ from penstock.errors import BadArchive
 from penstock.model_spec import Limits
 from penstock.settings.sources import Layer
 
+VERSION = "1.0"
 # What a stage with several parents gets is told apart by their names; what has one gets its output under this name.
 _BODY = "body"
 # Ours, and what the number is to be multiplied by.
@@ -42,7 +43,8 @@ def workflow_layer(tree: Mapping[str, Any], *, need_files: bool = False) -> Laye
 def _put(layer: Layer, name: str, workflow: Workflow, source: Path, store: Path) -> None:
     origin = f"workflow {source}"
     for node in workflow.nodes:
-        for key, value in node_table(node, workflow.handler, source, store).items():
+        where = _located(node.url, store) if node.url else str(source)
+        for key, value in node_table(node, workflow.handler, where).items():
             layer.put(("models", node_model(name, node.name), key), value, origin)
     for key, value in pipeline_table(name, workflow).items():
         layer.put(("pipelines", name, key), value, origin)
@@ -53,13 +55,13 @@ def node_model(workflow: str, node: str) -> str:
     return f"{workflow}__{node}"
 
 
-def node_table(node: WorkflowNode, handler: str, source: Path, store: Path) -> dict[str, Any]:
-    """The settings of the model that runs a node: an archive of the store, or a function of the workflow itself."""
+def node_table(node: WorkflowNode, handler: str, source: str) -> dict[str, Any]:
+    """The settings of the model that runs a node: an archive, or a function of the workflow itself, which lies at `source`."""
     if not node.url:
         # Most functions look at their first row alone.
-        return {"source": str(source), "options": {"handler": f"{handler}:{node.name}"}, "max_batch_size": 1}
+        return {"source": source, "options": {"handler": f"{handler}:{node.name}"}, "max_batch_size": 1}
     said = node.said
-    table: dict[str, Any] = {"source": _located(node.url, store)}
+    table: dict[str, Any] = {"source": source}
     if "min-workers" in said or "max-workers" in said:
         table["workers"] = max(said.get("min-workers", 1), said.get("max-workers", 1))
     table |= {ours: said[theirs] * factor for theirs, (ours, factor) in _SETTINGS.items() if theirs in said}
@@ -76,7 +78,7 @@ def _located(url: str, store: Path) -> str:
 def pipeline_table(name: str, workflow: Workflow) -> dict[str, Any]:
     """The pipeline: a node with one parent gets its output as `body`, one with several a field for each."""
     return {
-        "version": "1.0",
+        "version": VERSION,
         "request_headers": ["*"],
         "stages": [_stage(name, node) for node in workflow.nodes],
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import rfc3339
+from penstock.gateway.models.pipelines import stages_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, JobId
 from penstock.pipelines.spec import PipelineStage, stage_job
@@ -56,7 +57,7 @@ class StageJob:
 
 async def stage_jobs(store: AsyncStore, registry: ModelRegistry, job: Job) -> list[StageJob]:
     """In the order of the pipeline's stages; none for a job of another model."""
-    stages = registry.stages(job)
+    stages = stages_of(registry, job)
     ids = [stage_job(job.id, stage) for stage in stages]
     found = await asyncio.gather(*(store.read(id) for id in ids))
     return [StageJob(stage, id, one, job.state.final) for stage, id, one in zip(stages, ids, found, strict=True)]

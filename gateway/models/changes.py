@@ -10,11 +10,13 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
+from penstock.gateway.models.pipelines import check_stages
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import MODEL_NAME
-from penstock.model_spec import ModelInfo, info_of_spec
+from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
 from penstock.settings.models import checked_version, refuse_local, spec_of
+from penstock.settings.pipelines import added_pipeline
 
 _TRIES = 5
 Change = Callable[[Rollout], Rollout]
@@ -38,6 +40,9 @@ class ModelChanges:
         """
         if not MODEL_NAME.fullmatch(model):
             raise unknown_model(model, self._registry.models)
+        if "stages" in table:
+            await self._load_pipeline(model, table)
+            return
         rest = dict(table)
         version, workers = checked_name(rest.pop("version", None), "version"), rest.get("workers")
         if workers == 0 and not isinstance(workers, bool):
@@ -46,17 +51,35 @@ class ModelChanges:
         full = _checked_table(rest)
         await self._registry.refresh()
         self._require_folder()
+        is_off = "workers" in table and "workers" not in rest
+        await self._load(spec_of(model, version, full), rest, is_off=is_off)
+
+    async def _load_pipeline(self, model: str, table: dict[str, Any]) -> None:
+        """The table of a pipeline has stages in the place of a source, and their models must be known."""
+        rest = dict(table)
+        version = checked_name(rest.pop("version", None), "version")
+        try:
+            spec = added_pipeline(model, version, rest)
+        except ConfigError as error:
+            faults = [{"pointer": "", "detail": fault} for fault in error.faults]
+            raise InvalidInput("the settings of this pipeline cannot be used", errors=faults) from None
+        await self._registry.refresh()
+        check_stages(self._registry, model, spec.pipeline.stages if spec.pipeline else ())
+        await self._load(spec, rest)
+
+    async def _load(self, spec: ModelSpec, rest: dict[str, Any], *, is_off: bool = False) -> None:
+        model, version = spec.name, spec.version
         info, is_free = self._info(model), await self._is_free(model, version)
 
         def change(rollout: Rollout) -> Rollout:
             check_load(info, rollout, version, is_free=is_free)
             loaded = rollout.load(version, rest)
-            loaded = loaded.scaled(version, 0) if "workers" in table and "workers" not in rest else loaded
+            loaded = loaded.scaled(version, 0) if is_off else loaded
             return loaded if info and followed(info, rollout) else loaded.switch(version)
 
         await self._change(model, change)
         if info is None:
-            await self._announce(info_of_spec(spec_of(model, version, full)))
+            await self._announce(info_of_spec(spec))
         await self._registry.refresh()
 
     async def switch_version(self, model: str, version: str) -> None:

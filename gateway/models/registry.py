@@ -16,7 +16,7 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
-from penstock.errors import Conflict, StoreUnavailable, UnknownModel, UnknownVersion
+from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
 from penstock.gateway.models.slots import VersionSlots, slots_of
@@ -90,6 +90,11 @@ class ModelEntry:
         return self.info.name
 
     @property
+    def stages(self) -> tuple[PipelineStage, ...]:
+        """Of a pipeline, once a worker drives it."""
+        return self.default.info.stages if self.default.info is not None else ()
+
+    @property
     def ready_slots(self) -> int:
         return sum(version.capacity.ready_slots for version in self.versions.values())
 
@@ -139,12 +144,6 @@ class ModelRegistry:
         entry = self.models.get(job.model)
         version = entry.versions.get(job.version) if entry is not None else None
         return version is None or version.info is None or version.info.streams
-
-    def stages(self, job: Job) -> tuple[PipelineStage, ...]:
-        """The stages of a pipeline's job, as far as is known; none for a job of another model."""
-        entry = self.models.get(job.model)
-        version = entry.versions.get(job.version) if entry is not None else None
-        return version.info.stages if version is not None and version.info is not None else ()
 
     def stored(self, model: str) -> StoredModel:
         return self._stored.get(model, StoredModel())
@@ -363,15 +362,6 @@ def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Valid
 def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
     """Why a version has no ready slot."""
     return slots_of(workers, model, version.name, scale=version.scale).why
-
-
-def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
-    """Raises `Conflict` for a pipeline: runs over files cut their rows into shards, which only models run."""
-    if version.info is not None and version.info.stages:
-        raise Conflict(
-            f"{entry.name!r} is a pipeline, and runs over files take models",
-            hint=f"Submit the rows as jobs: POST /v1/models/{entry.name}/jobs:batch takes a thousand in one request.",
-        )
 
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:

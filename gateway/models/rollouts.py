@@ -22,13 +22,15 @@ from penstock.rollout import MOST_SLOTS
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _NAME = {"type": "string", "pattern": MODEL_NAME.pattern}
-_SOURCE = {"type": "string", "description": "A path below the workers' model_dir"}
+_SOURCE = {"type": "string", "description": "A path below the workers' model_dir; a pipeline has none"}
+_STAGES = {"type": "array", "items": {"type": "object"}, "description": "Of a pipeline: docs/pipelines.md"}
 LOAD = {
     "type": "object",
-    "required": ["version", "source"],
+    "required": ["version"],
     "properties": {
         "version": _NAME,
         "source": _SOURCE,
+        "stages": _STAGES,
         "workers": {"type": "integer", "minimum": 0, "description": "0: nothing is loaded before the version is scaled up"},
     },
     "additionalProperties": {"description": "Any key of a version's settings"},

@@ -17,7 +17,8 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.jobs.submitting.webhooks import webhook_of
-from penstock.gateway.models.registry import ModelRegistry, refuse_pipeline
+from penstock.gateway.models.pipelines import refuse_pipeline
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.batch_request import MAX_LINES, WINDOW, BatchRequest, first_model, output_ttl_s, window_s
 from penstock.gateway.openai.views import BATCH_PREFIX, EMBEDDINGS, batch_view
 from penstock.gateway.options import GatewayOptions

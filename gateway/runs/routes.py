@@ -17,7 +17,8 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
 from penstock.gateway.jobs.submitting.webhooks import webhook_of
-from penstock.gateway.models.registry import ModelRegistry, refuse_pipeline
+from penstock.gateway.models.pipelines import refuse_pipeline
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.columns import check_columns
 from penstock.gateway.runs.request import (

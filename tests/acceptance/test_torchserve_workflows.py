@@ -109,11 +109,19 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packed_model(folder / "models" / "negate.mar", -1)
     packed_workflow(folder / "workflows" / "line.war", SEQUENTIAL)
     packed_workflow(folder / "workflows" / "fork.war", PARALLEL)
+    packed_workflow(folder / "models" / "later.war", SEQUENTIAL)
+    broken = {"MAR-INF/MANIFEST.json": json.dumps({"model": {"modelName": "broken", "handler": "serve.py"}})}
+    zipped(folder / "models" / "broken.mar", {**broken, "serve.py": "raise RuntimeError('no such weights')"})
+    packed_workflow(folder / "models" / "sick.war", PARALLEL.replace("negate.mar", "broken.mar"))
+    packed_workflow(folder / "models" / "torn.war", PARALLEL.replace("negate.mar", "nowhere.mar"))
+    packed_workflow(folder / "models" / "wrong.war", "dag: {clean: [absent]}".replace("absent", "a.b"))
     (folder / "penstock.toml").write_text("""
 [torchserve]
 enabled = true
+model_api = true
 model_store = "models"
 [worker]
+model_dir = "models"
 beat_s = 0.2
 sweep_s = 0.05
 [workflows.line]
@@ -183,3 +191,53 @@ def test_a_workflow_is_a_pipeline_to_everybody_else(http: httpx2.Client) -> None
         ("frame", "line__frame"),
     ]
     assert http.get("/v1/models/line__double").json()["policy"]["max_batch_size"] == 8
+
+
+def registered(http: httpx2.Client, **params: str) -> httpx2.Response:
+    return http.post("/workflows", params=params, timeout=90.0)
+
+
+def test_a_workflow_is_registered_described_called_and_unregistered_at_run_time(http: httpx2.Client) -> None:
+    answer = registered(http, url="later.war")
+    done = {"status": "Workflow later has been registered and scaled successfully."}
+    assert (answer.status_code, answer.json()) == (200, done)
+    assert http.post("/wfpredict/later", json={"n": 3}).json() == {"framed": {"n": 6}}
+    listed = http.get("/workflows").json()["workflows"]
+    assert {"workflowName": "later", "workflowUrl": "later.war"} in listed
+    assert {one["workflowName"] for one in listed} == {"line", "fork", "later"}
+    [described] = http.get("/workflows/later").json()
+    assert (described["workflowUrl"], described["workflowDag"]) == ("later.war", "{clean=[double], double=[frame]}")
+    again = registered(http, url="later.war")
+    assert (again.status_code, again.json()["message"]) == (409, "Workflow later is already registered.")
+    gone = http.delete("/workflows/later")
+    assert (gone.status_code, gone.json()) == (200, {"status": 'Workflow "later" unregistered'})
+    eventually(lambda: http.post("/wfpredict/later", json={"n": 3}).status_code == 404)
+    assert http.get("/workflows/later").json()["type"] == "WorkflowNotFoundException"
+
+
+def test_nothing_is_left_of_a_workflow_that_cannot_be_registered(http: httpx2.Client) -> None:
+    answer = registered(http, url="torn.war", workflow_name="torn2")
+    assert answer.status_code == 404
+    assert "nowhere.mar" in answer.json()["message"]
+    wrong = registered(http, url="wrong.war")
+    assert (wrong.status_code, wrong.json()["type"]) == (400, "InvalidWorkflowException")
+    assert "'a.b' is no name of a node" in wrong.json()["message"]
+    sick = registered(http, url="sick.war")
+    assert (sick.status_code, sick.json()["type"]) == (500, "WorkflowException")
+    assert "Workflow Node sick__negate failed to register. Details: " in sick.json()["message"]
+    assert "no such weights" in sick.json()["message"]
+    assert {one["workflowName"] for one in http.get("/workflows").json()["workflows"]} == {"line", "fork"}
+    names = [model["name"] for model in http.get("/v1/models").json()["data"]]
+    assert not [name for name in names if name.startswith(("torn2", "sick"))]
+
+
+def test_a_pipeline_is_loaded_over_http_too(http: httpx2.Client) -> None:
+    stages = [{"name": "twice", "model": "line__double"}, {"name": "again", "model": "line__double", "after": ["twice"]}]
+    assert http.post("/v1/models/quadruple/versions", json={"version": "1", "stages": stages}).status_code == 202
+    eventually(lambda: http.get("/v1/models/quadruple").json()["versions"]["1"]["loaded"])
+    unknown = {"version": "2", "stages": [{"name": "x", "model": "line__dubble"}]}
+    refused = http.post("/v1/models/quadruple/versions", json=unknown)
+    assert refused.status_code == 422
+    assert "line__dubble" in refused.json()["detail"]
+    itself = {"version": "2", "stages": [{"name": "x", "model": "quadruple"}]}
+    assert http.post("/v1/models/quadruple/versions", json=itself).status_code == 422

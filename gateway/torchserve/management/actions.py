@@ -20,12 +20,12 @@ from penstock.gateway.torchserve.management.customized import DescribeRunner
 from penstock.gateway.torchserve.management.documents import management_description, model_description
 from penstock.gateway.torchserve.management.routes import Action, ManagementTarget
 from penstock.gateway.torchserve.management.service import ManagementReply, ModelManagement
+from penstock.gateway.torchserve.management.workflows import WorkflowManagement
 from penstock.gateway.torchserve.replies import control_reply, plain_reply
 from penstock.gateway.torchserve.tokens import RENEWABLE
 
 _MOST_BODY_BYTES = 64 * 1024
 _MOST_DEPTH = 16
-NO_WORKFLOWS = "Registering new workflows is disabled."
 
 
 class ManagementActions:
@@ -35,12 +35,14 @@ class ManagementActions:
         self,
         service: ModelManagement,
         *,
+        workflows: WorkflowManagement,
         tokens: TokenSource | None,
         uploads: BodyMemory,
         health: Health,
         describe: DescribeRunner,
     ) -> None:
         self._service = service
+        self._workflows = workflows
         self._tokens = tokens
         self._uploads = uploads
         self._health = health
@@ -71,7 +73,10 @@ class ManagementActions:
             Action.UNREGISTER: lambda: service.unregister(model, version),
             Action.READINESS: lambda: service.readiness(model),
             Action.DESCRIPTION: lambda: self._description_of(model),
-            Action.WORKFLOWS: _refuse_workflows,
+            Action.LIST_WORKFLOWS: lambda: self._workflows.list_workflows(given),
+            Action.REGISTER_WORKFLOW: lambda: self._workflows.register(given),
+            Action.DESCRIBE_WORKFLOW: lambda: self._workflows.describe(model),
+            Action.UNREGISTER_WORKFLOW: lambda: self._workflows.unregister(model),
         }
         return await asked[target.action]()
 
@@ -107,7 +112,3 @@ class ManagementActions:
         if not self._tokens.is_api(caller) or name not in RENEWABLE:
             raise invalid_token("Authentication")
         await asyncio.to_thread(self._tokens.renew, name)
-
-
-async def _refuse_workflows() -> ManagementReply:
-    raise bad_request(NO_WORKFLOWS)

@@ -14,6 +14,7 @@ from penstock.gateway.torchserve.management.model_store import ModelStore
 from penstock.gateway.torchserve.management.routes import is_served_beside
 from penstock.gateway.torchserve.management.service import ModelManagement
 from penstock.gateway.torchserve.management.store_keeper import StoreKeeper
+from penstock.gateway.torchserve.management.workflows import WorkflowManagement
 from penstock.gateway.torchserve.parts import TorchServeParts
 
 
@@ -41,8 +42,10 @@ def management_of(parts: TorchServeParts) -> Management:
         models=models,
         sources=options.sources,
     )
+    workflows = WorkflowManagement(options, registry=parts.registry, changes=parts.changes, models=models)
     actions = ManagementActions(
         service,
+        workflows=workflows,
         tokens=parts.auth.tokens,
         uploads=parts.uploads,
         health=parts.health,

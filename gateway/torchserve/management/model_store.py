@@ -67,7 +67,7 @@ class ModelStore:
 
     async def contents(self, source: str) -> ArchiveContents | None:
         """What an archive of the store says of itself; None for a model's code or file. Raises `TorchServeError`, 400."""
-        path = self._path(source)
+        path = self.path_of(source)
         return await asyncio.to_thread(_contents, path, source) if is_archive(str(path)) else None
 
     def remove_unused(self, sources: Iterable[str], seen: dict[str, SeenUnused]) -> None:
@@ -89,7 +89,8 @@ class ModelStore:
             if time.monotonic() - seen[name].since >= keep_s:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def _path(self, source: str) -> Path:
+    def path_of(self, source: str) -> Path:
+        """Where a source lies that `source_of` has found."""
         assert self._folder is not None
         return self._folder / source
 

@@ -21,7 +21,10 @@ class Action(StrEnum):
     DESCRIPTION = "description"
     SET_DEFAULT = "set-default"
     READINESS = "readiness"
-    WORKFLOWS = "workflows"
+    LIST_WORKFLOWS = "list-workflows"
+    REGISTER_WORKFLOW = "register-workflow"
+    DESCRIBE_WORKFLOW = "describe-workflow"
+    UNREGISTER_WORKFLOW = "unregister-workflow"
 
 
 # What anybody may ask for: it says nothing of models. Without the slash at the end.
@@ -42,8 +45,8 @@ _FORMS: dict[str, dict[str, Action]] = {
     "/models/{model}/{version}": {"GET": Action.DESCRIBE, "PUT": Action.SCALE, "DELETE": Action.UNREGISTER},
     "/models/{model}/{version}/set-default": {"PUT": Action.SET_DEFAULT},
     "/v1/models/{model}": {"GET": Action.READINESS},
-    "/workflows": dict.fromkeys(("GET", "POST"), Action.WORKFLOWS),
-    "/workflows/{model}": dict.fromkeys(("GET", "PUT", "DELETE"), Action.WORKFLOWS),
+    "/workflows": {"GET": Action.LIST_WORKFLOWS, "POST": Action.REGISTER_WORKFLOW},
+    "/workflows/{model}": {"GET": Action.DESCRIBE_WORKFLOW, "DELETE": Action.UNREGISTER_WORKFLOW},
 }
 
 

@@ -50,7 +50,7 @@ def test_the_archive_has_the_name_that_ends_the_path(path: str) -> None:
     assert file_name(parse_url(f"http://h/a/{path}")) == path.partition("?")[0]
 
 
-@pytest.mark.parametrize("path", ["", "m", "m.py", "m.war", ".mar", "a%2Fb.mar", "%2e%2e.mar", "-m.mar", "m%00.mar", "a/.mar"])
+@pytest.mark.parametrize("path", ["", "m", "m.py", "m.zip", ".mar", "a%2Fb.mar", "%2e%2e.mar", "-m.mar", "m%00.mar", "a/.mar"])
 def test_a_path_that_ends_with_no_archive_is_refused(path: str) -> None:
     with pytest.raises((TorchServeError, Exception)) as refused:
         file_name(parse_url(f"http://h/a/{path}"))

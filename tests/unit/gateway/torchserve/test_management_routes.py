@@ -27,8 +27,8 @@ from penstock.gateway.torchserve.management.routes import Action, is_served_besi
         ("OPTIONS", "/models/m", Action.DESCRIPTION, "m", ""),
         ("PUT", "/models/m/2.0/set-default", Action.SET_DEFAULT, "m", "2.0"),
         ("GET", "/v1/models/m", Action.READINESS, "m", ""),
-        ("POST", "/workflows", Action.WORKFLOWS, "", ""),
-        ("DELETE", "/workflows/w", Action.WORKFLOWS, "w", ""),
+        ("POST", "/workflows", Action.REGISTER_WORKFLOW, "", ""),
+        ("DELETE", "/workflows/w", Action.UNREGISTER_WORKFLOW, "w", ""),
     ],
 )
 def test_each_path_has_its_action(method: str, path: str, action: Action, model: str, version: str) -> None:
