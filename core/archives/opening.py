@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from penstock.errors import BadArchive, DiskFull, is_disk_full
 from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
 from penstock.model_cache.room import FULL_HINT, CacheRoom
 
+# In an entry, beside its files: how large each was when it was unpacked.
+_SIZES = "sizes.json"
 CACHE_BYTES = 50 << 30
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -70,6 +73,12 @@ def _unpacked(file: IO[bytes], path: Path, digest: str, entries: Entries, max_by
     """The whole entry, under a lock that keeps it from being deleted."""
     source = f"archive://{path.name}#sha256={digest}"
     name = entry_name(source)
+    entry = entries.whole(name)
+    if entry and not _is_intact(entry):
+        # A handler may delete files of its folder; whoever starts anew gets all of them, unless another process uses the rest.
+        with entries.exclusive(name) as is_ours:
+            if is_ours:
+                entries.delete(entry)
     return entries.held(name, lambda: _fill(file, path, name, source, entries, max_bytes))
 
 
@@ -82,7 +91,8 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
         pass
     try:
         entry = CacheRoom(entries, max_bytes).begin(name, source, "", check.size_bytes)
-        _unpack(file, path, entry.files)
+        sizes = _unpack(file, path, entry.files)
+        _write(entry.folder / _SIZES, iter([json.dumps(sizes).encode()]))
         entries.complete(entry)
     except OSError as error:
         if not is_disk_full(error):
@@ -93,14 +103,25 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
         entries.drop_partial(name)
 
 
-def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
+def _is_intact(entry: Entry) -> bool:
+    try:
+        sizes = json.loads((entry.folder / _SIZES).read_bytes())
+        return all((entry.files / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _unpack(file: IO[bytes], path: Path, target: Path) -> dict[str, int]:
+    """The size of each file that was written, by its path."""
+    sizes: dict[str, int] = {}
     for member, kind, chunks in _members(file, path)[1]:
         place = target / member
         if kind is MemberKind.FOLDER:
             place.mkdir(parents=True, exist_ok=True)
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
-        _write(place, chunks)
+        sizes[member] = _write(place, chunks)
+    return sizes
 
 
 def _members(file: IO[bytes], path: Path) -> tuple[MemberCheck, Iterator[PackedMember]]:
@@ -109,14 +130,14 @@ def _members(file: IO[bytes], path: Path) -> tuple[MemberCheck, Iterator[PackedM
     return check, packed_members(file, check)
 
 
-def _write(place: Path, chunks: Iterator[bytes]) -> None:
+def _write(place: Path, chunks: Iterator[bytes]) -> int:
     """On the disk when this returns: the entry's rename must not come before its bytes."""
     # The folder is new and holds only what came from here, so nothing can lie in the file's place.
     with open(os.open(place, _NEW_FILE, 0o644), "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        size_bytes = sum(file.write(chunk) for chunk in chunks)
         file.flush()
         os.fsync(file.fileno())
+    return size_bytes
 
 
 def _content(entry: Entry) -> Path:

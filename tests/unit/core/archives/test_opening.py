@@ -42,12 +42,19 @@ def test_every_form_opens_as_a_folder_with_the_files_of_the_model(tmp_path: Path
     assert is_archive(str(path))
 
 
-def test_an_archive_is_unpacked_once_whatever_its_name_and_stays_while_it_is_used(tmp_path: Path) -> None:
-    first = opened(archives.mar(tmp_path / "noop.mar"), tmp_path / "cache")
+def test_an_archive_is_unpacked_once_per_content_and_stays_as_its_handler_left_it(tmp_path: Path) -> None:
+    path = archives.mar(tmp_path / "noop.mar", archives.files(extra={"labels.json": "{}"}))
+    first = opened(path, tmp_path / "cache")
     (first.folder / "written_by_the_handler").touch()
     again = opened(tmp_path / "noop.mar", tmp_path / "cache")
     assert again == first
     assert (again.folder / "written_by_the_handler").exists()
+    assert first.lock is not None
+    assert again.lock is not None
+    (first.folder / "labels.json").unlink()
+    first.lock.close()
+    # Another process may use what is left.
+    assert not (opened(tmp_path / "noop.mar", tmp_path / "cache").folder / "labels.json").exists()
     changed = opened(archives.mar(tmp_path / "noop.mar", archives.files(extra={"new": "1"})), tmp_path / "cache")
     assert changed.folder != first.folder
 
@@ -220,3 +227,11 @@ def test_whatever_happens_to_an_archives_bytes_it_opens_as_it_was_or_is_refused(
 
 def test_stems() -> None:
     assert [archive_stem(Path(name)) for name in ("a.mar", "b.TAR.GZ", "c.d.tgz", "folder")] == ["a", "b", "c.d", "folder"]
+
+
+def test_what_a_handler_deleted_of_its_folder_is_there_again_once_nobody_uses_it(tmp_path: Path) -> None:
+    found = opened(archives.tgz(tmp_path / "noop.tar.gz"), tmp_path / "cache")
+    (found.folder / "noop.py").write_text("")
+    assert found.lock is not None
+    found.lock.close()
+    assert (opened(tmp_path / "noop.tar.gz", tmp_path / "cache").folder / "noop.py").read_text() == archives.HANDLER
