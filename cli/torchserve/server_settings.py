@@ -14,6 +14,8 @@ from penstock.settings.keys import is_loopback
 from penstock.words import MASK
 
 _ADDRESS = re.compile(r"(https?)://(\[[0-9A-Fa-f:]+\]|[^:/]+)(?::(\d{1,5}))?/?")
+_NO_PORT = "it must be a port; the default took its place"
+_RPC_PORTS = {"inference": 7070, "management": 7071}
 _PORTS = {"inference": 8080, "management": 8081, "metrics": 8082}
 _TLS = "penstock speaks no TLS; put a proxy with the certificate before it, as docs/deploy.md says"
 _TOKENS = "disable_token_authorization"
@@ -49,11 +51,14 @@ class _Translation:
             self.report.append(SettingParity(key, value, parity, ours, why))
 
 
-def server_settings(properties: Mapping[str, str], folder: Path) -> TranslatedSettings:
-    """Settings by dotted path, `gateway.port`; keys that concern models are left to `startup_models`."""
+def server_settings(properties: Mapping[str, str], folder: Path, *, has_grpc: bool = True) -> TranslatedSettings:
+    """Settings by dotted path, `gateway.port`; keys that concern models are left to `startup_models`. `has_grpc`: whether the
+    extra is installed that gRPC needs.
+    """
     found = _Translation(properties, folder, {"torchserve.enabled": True, "torchserve.metrics": True}, [])
     _addresses(found)
     _tokens(found)
+    _rpc_ports(found, has_grpc=has_grpc)
     for key in properties:
         if key in RULES:
             _by_rule(found, key)
@@ -125,6 +130,18 @@ def _tls(found: _Translation, name: str) -> dict[str, Any]:
     return {"parity": Parity.CHANGED, "why": _TLS} if written.startswith("https:") else {}
 
 
+def _rpc_ports(found: _Translation, *, has_grpc: bool) -> None:
+    for door, default in _RPC_PORTS.items():
+        key = f"grpc_{door}_port"
+        written = found.properties.get(key, str(default)).strip()
+        if not has_grpc:
+            found.note(key, Parity.IGNORED, why="gRPC needs a package: pip install 'penstock[grpc]'")
+        elif not written.isdecimal() or int(written) > 65_535:
+            found.put(key, {f"torchserve.{key}": default}, parity=Parity.CHANGED, why=_NO_PORT)
+        else:
+            found.put(key, {f"torchserve.{key}": int(written)})
+
+
 def _tokens(found: _Translation) -> None:
     """TorchServe asks for tokens unless told otherwise; on loopback penstock asks for none unless told to."""
     written = found.properties.get(_TOKENS, "").strip().lower()
@@ -176,12 +193,6 @@ def switch(text: str, _: Path = Path()) -> bool:
     return text.lower() == "true"
 
 
-def _port(text: str, _: Path) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise ValueError("a port")
-    return int(text)
-
-
 def _minutes(text: str, _: Path) -> int:
     return whole(text) * 60
 
@@ -229,8 +240,6 @@ RULES: dict[str, _PropertyRule] = {
     "max_request_size": _PropertyRule(("gateway.max_raw_bytes", "gateway.max_json_bytes"), whole),
     "max_response_size": _PropertyRule(("torchserve.max_response_bytes",), whole),
     "cors_allowed_origin": _PropertyRule(("gateway.cors_origins",), _origins),
-    "grpc_inference_port": _PropertyRule(("torchserve.grpc_inference_port",), _port),
-    "grpc_management_port": _PropertyRule(("torchserve.grpc_management_port",), _port),
     "token_expiration_min": _PropertyRule(("torchserve.token_lifetime_s",), _minutes),
     "cpu_launcher_enable": _PropertyRule(
         ("worker.pinning",), _pinned, "penstock pins the processes of models to cores by itself"
@@ -241,7 +250,7 @@ RULES: dict[str, _PropertyRule] = {
     "metrics_format": _PropertyRule((), _nothing, "TorchServe has no other"),
     "enable_envvars_config": _PropertyRule((), _nothing),
 }
+_ADDRESSES = tuple(f"{door}_address" for door in _PORTS)
+_RPC = tuple(f"grpc_{door}_port" for door in _RPC_PORTS)
 # Keys that the functions above, and `translation`, take together.
-HANDLED = frozenset(
-    {"workflow_store", "inference_address", "management_address", "metrics_address", "enable_metrics_api", _TOKENS}
-)
+HANDLED = frozenset({*_ADDRESSES, *_RPC, _TOKENS, "enable_metrics_api", "workflow_store"})

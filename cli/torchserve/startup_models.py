@@ -31,6 +31,7 @@ class MachineSize:
 
     cores: int
     gpus: int
+    has_grpc: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def translated(
     properties = with_environment(_properties(origin), environment) if origin else {}
     properties |= _of_command(options, folder)
     # Paths in the file are relative to the folder that the server is started in, wherever the file lies.
-    server = server_settings(properties, folder)
+    server = server_settings(properties, folder, has_grpc=machine.has_grpc)
     store = server.values.get("torchserve.model_store")
     metrics, about_metrics = _declared_metrics(properties, folder)
     startup = startup_models(properties, Path(store) if store else None, machine, metrics)
@@ -219,4 +220,4 @@ def this_machine() -> MachineSize:
     from penstock.workers.devices.machine import discover
 
     found = discover()
-    return MachineSize(len(os.sched_getaffinity(0)), len(found.gpus.found))
+    return MachineSize(len(os.sched_getaffinity(0)), len(found.gpus.found), find_spec("grpc") is not None)

@@ -76,7 +76,11 @@ HONOURED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "request size": ({"max_request_size": "1000"}, {"gateway.max_raw_bytes": 1000, "gateway.max_json_bytes": 1000}),
     "response size": ({"max_response_size": "1000"}, {"torchserve.max_response_bytes": 1000}),
     "origins": ({"cors_allowed_origin": "https://Page.example/"}, {"gateway.cors_origins": ["https://page.example"]}),
-    "gRPC": ({"grpc_inference_port": "7070"}, {"torchserve.grpc_inference_port": 7070}),
+    "gRPC": (
+        {"grpc_inference_port": "9003"},
+        {"torchserve.grpc_inference_port": 9003, "torchserve.grpc_management_port": 7071},
+    ),
+    "no gRPC": ({"grpc_inference_port": "0"}, {"torchserve.grpc_inference_port": 0}),
     "the life of tokens": ({"token_expiration_min": "2"}, {"torchserve.token_lifetime_s": 120}),
     "pinning": ({"cpu_launcher_enable": "true"}, {"worker.pinning": "cores"}),
     "what is always so": ({"ts_open_inference_protocol": "true", "metrics_mode": "prometheus"}, {}),
@@ -97,7 +101,7 @@ DIFFERS = {
     "inference_address=unix:/tmp/sock": (Parity.CHANGED, "TorchServe's default took its place"),
     "metrics_address=http://127.0.0.1:8081": (Parity.CHANGED, "metrics are at the address of inference"),
     "max_request_size=many": (Parity.IGNORED, "it must be a whole number"),
-    "grpc_inference_port=70700": (Parity.IGNORED, "it must be a port"),
+    "grpc_inference_port=70700": (Parity.CHANGED, "it must be a port"),
     "cors_allowed_origin=*": (Parity.IGNORED, "* would open the API to every page"),
     "allowed_urls=https://[": (Parity.IGNORED, "it must be regular expressions"),
     "number_of_netty_thread=3": (Parity.IGNORED, "TorchServe 0.12 has no setting of this name"),
@@ -304,3 +308,9 @@ def test_workflows_of_the_store_are_declared_with_the_models_of_their_nodes(tmp_
     assert [one.value for one in found.report if one.parity is Parity.REFUSED] == ["bad.war"]
     (tmp_path / "store" / "pets.war").rename(tmp_path / "pets.war")
     assert list(deployment(tmp_path, "model_store=store\n", workflow_store=Path()).workflows) == ["pets"]
+
+
+def test_without_its_package_grpc_is_not_served_and_that_is_said() -> None:
+    found = server_settings({"grpc_inference_port": "7070"}, Path("/srv"), has_grpc=False)
+    assert not any("grpc" in name for name in found.values)
+    assert [one.why for one in found.report] == ["gRPC needs a package: pip install 'penstock[grpc]'"]
