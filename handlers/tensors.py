@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.outputs.media import without_head
 from penstock.tensors.tensor import (
     TEXTS,
     Tensor,
@@ -79,7 +80,7 @@ def _tensor(name: str, value: Any, encode: Encode) -> Tensor:
         return found
     # A file, or a value that no array holds: its bytes are the one element.
     media, data = encode(value)
-    return Tensor(name, TEXTS, (1,), text_data([data]), media)
+    return Tensor(name, TEXTS, (1,), text_data([data]), without_head(media))
 
 
 def _of_array(name: str, value: Any) -> Tensor | None:

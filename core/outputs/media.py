@@ -94,8 +94,13 @@ def stored_type(content_type: str, filename: str | None) -> str:
 
 def split_filename(stored: str) -> tuple[str, str | None]:
     """The media type and the name that `stored_type` joined."""
-    content_type, mark, name = stored.partition(HEAD_MARK)[0].partition(_NAMED)
+    content_type, mark, name = without_head(stored).partition(_NAMED)
     return content_type, unquote(name) if mark else None
+
+
+def without_head(stored: str) -> str:
+    """The media type, with the file's name if it has one: what protocols show that know no head of a response."""
+    return stored.partition(HEAD_MARK)[0]
 
 
 def filename_parameters(name: str) -> str:

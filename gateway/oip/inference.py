@@ -26,6 +26,7 @@ from penstock.gateway.oip.metadata import input_ports
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import TENSORS_MEDIA, Payload
+from penstock.outputs.media import without_head
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
 
 # What is larger is read and copied in a thread, so that others do not wait for it.
@@ -163,7 +164,7 @@ def _output_tensors(output: Payload) -> tuple[Tensor, ...]:
     """The output as tensors. A worker of an older release, or one that streams, may have written something else."""
     if output.content_type == TENSORS_MEDIA:
         return tuple(decode_tensors(output.data))
-    return (Tensor("output", TEXTS, (1,), text_data([output.data]), output.content_type),)
+    return (Tensor("output", TEXTS, (1,), text_data([output.data]), without_head(output.content_type)),)
 
 
 def chunk_tensors(chunk: bytes) -> tuple[Tensor, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from penstock.handlers.torchserve.handler_source import Function, HandlerSource, name_of
 
-_DEEP = 4
 # Calls of the context, and at which place each takes the index of a request.
 _ASKS = {"get_request_header": 0, "get_all_request_header": 0, "get_sequence_id": 0}
 _SAYS = {"set_response_content_type": 0, "set_response_header": 0, "set_response_status": 2}
@@ -15,24 +14,36 @@ _SAYS = {"set_response_content_type": 0, "set_response_header": 0, "set_response
 _OF_ALL = ("explain", "describe")
 
 
-def returns_one(function: Function, source: HandlerSource, deep: int = 0) -> int:
-    """The line of the first such return; 0 if one of its returns may have as many entries as the batch, or none is known."""
+def returns_one(function: Function, source: HandlerSource) -> int:
+    """The line of the first return of one entry; 0 if one of its returns may have as many entries as the batch."""
+    return _returns_one(function, source, {})
+
+
+def _returns_one(function: Function, source: HandlerSource, known: dict[int, int]) -> int:
+    """`known`: what was found of functions before; 0 of those that are being read, which call themselves."""
+    if id(function) not in known:
+        known[id(function)] = 0
+        known[id(function)] = _line_of(function, source, known)
+    return known[id(function)]
+
+
+def _line_of(function: Function, source: HandlerSource, known: dict[int, int]) -> int:
     found = [node for node in _own_nodes(function) if isinstance(node, ast.Return)]
     values = [node.value for node in found if node.value is not None and not _is_none(node.value)]
-    lines = [_line(value, function, source, deep) for value in values]
+    lines = [_line(value, function, source, known) for value in values]
     return lines[0] if lines and all(lines) else 0
 
 
-def _line(value: ast.expr, function: Function, source: HandlerSource, deep: int) -> int:
+def _line(value: ast.expr, function: Function, source: HandlerSource, known: dict[int, int]) -> int:
     if isinstance(value, ast.List):
         return value.lineno if len(value.elts) == 1 and not isinstance(value.elts[0], ast.Starred) else 0
     if isinstance(value, ast.Call):
         called = source.called(value)
-        return returns_one(called, source, deep + 1) if called is not None and deep < _DEEP else 0
-    return _line_of_name(value.id, function, source, deep) if isinstance(value, ast.Name) else 0
+        return _returns_one(called, source, known) if called is not None else 0
+    return _line_of_name(value.id, function, source, known) if isinstance(value, ast.Name) else 0
 
 
-def _line_of_name(name: str, function: Function, source: HandlerSource, deep: int) -> int:
+def _line_of_name(name: str, function: Function, source: HandlerSource, known: dict[int, int]) -> int:
     """That of a variable: of what it was given last, or of the one entry that is appended to an empty list."""
     given = [
         node.value
@@ -47,7 +58,7 @@ def _line_of_name(name: str, function: Function, source: HandlerSource, deep: in
         within = {id(inner) for loop in loops for inner in ast.walk(loop)}
         is_one = len(changes) == 1 and _appends(changes[0]) and id(changes[0]) not in within
         return given[-1].lineno if is_one else 0
-    return 0 if changes else _line(given[-1], function, source, deep)
+    return 0 if changes else _line(given[-1], function, source, known)
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:

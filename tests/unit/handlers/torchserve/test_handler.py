@@ -10,8 +10,9 @@ import pytest
 
 from penstock.handlers.contract import Failure
 from penstock.inputs.form import FormPart, encode_form
-from penstock.job import FORM_MEDIA, Call
+from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call
 from penstock.outputs.response_head import ResponseHead, split_head, split_prediction_message
+from penstock.tensors.tensor import Tensor, decode_tensors, encode_tensors, texts_of
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.runner import complete_rows, infer, prepare_rows, run_batch
 from penstock.workers.ipc.frames import Failed, Output
@@ -317,6 +318,17 @@ def test_rows_of_a_run_are_values_and_bytes(tmp_path: Path) -> None:
     assert found[:3] == [{"a": [1, 2]}, "text", b"x"]
     assert isinstance(found[3], Failure)
     assert found[4] == "NaN"
+
+
+def test_who_sends_tensors_gets_the_response_as_the_element_of_one(tmp_path: Path) -> None:
+    model = loaded(
+        tmp_path, "def handle(data, context):\n    return [repr(row['body']['inputs'][0]['data']) for row in data or []]\n"
+    )
+    sent = encode_tensors([Tensor("x", "INT64", (1,), (7).to_bytes(8, "little"))])
+    found = output(model, item(sent, TENSORS_MEDIA))
+    [tensor] = decode_tensors(found.data)
+    assert tensor.content_type == "text/plain; charset=utf-8"
+    assert texts_of(tensor) == [b"[7]"]
 
 
 def test_a_handler_may_change_what_it_returned(tmp_path: Path) -> None:

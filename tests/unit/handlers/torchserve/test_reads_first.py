@@ -181,6 +181,14 @@ def test_a_module_that_hands_its_batch_to_an_object_is_followed() -> None:
     assert why_one_by_one([(SERVICE.format(read="[row for row in data]"), "")], "handle") == ""
 
 
+def test_a_function_may_hand_on_what_a_method_of_its_name_returns() -> None:
+    own = (
+        "class Service:\n    def handle(self, rows):\n        return [[row for row in rows]]\n"
+        "_service = Service()\ndef handle(data, context):\n    return _service.handle(data)\n"
+    )
+    assert "a list of one entry (line 3)" in why_one_by_one([(own, "")], "handle")
+
+
 def test_a_base_class_of_the_archive_is_read_and_overridden() -> None:
     base = "class Base:\n    def preprocess(self, data):\n        return data[0]\n"
     bare = "from base import Base\nclass Mine(Base):\n    pass\n"
