@@ -273,6 +273,23 @@ def test_what_cannot_be_done_is_refused_in_torchserves_words(
     assert uuid.UUID(found.headers["x-request-id"])
 
 
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (b'{"url":', 400, "not valid JSON"),
+        (b'["url"]', 400, "must be a JSON object"),
+        (b'{"url": "a.mar", "url": "b.mar"}', 400, "twice"),
+        (b"[" * 100 + b"]" * 100, 400, "nested deeper"),
+        (b'{"url": "' + b"a" * 100_000 + b'"}', 413, "the limit of this media type"),
+    ],
+    ids=["malformed", "list", "twice", "deep", "large"],
+)
+def test_a_body_that_is_no_small_object_is_refused(one: ManagementClient, body: bytes, code: int, words: str) -> None:
+    found = one.post("/models", content=body, headers={"content-type": "application/json"})
+    assert (found.status_code, found.json()["type"]) == (code, "BadRequestException")
+    assert words in found.json()["message"]
+
+
 def test_a_bad_number_touches_nothing(one: ManagementClient) -> None:
     before = one.get("/models/own").json()[0]["workers"]
     assert one.answer("PUT", "/models/own?min_worker=-1&synchronous=true")[0] == 400

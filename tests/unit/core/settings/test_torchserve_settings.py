@@ -67,3 +67,44 @@ def test_processes_beside_each_other_have_the_same_table() -> None:
     environment = child_environment(settings, port=8080)
     again = Settings.load(env={name: value for name, value in environment.items() if name.startswith("PENSTOCK_")})
     assert again.torchserve == settings.torchserve
+
+
+KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["manage"]\n'
+
+
+def _settings(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "penstock.toml").write_text(text)
+    return Settings.load(tmp_path / "penstock.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "apart"),
+    [
+        ("", False),
+        ("management_port = 8081", True),
+        ("management_port = 8080", False),
+        ('management_port = 8080\nmanagement_host = "127.0.0.2"', True),
+    ],
+)
+def test_management_has_a_listener_unless_its_address_is_that_of_the_gateway(tmp_path: Path, lines: str, apart: bool) -> None:
+    assert _settings(tmp_path, f"[torchserve]\nenabled = true\n{lines}\n").has_management_port is apart
+
+
+def test_management_beyond_loopback_needs_keys_or_tokens(tmp_path: Path) -> None:
+    text = '[torchserve]\nenabled = true\nmanagement_port = 8081\nmanagement_host = "0.0.0.0"\n'
+    with pytest.raises(ConfigError, match=r"torchserve\.management_host is '0\.0\.0\.0' and there are no API keys"):
+        _settings(tmp_path, text).management_access_rule()
+    assert _settings(tmp_path, text + KEY).management_access_rule() == "API keys required (1 key, 1 owner)"
+
+
+def test_the_rule_of_access_names_the_file_of_tokens(tmp_path: Path) -> None:
+    text = '[torchserve]\nenabled = true\nkey_path = "key_file.json"\n'
+    path = tmp_path / "key_file.json"
+    assert _settings(tmp_path, text).access_rule() == f"TorchServe's tokens required, those of {path}"
+    both = _settings(tmp_path, text + KEY).access_rule()
+    assert both == f"API keys required (1 key, 1 owner), or TorchServe's tokens of {path}"
+
+
+def test_a_pattern_with_a_comma_is_refused_because_a_comma_separates_patterns(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="comma"):
+        _settings(tmp_path, '[torchserve]\nallowed_urls = ["https://a/.{1,2}"]\n')

@@ -158,6 +158,14 @@ def test_a_gateway_with_tokens_and_without_keys_serves_nobody_without_a_token(tm
             auth.admit(header, "127.0.0.1")
 
 
+def test_beside_keys_the_callers_with_a_token_are_one_owner_among_others(tmp_path: Path) -> None:
+    path = tmp_path / "key_file.json"
+    caller = opened(path, Clock(), is_alone=False).caller(key(path, "inference"))
+    assert caller is not None
+    assert not caller.is_alone
+    assert caller.quota(100) == 25
+
+
 def test_guessing_tokens_is_slowed_down(tmp_path: Path) -> None:
     auth = KeyAuth(tokens=opened(tmp_path / "key_file.json", Clock()), clock=lambda: 0.0)
     refused = []
