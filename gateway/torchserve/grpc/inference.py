@@ -129,7 +129,7 @@ class InferenceApis:
         parts = self._parts
         if not found.model_name:
             raise bad_request("Parameter model_name is required.")
-        entry, version = await parts.registry.find(found.model_name, found.model_version)
+        entry, version = await parts.registry.find(found.model_name, found.model_version, rpc.headers)
         parts.predict.count_request(found.model_name, found.model_version)
         try:
             payload = await asyncio.to_thread(input_of, fields_of(found), version, parts.options)
