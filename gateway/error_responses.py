@@ -13,7 +13,7 @@ from starlette.routing import Match
 from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
-from penstock.gateway.asgi.problems import PROBLEM_JSON, EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
+from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
 from penstock.gateway.oip.infer_answer import as_oip, speaks_oip
 from penstock.gateway.openai.views import as_openai, speaks_openai
@@ -34,7 +34,7 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     # D41: clients of a foreign protocol get the same refusal in that protocol's form.
     wording = scope.get(WORDING)
     if wording is not None:
-        problem = problem if _asks_for_problems(scope) else wording(problem, shown)
+        problem = wording(problem, shown)
     elif speaks_openai(instance):
         problem = as_openai(problem, shown)
     elif speaks_oip(instance):
@@ -44,11 +44,6 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     if problem.status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
     return problem
-
-
-def _asks_for_problems(scope: Scope) -> bool:
-    """Whether the caller names our own form of a refusal, as penstock's client does on every route."""
-    return any(name == b"accept" and PROBLEM_JSON in value for name, value in scope["headers"])
 
 
 def from_framework(error: Exception, request: Request, routers: Iterable[APIRouter]) -> Exception:

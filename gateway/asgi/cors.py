@@ -22,7 +22,8 @@ _REQUEST_HEADERS = (
 )
 _ANSWER_HEADERS = (
     b"accept-ranges, content-disposition, content-range, etag, location, preference-applied, retry-after, server-timing, "
-    b"traceparent, www-authenticate, x-penstock-job, x-penstock-run, x-penstock-version, x-request-id, x-should-retry"
+    b"traceparent, www-authenticate, x-handler-status, x-penstock-job, x-penstock-run, x-penstock-version, x-request-id, "
+    b"x-should-retry"
 )
 _METHODS = b"GET, HEAD, POST, PUT, DELETE"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import penstock
 from penstock.gateway.asgi.negotiation import Head
-from penstock.gateway.asgi.problems import request_id_of
+from penstock.gateway.asgi.problems import PROBLEM_JSON, request_id_of
 from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
 from penstock.gateway.torchserve.answer import TorchServeAnswers
 from penstock.gateway.torchserve.description import add_routes, api_description, model_description
@@ -46,7 +46,9 @@ class TorchServeDoor:
         )
 
     def target(self, scope: Scope) -> TorchServeTarget | None:
-        """What the request asks for here; None if it is not for these routes."""
+        """What the request asks for here; None if it is not for these routes, or from a client of penstock's own."""
+        if accepts_problems(scope):
+            return None
         found = target_of(scope["path"], scope["method"])
         if found is None or (found.is_v2 and not self._takes_raw(found)):
             if is_management(scope["path"]):
@@ -83,6 +85,11 @@ class TorchServeDoor:
             shown = model_description(entry.name, version.name if target.version else "")
             return await _reply(send, head, pretty(shown))
         return await self._predictions(scope, receive, send, head, target)
+
+
+def accepts_problems(scope: Scope) -> bool:
+    """Whether the caller names penstock's form of a refusal, as its own clients do, and no client of TorchServe's."""
+    return any(name == b"accept" and PROBLEM_JSON in value for name, value in scope["headers"])
 
 
 async def _reply(send: Send, head: Head, body: bytes, *, status: int = 200) -> int:

@@ -6,13 +6,12 @@ import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from penstock import Client
+from penstock import Client, Media
 from penstock.broker.records import ClaimedJob
 from penstock.errors import InvalidInput, NotFound
 from penstock.inputs.form import decode_form
@@ -425,7 +424,7 @@ def test_a_page_of_another_site_runs_nothing_with_any_method(client: httpx2.Clie
         assert error_of(answer)["code"] == 403
 
 
-def test_penstocks_own_client_and_routes_keep_their_own_words(client: httpx2.Client, square: Hand, tmp_path: Path) -> None:
+def test_penstocks_own_client_and_routes_keep_their_own_words(client: httpx2.Client, square: Hand, flow: Hand) -> None:
     with Client(str(client.base_url)) as ours:
         with pytest.raises(NotFound) as refused:
             ours.predict("nope", {"x": 4})
@@ -434,6 +433,9 @@ def test_penstocks_own_client_and_routes_keep_their_own_words(client: httpx2.Cli
             ours.predict("square", {"x": "four"})
         with square.serving():
             assert ours.predict("square", {"x": 4}) == {"y": 16}
+        # The answer of a handler that writes chunks, or sets a status, is what it is without TorchServe's routes.
+        with flow.serving(b"why", media=with_head("text/plain", ResponseHead(422, "Bad Thing"))):
+            assert ours.predict("flow", b"x") == Media(b"why", "text/plain")
     assert client.get("/v1/jobs/nope").json()["code"] == "malformed_id"
     assert client.get("/").headers["content-type"].startswith("text/html")
     # The Open Inference Protocol stays with models that speak it.
