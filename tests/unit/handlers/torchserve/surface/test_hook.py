@@ -11,6 +11,7 @@ import pytest
 
 from penstock.handlers.torchserve.surface.hook import builtin_class, install
 from penstock.handlers.torchserve.surface.names import BUILTINS, LEFT_OUT, MODULES, place_of
+from tests.markdown import ROOT
 
 NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 
@@ -56,6 +57,15 @@ def test_a_module_is_found_through_its_package_and_by_a_star(ts: None) -> None:
 def test_a_name_that_is_not_there_is_an_import_error_that_says_what_is(code: str, said: str, ts: None) -> None:
     with pytest.raises(ImportError, match=said):
         exec(code)
+
+
+def test_the_page_lists_every_name() -> None:
+    page = (ROOT / "docs" / "torchserve.md").read_text("utf-8").partition("## What handlers import")[2]
+    table = page.partition("**BaseHandler**")[0]
+    for module, name in NAMES:
+        assert f"`{name}`" in table, name
+        assert f"{module.rpartition('.')[2]}`" in table, module
+    assert all(f"`{name}`" in page for name in BUILTINS)
 
 
 def test_what_is_left_out_is_not_offered() -> None:
