@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,15 +86,15 @@ def worker_of(redis_url: str, folder: Path) -> WorkerProcess:
 
 @contextmanager
 def management(
-    redis_url: str, folder: Path, *, apart: bool = True, processes: int = 1, **table: Any
+    redis_url: str, folder: Path, *, apart: bool = True, processes: int = 1, log: Any = sys.stderr, **table: Any
 ) -> Iterator[ManagementClient]:
     """A gateway whose model API is on. `table` are settings of `[torchserve]` that stand over these."""
     port = free_port()
     wanted = {"enabled": True, "model_api": True, "model_store": folder / "store", "management_port": port if apart else 0}
     env = {f"PENSTOCK_TORCHSERVE__{name.upper()}": str(value) for name, value in (wanted | table).items()}
     models = declared(folder)
-    more = {"processes": processes, "cold": True} if processes > 1 else {}
-    with gateway_process(redis_url, folder / "g", models=models, env=env, **more) as main:
+    more: dict[str, Any] = {"processes": processes, "cold": True} if processes > 1 else {}
+    with gateway_process(redis_url, folder / "g", models=models, env=env, log=log, **more) as main:
         address = f"http://127.0.0.1:{port}" if apart else str(main.base_url)
         with ManagementClient(base_url=address, timeout=60.0) as client:
             client.main = main

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import orjson
 import psutil
 import pytest
 
@@ -488,7 +489,10 @@ def test_with_a_key_file_every_caller_needs_the_token_for_it(
     def bearer(name: str) -> dict[str, str]:
         return {"authorization": f"Bearer {httpx2.Response(200, content=path.read_bytes()).json()[name]['key']}"}
 
-    with management(redis_url, folder, key_path=path) as client:
+    log = tmp_path / "log"
+    with log.open("w") as written, management(redis_url, folder, key_path=path, log=written) as client:
+        (line,) = [line for line in log.read_text().splitlines() if "torchserve_management_listening" in line]
+        assert orjson.loads(line)["access"] == f"TorchServe's tokens required, those of {path}"
         refusal = "Token {} failed. Token either incorrect, expired, or not provided correctly"
         for headers in ({}, bearer("inference"), bearer("API"), {"authorization": "Bearer x"}):
             found = client.get("/models", headers=headers)
