@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.archives.kinds import is_archive
-from penstock.errors import BadArchive, HandlerLoadError
+from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.requirements import in_words, install_line, missing_packages
@@ -40,10 +40,12 @@ def _faults(spec: ModelSpec, settings: Settings) -> list[str]:
 def _archive_faults(spec: ModelSpec) -> list[str]:
     from penstock.archives.contents import read_archive
     from penstock.archives.model_settings import model_settings, refused_settings
+    from penstock.handlers.torchserve.options import read_options
 
     try:
+        read_options(spec.options)
         found = read_archive(Path(spec.source), handler=str(spec.options.get("handler") or ""))
-    except BadArchive as error:
+    except HandlerLoadError as error:
         return [f"{error.message}; {error.hint}" if error.hint else error.message]
     refused = model_settings(found.config).refused
     return [refused_settings(spec.source, refused)] if refused else []

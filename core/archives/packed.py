@@ -40,6 +40,7 @@ _READ_FAULTS = (
     struct.error,
     EOFError,
     NotImplementedError,
+    LookupError,
     OverflowError,
     UnicodeError,
     ValueError,
@@ -155,6 +156,8 @@ class _Bounded(io.RawIOBase):
         return self._file.read(wanted)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_SET and offset < 0:
+            raise zipfile.BadZipFile("its table of contents points before its beginning")
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:

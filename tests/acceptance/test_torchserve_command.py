@@ -139,6 +139,14 @@ def test_an_archive_that_cannot_be_loaded_is_refused_before_anything_starts(tmp_
     assert why in done.stderr
 
 
+def test_an_option_that_archives_do_not_have_is_a_fault_of_the_settings(tmp_path: Path) -> None:
+    archives.mar(tmp_path / "noop.mar")
+    (tmp_path / "penstock.toml").write_text('[models.noop]\nsource = "noop.mar"\noptions.service_envelop = "json"\n')
+    done = called_here("config", "check", cwd=tmp_path, env=clean_environment())
+    assert done.returncode == 4
+    assert "an archive has no option 'service_envelop'; did you mean service_envelope?" in done.stderr
+
+
 def test_a_server_without_any_model_is_refused_unless_models_may_be_registered(tmp_path: Path) -> None:
     done = called_here("torchserve", "--model-store", str(tmp_path), "--models", "all", cwd=tmp_path, env=clean_environment())
     assert done.returncode == 4
