@@ -87,7 +87,7 @@ class TorchServeAnswers:
         output = end.output
         if output is None or output.blob or output.content_type != JSON:
             return await self._send_content(waiting, end)
-        self._check_size(len(output.data), end.id)
+        check_size(len(output.data), end.id, most=self._most_bytes)
         waiting.word("")
         length = (b"content-length", b"%d" % len(output.data))
         headers = [JSON_HEADER, length, NOSNIFF, *waiting.headers(end.id), waiting.timing(end)]
@@ -98,7 +98,7 @@ class TorchServeAnswers:
         """Any output but a small one in JSON."""
         accept = waiting.head.get(b"accept", b"").decode("latin-1")
         content = await self._results.content(end, accept=accept, refusal=EndedWithoutOutput)
-        self._check_size(content.reader.size, end.id)
+        check_size(content.reader.size, end.id, most=self._most_bytes)
         response, said = response_to(content, None), content.said or _OK
         response.status_code = said.status
         response.raw_headers = [*_typed(response.raw_headers, said), *waiting.headers(end.id), waiting.timing(end)]
@@ -106,11 +106,6 @@ class TorchServeAnswers:
         with self._reading(waiting.request.caller):
             await response(waiting.scope, _hear_nothing, waiting.send)
         return said.status
-
-    def _check_size(self, size: int, job: JobId) -> None:
-        if self._most_bytes is not None and size > self._most_bytes:
-            text = f"the answer of job {job} has {size} bytes; torchserve.max_response_bytes allows {self._most_bytes}"
-            raise TorchServeError(507, "InternalServerException", text)
 
     async def send_chunks(self, waiting: WaitingRequest, deadline_s: float) -> int:
         """The chunks of the job as they come, or its output if the handler writes none. Returns the status that was sent.
@@ -150,6 +145,13 @@ def _typed(headers: Headers, said: ResponseHead) -> Headers:
     """The headers of a body, without its media type if the handler named none."""
     left_out = {b"content-type", *_NOT_HERE} if said.untyped else _NOT_HERE
     return [header for header in headers if header[0] not in left_out]
+
+
+def check_size(size: int, job: JobId, *, most: int | None) -> None:
+    """Raises `TorchServeError` for an answer that is longer than the settings allow."""
+    if most is not None and size > most:
+        text = f"the answer of job {job} has {size} bytes; torchserve.max_response_bytes allows {most}"
+        raise TorchServeError(507, "InternalServerException", text)
 
 
 def head_in(value: Any) -> str:

@@ -53,8 +53,8 @@ class TorchServeCounts:
         self._requests[model, version or UNVERSIONED] += 1
 
     def count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None:
-        """`batch`: the one that the answered job ran in; None if it is not known."""
-        ran_s = run_s(batch)
+        """`batch`: the one that the answered job ran in; None if it is not known, and then nothing counts as waiting."""
+        ran_s = total_s if batch is None else run_s(batch)
         queue_s = max(0.0, total_s - ran_s)
         self._total_us[model, version or UNVERSIONED] += round(total_s * 1e6)
         self._queue_us[model, version or UNVERSIONED] += round(queue_s * 1e6)

@@ -34,7 +34,7 @@ from penstock.gateway.torchserve.request import (
 )
 from penstock.gateway.torchserve.routes import INVOCATIONS, TorchServeTarget
 from penstock.inputs.form import FormPart
-from penstock.job import Payload
+from penstock.job import JobState, Payload
 
 
 class TorchServePredictions:
@@ -70,17 +70,19 @@ class TorchServePredictions:
         # A client of TorchServe waits for as long as its request may take.
         deadline_s = answer_deadline(request, request.model.info.limits.deadline_s)
         accept, connection = head.get(b"accept", b""), connection_of(scope)
+        status, batch, waiting = 200, None, WaitingRequest(request, scope, send, head, started)
         if is_streamed(accept):
-            await self._predict.stream_as_accepted(request, accept, send, connection, deadline_s)
-            return 200
-        waiting = WaitingRequest(request, scope, send, head, started)
-        if is_chunked(request):
+            ended = await self._predict.stream_as_accepted(request, accept, send, connection, deadline_s)
+            if ended is None or ended.state is not JobState.SUCCEEDED:
+                return status
+            batch = ended.batch
+        elif is_chunked(request):
             with self._streaming(request.caller):
-                return await self._answers.send_chunks(waiting, deadline_s)
-        end = await self._predict.end_of(request, connection, deadline_s)
-        total_s = time.perf_counter() - started
-        status = await self._answers.send(waiting, end)
-        self._predict.count_answer(target.model, target.version, end.batch, total_s)
+                status = await self._answers.send_chunks(waiting, deadline_s)
+        else:
+            end = await self._predict.end_of(request, connection, deadline_s)
+            status, batch = await self._answers.send(waiting, end), end.batch
+        self._predict.count_answer(target.model, target.version, batch, time.perf_counter() - started)
         return status
 
     async def _read(

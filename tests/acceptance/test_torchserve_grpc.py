@@ -79,6 +79,7 @@ def ports(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     inference, management = free_port(), free_port()
     env = {
         "PENSTOCK_TORCHSERVE__ENABLED": "true",
+        "PENSTOCK_TORCHSERVE__METRICS": "true",
         "PENSTOCK_TORCHSERVE__GRPC_INFERENCE_PORT": str(inference),
         "PENSTOCK_TORCHSERVE__GRPC_MANAGEMENT_PORT": str(management),
     }
@@ -312,4 +313,12 @@ def test_each_port_has_health_and_reflection_of_its_own_service(ports: Ports, po
 def test_the_gateway_counts_the_calls(ports: Ports, square: Hand) -> None:
     with square.serving():
         ports.inference.Predictions(request("square", x=b"4"), timeout=20.0)
-    assert 'penstock_grpc_requests_total{code="OK",method="Predictions"}' in ports.http.get("/metrics").text
+        list(ports.inference.StreamPredictions(request("square", x=b"4"), timeout=20.0))
+    text = ports.http.get("/metrics").text
+    assert 'penstock_grpc_requests_total{code="OK",method="Predictions"}' in text
+    counted = [line for line in text.splitlines() if 'model_name="square",model_version="default"' in line]
+    assert {line.partition("{")[0] for line in counted} == {
+        "ts_inference_requests_total",
+        "ts_inference_latency_microseconds",
+        "ts_queue_latency_microseconds",
+    }

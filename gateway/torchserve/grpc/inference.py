@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +18,7 @@ from penstock.gateway.asgi.problems import EndedWithoutOutput, request_id_of
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.jobs.predict import answer_deadline
-from penstock.gateway.jobs.results import ended
+from penstock.gateway.jobs.results import ended, first_is_gone
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, request_of
@@ -25,7 +26,7 @@ from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
 from penstock.gateway.rpc.refusals import refusal_of
 from penstock.gateway.rpc.streams import RequestStreams
-from penstock.gateway.torchserve.answer import bytes_in, head_in
+from penstock.gateway.torchserve.answer import bytes_in, check_size, head_in
 from penstock.gateway.torchserve.errors import bad_request
 from penstock.gateway.torchserve.grpc.messages import (
     CODES,
@@ -72,10 +73,14 @@ class InferenceApis:
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
         found = parsed(PREDICTIONS_REQUEST, message)
+        started = time.perf_counter()
         try:
             request = await self._request(rpc, found)
             deadline_s = await self._deadline(rpc, request)
-            return prediction_message(await self._output(request, rpc.connection, deadline_s), found)
+            end = await self._parts.predict.end_of(request, rpc.connection, deadline_s)
+            answer = prediction_message(await self._read(end), found)
+            self._count(found, end, started)
+            return answer
         except PenstockError as error:
             raise worded(error, _target(found)) from error
 
@@ -111,10 +116,13 @@ class InferenceApis:
             yield refusal_message(refusal, found)
 
     async def _answers(self, rpc: Rpc, found: Any, connection: ClientConnection) -> AsyncIterator[bytes]:
+        started = time.perf_counter()
         request = await self._request(rpc, found)
         deadline_s = await self._deadline(rpc, request)
         if request.version.info is None or not request.version.info.streams:
-            yield await self._output(request, connection, deadline_s)
+            end = await self._parts.predict.end_of(request, connection, deadline_s)
+            yield await self._read(end)
+            self._count(found, end, started)
             return
         has_chunks = False
         async for job, chunk in self._parts.predict.chunks(request, connection, deadline_s):
@@ -122,8 +130,15 @@ class InferenceApis:
             if chunk and not head_in(value):
                 has_chunks = True
                 yield bytes_in(value)
-            elif not chunk and not has_chunks:
-                yield await self._output_of(job)
+            elif not chunk:
+                end = await self._end_of(job)
+                if not has_chunks:
+                    yield await self._read(end)
+                self._count(found, end, started)
+
+    def _count(self, found: Any, end: Push, started: float) -> None:
+        total_s = time.perf_counter() - started
+        self._parts.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
 
     async def _request(self, rpc: Rpc, found: Any) -> SubmitRequest:
         parts = self._parts
@@ -150,17 +165,16 @@ class InferenceApis:
         deadline_s, left_s = answer_deadline(request, request.model.info.limits.deadline_s), rpc.remaining_s
         return deadline_s if left_s is None else max(_LEAST_S, min(deadline_s, left_s))
 
-    async def _output(self, request: SubmitRequest, connection: ClientConnection, deadline_s: float) -> bytes:
-        return await self._read(await self._parts.predict.end_of(request, connection, deadline_s))
-
-    async def _output_of(self, job: JobId) -> bytes:
+    async def _end_of(self, job: JobId) -> Push:
         record = await self._parts.store.read(job)
-        assert record is not None
-        return await self._read(ended(record))
+        if record is None:
+            raise first_is_gone(job)
+        return ended(record)
 
     async def _read(self, end: Push) -> bytes:
         content = await self._parts.results.content(end, refusal=EndedWithoutOutput)
         reader = content.reader
+        check_size(reader.size, end.id, most=self._parts.own.max_response_bytes)
         return await asyncio.to_thread(lambda: b"".join(reader.pieces(0, reader.size)))
 
 
