@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -57,7 +58,7 @@ class ArchiveRow:
 def _value(own: _Field, *, decodes: bool) -> Any:
     """Parsed JSON, text, or a bytearray: of other types, and of what cannot be read as its type says."""
     if own.value is not None:
-        return own.value
+        return deepcopy(own.value)
     if decodes and own.media == JSON:
         try:
             return read_json(own.data)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidInput
-from penstock.handlers.torchserve.rows import row_codec
+from penstock.handlers.torchserve.rows import ArchiveRow, row_codec
 from penstock.inputs.form import FormPart, encode_form
 from penstock.inputs.request import packed
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA, Payload
@@ -89,8 +89,10 @@ def test_only_files_of_a_form_have_a_media_type() -> None:
     }
 
 
-def test_a_row_that_a_handler_changed_is_whole_in_the_next_call() -> None:
-    found = row_codec().decode("application/json", b'{"a": [1]}')
+@pytest.mark.parametrize(
+    "found", [row_codec().decode("application/json", b'{"a": [1]}'), row_codec().from_value({"a": [1]})], ids=["body", "row"]
+)
+def test_a_row_that_a_handler_changed_is_whole_in_the_next_call(found: ArchiveRow) -> None:
     first = found.take()
     first.pop("body")["a"].append(2)
     assert found.take() == {"body": {"a": [1]}}
