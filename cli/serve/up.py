@@ -196,6 +196,7 @@ def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> No
     scrapes = _metrics_urls(settings, url)
     lines = {
         "gateway": f"{url}   (API {url}/openapi.json)",
+        **({"manage": _management_url(settings, url)} if settings.torchserve.enabled else {}),
         "access": settings.access_rule(),
         "models": ", ".join(names) or "none yet",
         "store": _store_word(settings),
@@ -208,6 +209,13 @@ def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> No
         typer.echo(f"  {name:<8} {text}")
     sys.stdout.flush()
     return None
+
+
+def _management_url(settings: Settings, url: str) -> str:
+    own = settings.torchserve
+    return (
+        f"{plan.local_url(own.management_host, own.management_port) if settings.has_management_port else url}   (TorchServe's)"
+    )
 
 
 def _metrics_urls(settings: Settings, url: str) -> dict[str, list[str]]:
