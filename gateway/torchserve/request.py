@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from penstock.errors import BadRequest
 from penstock.gateway.asgi import multipart
-from penstock.gateway.asgi.negotiation import MULTIPART, base_type, parse_query
+from penstock.gateway.asgi.negotiation import MULTIPART, base_type
 from penstock.gateway.asgi.wire import Receive
 from penstock.gateway.jobs.submitting.form_input import MOST_RAW_PARTS
 from penstock.gateway.jobs.submitting.submit_options import NAMES
@@ -34,9 +34,12 @@ def handler_headers(headers: RawHeaders, target: TorchServeTarget, request_id: b
 
 
 def own_options(query: bytes, of_model: Sequence[str]) -> bytes:
-    """The query without the parameters that are neither penstock's nor the model's: TorchServe ignores all of them."""
+    """The query without the parameters that are neither penstock's nor the model's: TorchServe ignores all of them, also those
+    that cannot be read.
+    """
     known = (*NAMES, *of_model)
-    return urlencode([(name, value) for name, value in parse_query(query).items() if name in known]).encode("ascii")
+    found = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
+    return urlencode({name: value for name, value in found if name in known}).encode("ascii")
 
 
 def query_fields(query: bytes) -> list[FormPart]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import BadRequest
 from penstock.gateway.torchserve.request import (
@@ -70,6 +72,13 @@ def test_other_paths_are_left_to_the_rest(path: str) -> None:
     assert target_of(path, "POST") is None
 
 
+@given(st.text(st.sampled_from("/:.%aä\x00") | st.characters(), max_size=40))
+def test_any_path_has_a_target_or_none(rest: str) -> None:
+    for start in ("/", "/predictions/", "/v1/models/", "/v2/models/", "/models/"):
+        found = target_of(start + rest, "POST")
+        assert found is None or "/" not in found.model
+
+
 def test_the_root_is_the_dashboards_unless_it_is_asked_for_its_options() -> None:
     assert target_of("/", "GET") is None
     assert target_of("/", "OPTIONS") == TorchServeTarget("/api-description")
@@ -96,6 +105,8 @@ def test_what_a_caller_sends_under_torchserves_own_names_is_dropped() -> None:
 
 def test_of_a_query_only_our_options_and_the_models_parameters_are_kept() -> None:
     assert own_options(b"now=1&deadline_s=2&language=de", ("language",)) == b"deadline_s=2&language=de"
+    assert own_options(b"x=%ff&\xfe&deadline_s=2&deadline_s=3", ()) == b"deadline_s=3"
+    assert own_options(b"&".join(b"x=1" for _ in range(2_000)), ()) == b""
 
 
 def test_the_parameters_of_a_query_are_fields() -> None:
