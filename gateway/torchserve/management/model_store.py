@@ -65,6 +65,12 @@ class ModelStore:
             raise not_allowed(url)
         return await asyncio.to_thread(self._local, url, self._folder)
 
+    async def model_source_of(self, url: str) -> str:
+        """As `source_of`, for a model: a workflow is none."""
+        if is_workflow(url):
+            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
+        return await self.source_of(url)
+
     async def contents(self, source: str) -> ArchiveContents | None:
         """What an archive of the store says of itself; None for a model's code or file. Raises `TorchServeError`, 400."""
         path = self.path_of(source)
@@ -103,8 +109,6 @@ class ModelStore:
                 raise absent
         except OSError as error:  # a name that is too long
             raise absent from error
-        if is_workflow(path.name):
-            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
         # The path of a folder, an unpacked archive, ends with a slash.
         return f"{path.relative_to(folder.resolve())}{'/' if path.is_dir() else ''}"
 

@@ -197,7 +197,7 @@ class ModelManagement:
         return await run(entry, found)
 
     async def _registration(self, wish: RegisterWish) -> Registration:
-        source = await self._models.source_of(wish.url)
+        source = await self._models.model_source_of(wish.url)
         archive = await self._models.contents(source)
         return registration(wish, source, archive, self._options, is_remote=is_remote(wish.url))
 

@@ -46,8 +46,9 @@ def test_everything_else_is_not_found(tmp_path: Path, url: str) -> None:
 def test_a_workflow_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "w.war").write_bytes(b"")
     with pytest.raises(TorchServeError, match="is a workflow") as refused:
-        source(store_of(tmp_path), "w.war")
+        asyncio.run(store_of(tmp_path).model_source_of("w.war"))
     assert refused.value.status == 400
+    assert source(store_of(tmp_path), "w.war") == "w.war"
 
 
 def test_a_gateway_without_a_store_says_so(tmp_path: Path) -> None:
