@@ -53,8 +53,8 @@ _LOADED: Mapping[str, Sequence[str]] = {
 }
 # Modules that are loaded again in the new process: the program itself, and one that takes the time as it is loaded.
 _ANEW = ("penstock.cli.main", "penstock.cli.lazy")
-# What the interpreter, a library or `penstock.failpoints` reads while it loads comes too late for a process that has loaded it.
-_READ_AT_LOAD = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "OTEL_PYTHON_", "PENSTOCK_FAULT")
+# What the interpreter or a library reads while it loads comes too late for a process that has loaded it.
+_READ_AT_LOAD = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "OTEL_PYTHON_")
 
 
 class Process(Protocol):

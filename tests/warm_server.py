@@ -85,7 +85,19 @@ def _become(order: dict[str, Any]) -> None:
     sys.argv = ["-m", *order["arguments"]]
     for name in order["anew"]:
         sys.modules.pop(name, None)
+    _arm()
     runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+
+
+def _arm() -> None:
+    """Arm the faults of this environment, as `penstock.failpoints` does while it is loaded: here it was loaded before."""
+    failpoints = sys.modules.get("penstock.failpoints")
+    if failpoints is None:
+        return
+    former, armed = failpoints.failpoint, failpoints.armed(os.environ)
+    for module in list(sys.modules.values()):
+        if vars(module).get("failpoint") is former:
+            vars(module)["failpoint"] = armed
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
+from tests.integration.worker_process import FAULTY, WorkerProcess
 from tests.warm_process import WarmProcess, start, start_cold
 
 PROGRAM = "penstock.cli.main"
@@ -32,11 +33,18 @@ def test_a_forked_command_reads_writes_and_returns_what_a_started_one_does(tmp_p
     assert warm == cold
 
 
-def test_a_fault_that_is_armed_while_modules_load_takes_a_real_start(tmp_path: Path) -> None:
-    env = {**os.environ, "PENSTOCK_FAULT": "in_sweep:kill"}
+def test_what_is_read_while_modules_load_takes_a_real_start(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
     process = start(PROGRAM, "--version", env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert not isinstance(process, WarmProcess)
     assert process.wait(60.0) == 0
+
+
+def test_a_forked_process_dies_of_the_fault_in_its_environment(redis_url: str, tmp_path: Path) -> None:
+    fault = {"PENSTOCK_FAULT": "in_sweep:kill"}
+    with WorkerProcess(redis_url, tmp_path / "w", {"echo": {"source": f"{FAULTY}:Faulty"}}, fault, sweep_s=0.1) as worker:
+        assert isinstance(worker.process, WarmProcess)
+        assert worker.exit_code(within_s=60.0) == -signal.SIGKILL
 
 
 def test_a_signal_ends_it_alone_and_its_number_is_told() -> None:

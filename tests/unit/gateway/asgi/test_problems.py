@@ -138,4 +138,7 @@ def test_a_harmless_request_id_is_kept() -> None:
 
 
 def test_every_code_has_a_title() -> None:
-    assert {kind.kind for kind in ERRORS if not kind.__subclasses__()} <= TITLES.keys() | {"config_error"}
+    # Only what is raised as one of its subclasses, and what no request meets, has none. Which subclasses there are must not be
+    # asked here: other modules have some, and whether they are loaded depends on the tests before this one.
+    without = {kind.kind for kind in ERRORS} - TITLES.keys()
+    assert without == {"error", "caller_error", "capacity", "config_error"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from importlib import resources
@@ -59,13 +58,13 @@ def test_our_own_files_name_no_other_host_and_hold_nothing_that_the_policy_forbi
     assert not re.findall(r"<script(?![^>]* src=)|<style|\sstyle=|\son[a-z]+=|javascript:|@import|\|\s*safe\b|autoescape", text)
 
 
-def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls() -> None:
+async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls() -> None:
     version = VersionEntry("1", None, None, SlotCapacity(1))
     entry = ModelEntry(ModelInfo("texts"), version, {"1": version})
     calls = LearnedCalls("padded cost", ((64.0, 0.002), (1_234_567.0, 1.5)), 3.5)
     workers = [WorkerInfo("w", "here", 1, 0.0, (SlotInfo("texts", "1", "ready", calls=calls),))]
     renderer = Renderer("", keyed=False)
-    asyncio.run(renderer.load())
+    await renderer.load()
     values = {
         "model": entry,
         "versions": version_rows(entry, workers),
