@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.client.sync import Client
+from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
 
@@ -97,3 +99,15 @@ def worker_of(redis_url: str, folder: Path, models: Mapping[str, Any]) -> Iterat
 def started_worker(redis_url: str, folder: Path, models: Mapping[str, Any]) -> WorkerProcess:
     settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
     return WorkerProcess(redis_url, folder / "w", models, **settings)
+
+
+@contextmanager
+def unnamed(folder: Path) -> Iterator[RolloutStack]:
+    """A store of its own, and a gateway whose settings name no model: it hears of models from workers, which a scene starts."""
+    folder.mkdir()
+    with (
+        EmbeddedServer(sources(folder) / "store", fsync="everysec") as server,
+        gateway_process(server.url, folder, models={}) as http,
+        closing(Client(str(http.base_url))) as client,
+    ):
+        yield RolloutStack(client, server.url, folder)

@@ -22,7 +22,7 @@ from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
 from tests.acceptance.gateway_process import gateway_process
-from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, started_worker, worker_of
+from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, started_worker, unnamed, worker_of
 from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 
@@ -344,22 +344,14 @@ def test_only_files_below_the_folder_of_models_can_be_named(stack: RolloutStack)
             stack.client.load_version("named", "9", "v2.py", settings={table: {"LD_PRELOAD": "x.so"}})
 
 
-@pytest.fixture(scope="module")
-def unnamed(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutStack]:
-    """A gateway whose settings name no model: what settings say, it hears from workers alone. The tests start these."""
-    folder = sources(tmp_path_factory.mktemp("unnamed"))
+@at_once
+def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(stack: RolloutStack) -> None:
     with (
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        gateway_process(server.url, folder, models={}) as http,
-        closing(Client(str(http.base_url))) as client,
+        unnamed(stack.folder / "apart") as apart,
+        worker_of(apart.redis_url, apart.folder, {"mortal": {"source": str(apart.folder / "one.py")}}) as worker,
     ):
-        yield RolloutStack(client, server.url, folder)
-
-
-def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(unnamed: RolloutStack) -> None:
-    client, gate = unnamed.client, unnamed.hold("mortal")
-    with worker_of(unnamed.redis_url, unnamed.folder, {"mortal": {"source": str(unnamed.folder / "one.py")}}) as worker:
-        unnamed.load("mortal", "20", "mortal.py", **SINGLE)
+        client, gate = apart.client, apart.hold("mortal")
+        apart.load("mortal", "20", "mortal.py", **SINGLE)
         jobs = [client.submit("mortal", n, version="20") for n in range(10)]
         eventually(lambda: jobs[0].refresh().status == "running")
         client.reset_model("mortal")
@@ -367,7 +359,7 @@ def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_wor
         worker.start()
         gate.touch()
         assert [job.result(40.0) for job in jobs] == ["held"] * 10
-        unnamed.await_forgotten("mortal", "20")
+        apart.await_forgotten("mortal", "20")
         # The settings of this gateway name no model, so the gateway knows only from the worker that version 1 stays.
         assert list(client.model("mortal")["versions"]) == ["1"]
 
@@ -382,17 +374,19 @@ def withdraw_workers(redis_url: str) -> None:
             store.withdraw_worker(worker.name)
 
 
-def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(unnamed: RolloutStack) -> None:
-    client, folder = unnamed.client, unnamed.folder
-    with worker_of(unnamed.redis_url, folder, {"written": {"source": str(folder / "one.py"), "version": "1"}}):
-        unnamed.load("written", "2", "v2.py")
-        client.switch_version("written", "2")
-        client.unload_version("written", "1")
-    withdraw_workers(unnamed.redis_url)
-    with worker_of(unnamed.redis_url, folder, {"written": {"source": str(folder / "models" / "v2.py"), "version": "2"}}):
-        eventually(lambda: len(client.workers()) == 1)
-        client.reset_model("written")
-        assert unnamed.answer("written") == "version 2"
-        unnamed.await_forgotten("written", "1")
-        assert list(client.model("written")["versions"]) == ["2"]
-        assert unnamed.answer("written") == "version 2"
+@at_once
+def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(stack: RolloutStack) -> None:
+    with unnamed(stack.folder / "written") as apart:
+        client, folder = apart.client, apart.folder
+        with worker_of(apart.redis_url, folder, {"written": {"source": str(folder / "one.py"), "version": "1"}}):
+            apart.load("written", "2", "v2.py")
+            client.switch_version("written", "2")
+            client.unload_version("written", "1")
+        withdraw_workers(apart.redis_url)
+        with worker_of(apart.redis_url, folder, {"written": {"source": str(folder / "models" / "v2.py"), "version": "2"}}):
+            eventually(lambda: len(client.workers()) == 1)
+            client.reset_model("written")
+            assert apart.answer("written") == "version 2"
+            apart.await_forgotten("written", "1")
+            assert list(client.model("written")["versions"]) == ["2"]
+            assert apart.answer("written") == "version 2"

@@ -1,4 +1,4 @@
-"""Faults that every change must survive, one of each kind, with small counts and on shared stacks; `make faults` runs all.
+"""Faults that every change must survive, one of each kind, with small counts and on a shared stack; `make faults` runs all.
 
 Each test is one line of the score sheet: nothing accepted is lost, no final view changes, no answer is unexpected, nothing is
 stuck, and a dump of the store holds the invariants; the scenario adds its own limits.
@@ -6,7 +6,7 @@ stuck, and a dump of the store holds the invariants; the scenario adds its own l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from random import Random
 
@@ -15,14 +15,12 @@ import pytest
 from tests.faults.catalogue import ABSENT, FAULTS, PENSTOCK
 from tests.faults.checker import Verdict
 from tests.faults.proxy import Proxy
-from tests.faults.run_stack import RunStack
 from tests.faults.scenarios import every_fault
 from tests.faults.scenarios.children import kill_child
 from tests.faults.scenarios.gateway_loss import kill_before_reply
 from tests.faults.scenarios.kill_storm import kill_one
 from tests.faults.scenarios.links import Break, break_and_heal
 from tests.faults.scenarios.meaning import race_cancels, submit_under_one_key
-from tests.faults.scenarios.runs import freeze_drivers, frozen_runner, kill_everything, watch_a_run
 from tests.faults.scenarios.space import fill_memory
 from tests.faults.scenarios.store_loss import cut_power
 from tests.faults.scenarios.worker_loss import freeze_before_settling, kill_at_sites
@@ -40,7 +38,6 @@ BREAKS: dict[str, tuple[Break, int, float]] = {
 }
 # Whether work goes on at all is judged here; how soon it does is judged where the sheet is made, by a machine of its own.
 PATIENCE_S = 30.0
-ROW_S = 0.0005
 
 
 def cut_power_once(stack: Stack) -> Verdict:
@@ -77,11 +74,6 @@ SCENES: dict[str, Scene] = {
     "F14": Scene(lambda stack: kill_before_reply(stack, rounds=1)),
     "F3": Scene(kill_behind_finish),
 }
-OF_RUNS: dict[str, Callable[[RunStack], Verdict]] = {
-    "F33": lambda stack: watch_a_run(stack, rows=4_000),
-    "F39": lambda stack: kill_everything(stack, seeds=range(1, 2), rows=3_000, lasts_s=3_000 * ROW_S),
-    "F39-freeze": lambda stack: freeze_drivers(stack, [frozen_runner], rows=4_000),
-}
 
 
 @pytest.fixture(scope="module")
@@ -95,26 +87,10 @@ def shared(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield shared
 
 
-@pytest.fixture(scope="module")
-def shared_for_runs(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[RunStack]]:
-    def make() -> RunStack:
-        stack = RunStack(tmp_path_factory.mktemp("runs"), row_s=ROW_S)
-        stack.start()
-        return stack
-
-    with closing(Shared(make)) as shared:
-        yield shared
-
-
 @pytest.mark.parametrize("name", SCENES)
 def test_no_accepted_job_is_lost_and_no_answer_changes(name: str, shared: Shared[SharedStack]) -> None:
     scene = SCENES[name]
     check(name, shared.play(lambda stack: scene.play(stack.staff(scene))))
-
-
-@pytest.mark.parametrize("name", OF_RUNS)
-def test_no_row_of_a_run_is_lost_or_torn(name: str, shared_for_runs: Shared[RunStack]) -> None:
-    check(name, shared_for_runs.play(OF_RUNS[name]))
 
 
 def check(name: str, verdict: Verdict) -> None:

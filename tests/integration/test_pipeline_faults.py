@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.job import JobId, JobState
+from penstock.job import Job, JobId, JobState
 from penstock.pipelines.spec import PipelineStage, stage_job
 from tests.eventually import eventually
 from tests.integration.pipeline_stack import MODELS, PipelineWorker, chain, notes
@@ -19,7 +19,8 @@ from tests.integration.worker_process import JobClient, WorkerProcess
 
 STAGES = [PipelineStage(name, model) for name, model in (("first", "a"), ("second", "b"), ("third", "c"))]
 QUICK: dict[str, Any] = {"beat_s": 0.2, "sweep_s": 0.05, "lease_s": 2.0}
-CHAINS = {"chain": chain(elsewhere=["a", "b", "c"])}
+CHAIN = chain(elsewhere=["a", "b", "c"])
+CHAINS = {"chain": CHAIN}
 
 
 @pytest.fixture(scope="module")
@@ -72,33 +73,62 @@ def ran_once(path: Path, *tags: object) -> bool:
     return notes(path / "notes") == {f"{model} {tag}": 1 for model in "abc" for tag in tags}
 
 
+class Killed(NamedTuple):
+    """What became of a driver that was told to die, and of its only job, whose stages are noted in a file."""
+
+    exit_code: int
+    job: Job
+    output: Any
+    notes: Path
+
+
 def stage_of(jobs: JobClient, id: JobId, place: int) -> str:
     found = jobs.store.read(stage_job(id, STAGES[place]))
     return found.state.value if found is not None else ""
 
 
-@pytest.mark.parametrize(
-    "site",
-    [
-        "after_claim:kill",
-        *(f"before_stage_submit:kill:{nth}" for nth in (1, 2)),
-        *(f"after_stage_submit:kill:{nth}" for nth in (1, 3)),
-        *(f"after_stage_end:kill:{nth}" for nth in (1, 3)),
-        "before_pipeline_end:kill",
-        "after_finish_before_reply:kill",
-    ],
-)
+SITES = [
+    "after_claim:kill",
+    *(f"before_stage_submit:kill:{nth}" for nth in (1, 2)),
+    *(f"after_stage_submit:kill:{nth}" for nth in (1, 3)),
+    *(f"after_stage_end:kill:{nth}" for nth in (1, 3)),
+    "before_pipeline_end:kill",
+    "after_finish_before_reply:kill",
+]
+
+
+@pytest.fixture(scope="module")
+def killed(models: WorkerProcess, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Killed]]:
+    """One driver per site, each with a pipeline of its own, dies there at the same time; then one next driver has them all."""
+    folder = tmp_path_factory.mktemp("killed")
+    names = {site: f"chain{number}" for number, site in enumerate(SITES)}
+    with ExitStack() as opened:
+        clients = {site: opened.enter_context(closing(JobClient(redis_url, name))) for site, name in names.items()}
+        dying = {}
+        for site, name in names.items():
+            worker = PipelineWorker(redis_url, folder / name, {}, {name: CHAIN}, {"PENSTOCK_FAULT": site}, **QUICK)
+            dying[site] = opened.enter_context(worker)
+        for worker in dying.values():
+            worker.await_ready()
+        files = {site: folder / name / "notes" for site, name in names.items()}
+        jobs = {site: client.submit({"notes": str(files[site]), "tag": "x"})[0] for site, client in clients.items()}
+        codes = {site: worker.exit_code(within_s=30.0) for site, worker in dying.items()}
+        opened.enter_context(PipelineWorker(redis_url, folder / "next", {}, dict.fromkeys(names.values(), CHAIN), **QUICK))
+        ended = {site: client.await_final([jobs[site]])[0] for site, client in clients.items()}
+        yield {
+            site: Killed(codes[site], ended[site], client.output(jobs[site]), files[site]) for site, client in clients.items()
+        }
+
+
+@pytest.mark.parametrize("site", SITES)
 def test_a_driver_that_is_killed_at_any_step_loses_no_stage_and_the_next_repeats_none(
-    site: str, drivers: Drivers, jobs: JobClient, tmp_path: Path
+    site: str, killed: dict[str, Killed]
 ) -> None:
-    dying = drivers.start(site)
-    [id] = jobs.submit(order(tmp_path, tag="x"))
-    assert dying.exit_code(within_s=30.0) == -signal.SIGKILL
-    drivers.start()
-    [job] = jobs.await_final([id])
-    assert job.state is JobState.SUCCEEDED, job.error
-    assert jobs.output(id)["trail"] == ["a", "b", "c"]
-    assert ran_once(tmp_path, "x")
+    found = killed[site]
+    assert found.exit_code == -signal.SIGKILL
+    assert found.job.state is JobState.SUCCEEDED, found.job.error
+    assert found.output["trail"] == ["a", "b", "c"]
+    assert notes(found.notes) == {f"{model} x": 1 for model in "abc"}
 
 
 def test_a_driver_that_freezes_beyond_its_lease_is_replaced_and_its_end_is_not_taken(
