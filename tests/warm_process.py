@@ -20,6 +20,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Protocol
 
 _SERVER = Path(__file__).with_name("warm_server.py")
@@ -34,8 +35,11 @@ _LOADED: Mapping[str, Sequence[str]] = {
         "penstock.workers.bootstep.program",
         *_CELERY,
     ],
+    "penstock.runs": ["penstock.logs", "penstock.runs.execution", "penstock.runs.runner"],
     "penstock.cli.main": [
         "penstock.cli.main",
+        "penstock.cli.serve.up",
+        "penstock.broker.server.embedded",
         "penstock.cli.runs.run",
         "penstock.cli.runs.drive",
         "penstock.cli.jobs.jobs",
@@ -79,10 +83,12 @@ def start(
     stdin: IO[Any] | int = subprocess.DEVNULL,
     cwd: Path | None = None,
     start_new_session: bool = False,
+    lent: Sequence[str] = (),
 ) -> Process:
     """Start `python -m MODULE ARGUMENTS` with this environment alone; the streams are files, or DEVNULL.
 
-    An environment with something that is read while modules load takes a real start.
+    An environment with something that is read while modules load takes a real start. `lent`: `penstock up` has those of its
+    processes forked, too, whose modules these are.
     """
     if module not in _LOADED or _read_at_load(env) != _read_at_load(os.environ):
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
@@ -94,10 +100,26 @@ def start(
         "cwd": str(cwd or Path.cwd()),
         "session": start_new_session,
         "anew": _ANEW,
+        "lent": list(lent),
     }
     with contextlib.ExitStack() as opened:
         fds = [_fd(stream, opened) for stream in (stdin, stdout, stderr)]
-        return WarmProcess([module, *arguments], _server(module).fork(order, fds))
+        return WarmProcess([module, *arguments], _server(module).fork(order, fds, [_server(name).fileno() for name in lent]))
+
+
+def supervise(lent: Mapping[str, int]) -> None:
+    """In a forked `penstock up`: have the processes of these modules forked by the servers behind these sockets."""
+    from penstock.cli.serve import supervisor
+
+    _LENT.update({module: _Orders(socket.socket(fileno=fd)) for module, fd in lent.items()})
+    vars(supervisor)["subprocess"] = SimpleNamespace(Popen=_supervised, DEVNULL=subprocess.DEVNULL)
+
+
+def _supervised(argv: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Process:
+    """What `up` starts, which ends with this process in the end: it is a child of the server, whose own end is its last."""
+    if argv[-1] not in _LENT:
+        return subprocess.Popen(argv, env=env, **options)
+    return start(argv[-1], env={**env, "PENSTOCK_DIE_WITH_PARENT": "1"}, **options)
 
 
 def start_cold(module: str, *arguments: str, **options: Any) -> Process:
@@ -147,34 +169,52 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
-class _Server:
+class _Orders:
+    """The way to the server of one module."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._turn = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._orders.fileno()
+
+    def fork(self, order: Mapping[str, object], fds: Sequence[int], lent: Sequence[int] = ()) -> IO[bytes]:
+        """Return the file from which the new process's pid is read at once, and its exit code once it has ended."""
+        told, theirs = os.pipe()
+        try:
+            with self._turn:
+                socket.send_fds(self._orders, [json.dumps(order).encode()], [*fds, theirs, *lent])
+        finally:
+            os.close(theirs)
+        # Unbuffered, so that `select` sees all that is not read yet.
+        return open(told, "rb", buffering=0)
+
+
+class _Server(_Orders):
     """The server of one module; it ends with this process, and what it forked goes on."""
 
     def __init__(self, module: str) -> None:
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._turn = threading.Lock()
+        orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(orders)
         with theirs:
             command = [sys.executable, str(_SERVER), str(theirs.fileno()), *_LOADED[module]]
             plain = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "OTEL_"))}
             self._process = subprocess.Popen(command, env=plain, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         atexit.register(self._end)
 
-    def fork(self, order: Mapping[str, object], fds: Sequence[int]) -> IO[bytes]:
-        """Return the file from which the new process's pid is read at once, and its exit code once it has ended."""
-        told, theirs = os.pipe()
-        try:
-            with self._turn:
-                socket.send_fds(self._orders, [json.dumps(order).encode()], [*fds, theirs])
-        finally:
-            os.close(theirs)
-        # Unbuffered, so that `select` sees all that is not read yet.
-        return open(told, "rb", buffering=0)
-
     def _end(self) -> None:
         self._orders.close()
         self._process.wait()
 
 
+_LENT: dict[str, _Orders] = {}
+
+
+def _server(module: str) -> _Orders:
+    return _LENT.get(module) or _own_server(module)
+
+
 @cache
-def _server(module: str) -> _Server:
+def _own_server(module: str) -> _Server:
     return _Server(module)

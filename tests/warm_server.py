@@ -8,6 +8,7 @@ process. The server has one thread and runs no code of ours, so a process that i
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -17,12 +18,15 @@ import signal
 import socket
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 # Enough for an environment and the arguments; the client sends each order as one message.
 _ORDER_BYTES = 1 << 20
-# Standard input, output and error of the new process, and where its pid and its exit code go.
-_FDS = 4
+# Standard input, output and error of the new process, where its pid and its exit code go, and the servers that are lent to it.
+_FDS = 8
+_STREAMS = 3
 
 
 def main(words: list[str]) -> None:
@@ -52,10 +56,13 @@ def _serve(orders: socket.socket) -> dict[str, Any] | None:
                 return None
             pid = os.fork()
             if pid == 0:
-                return {**json.loads(data), "fds": fds[:3]}
-            os.write(fds[3], b"%d\n" % pid)
-            watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, fds[3]))
-            for fd in fds[:3]:
+                # Now, and not when the collector finds it: its number would be that of another file by then.
+                watched.close()
+                return {**json.loads(data), "fds": [*fds[:_STREAMS], *fds[_STREAMS + 1 :]]}
+            told = fds.pop(_STREAMS)
+            os.write(told, b"%d\n" % pid)
+            watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
+            for fd in fds:
                 os.close(fd)
 
 
@@ -73,10 +80,12 @@ def _become(order: dict[str, Any]) -> None:
     """Be the process that was ordered, and nothing of this one."""
     if order["session"]:
         os.setsid()
-    for number, fd in enumerate(order["fds"]):
-        os.dup2(fd, number)
+    held = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    # Out of the way first: the number that one gets may be that of another.
+    for number, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, held) for fd in order["fds"]]):
+        os.dup2(fd, number, inheritable=number < _STREAMS)
     # All that this process held: the client learns of an end by the end of a file.
-    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    os.closerange(len(order["fds"]), max(map(int, os.listdir("/proc/self/fd"))) + 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
@@ -86,6 +95,8 @@ def _become(order: dict[str, Any]) -> None:
     for name in order["anew"]:
         sys.modules.pop(name, None)
     _arm()
+    if order["lent"]:
+        _borrow({module: _STREAMS + place for place, module in enumerate(order["lent"])})
     runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
@@ -98,6 +109,16 @@ def _arm() -> None:
     for module in list(sys.modules.values()):
         if vars(module).get("failpoint") is former:
             vars(module)["failpoint"] = armed
+
+
+def _borrow(lent: dict[str, int]) -> None:
+    """Let the processes that this one supervises be forked from the servers behind these sockets, by module."""
+    spec = spec_from_file_location("tests_warm_process", Path(__file__).with_name("warm_process.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = client = module_from_spec(spec)
+    spec.loader.exec_module(client)
+    client.supervise(lent)
 
 
 if __name__ == "__main__":

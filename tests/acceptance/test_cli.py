@@ -65,6 +65,10 @@ def started(folder: Path, *arguments: str) -> Up:
             cwd=folder,
             env=clean_environment(),
         )
+    return ready(process, folder)
+
+
+def ready(process: subprocess.Popen[str], folder: Path) -> Up:
     assert process.stdout is not None
     # `penstock up` retries a model that cannot be loaded for ever, so this wait has a limit.
     readable, _, _ = select.select([process.stdout], [], [], READY_WITHIN_S)

@@ -12,8 +12,9 @@ from penstock import AsyncClient, Client, Media
 from penstock.client.problems import JobFailed
 from penstock.errors import Conflict, NotFound, PenstockError
 from penstock.loadtest.stack import free_port
-from tests.acceptance.test_cli import SQUARE, Up, started, stopped
+from tests.acceptance.test_cli import SQUARE, Up, stopped
 from tests.acceptance.test_metrics import Scrape, scraped
+from tests.acceptance.warm_up import started
 from tests.eventually import eventually
 
 

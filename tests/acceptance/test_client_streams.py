@@ -12,7 +12,8 @@ import pytest
 from penstock import AsyncClient, Client
 from penstock.client.problems import JobFailed, StreamRestarted
 from tests.acceptance.many_clients import Answer, Connection, allow_connections
-from tests.acceptance.test_cli import Up, started, stopped
+from tests.acceptance.test_cli import Up, stopped
+from tests.acceptance.warm_up import started
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from penstock import Client, File
 from penstock.errors import InvalidInput
-from tests.acceptance.test_cli import ROOT, Up, started, stopped
+from tests.acceptance.test_cli import ROOT, Up, stopped
+from tests.acceptance.warm_up import started
 
 GIVEN = ROOT / "tests" / "handlers" / "given.py"
 PNG = b"\x89PNG" * 100

@@ -14,7 +14,8 @@ from openai.types import Batch
 
 from penstock.client.runs import RowFailed, RunOptions
 from penstock.client.sync import Client
-from tests.acceptance.test_cli import Up, started, stopped
+from tests.acceptance.test_cli import Up, stopped
+from tests.acceptance.warm_up import started
 from tests.eventually import eventually
 
 MODEL = """

@@ -18,8 +18,9 @@ import pytest
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.run import Run, RunSpec, RunState
-from tests.acceptance.test_cli import Up, clean_environment, started, stopped
+from tests.acceptance.test_cli import Up, clean_environment, stopped
 from tests.acceptance.warm_command import run_command
+from tests.acceptance.warm_up import started
 from tests.eventually import eventually
 from tests.warm_process import start
 

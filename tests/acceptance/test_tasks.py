@@ -16,7 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.acceptance.test_cli import started, stopped
+from tests.acceptance.test_cli import stopped
+from tests.acceptance.warm_up import started
 from tests.unit.handlers.tasks.models import bright_words, mean_colour, picture, plain, states, tokenizer
 
 pytest.importorskip("onnxruntime")

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.acceptance.test_cli import started, stopped
+from tests.acceptance.test_cli import stopped
+from tests.acceptance.warm_up import started
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")

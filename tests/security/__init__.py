@@ -1,1 +1,1 @@
-"""A package for pytest: what `conftest.py` shares over this folder ends with the folder, and else with the session."""
+"""A package for pytest, so that what `conftest.py` shares over this folder ends with the folder, and not with the session."""
