@@ -166,7 +166,7 @@ class JobError:
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """The batch that a job ran in, and the job's `place` in it, from 1. `reason` is why the batch was released (idle, full,
-    wait, deadline, bucket, drain, solo, bulk).
+    wait, deadline, bucket, drain, solo, bulk; of a pipeline's job `pipeline`).
 
     Seconds in the order of events: `batch_wait_s` from the claim until the inputs were touched, `decode_s`, `preprocess_s`,
     `device_wait_s` until the device was free, `inference_s`, `postprocess_s`.

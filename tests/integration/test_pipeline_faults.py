@@ -204,3 +204,50 @@ def test_a_pipeline_whose_model_nobody_has_says_so_and_begins_once_it_comes(
             with closing(JobClient(redis_url, "lone")) as client:
                 [job] = client.await_final(client.submit({"n": 1}))
                 assert job.state is JobState.SUCCEEDED
+
+
+def test_a_worker_of_a_stage_that_is_killed_costs_the_pipeline_nothing(redis_url: str, jobs: JobClient, tmp_path: Path) -> None:
+    """The job of the stage runs again elsewhere, as any job of its model would; the driver only waits."""
+    tables = {"late": MODELS["a"]}
+    with closing(JobClient(redis_url, "onward")) as onward:
+        pipelines = {"onward": {"stages": [{"name": "only", "model": "late"}], "elsewhere": ["late"]}}
+        with PipelineWorker(redis_url, tmp_path / "d", {}, pipelines, **QUICK):
+            with WorkerProcess(redis_url, tmp_path / "w1", tables, **QUICK) as dying:
+                dying.await_ready()
+                [id] = onward.submit(order(tmp_path, tag="x", hold="late"))
+                stage = stage_job(id, PipelineStage("only", "late"))
+                eventually(lambda: (found := jobs.store.read(stage)) is not None and found.state is JobState.LEASED)
+            assert onward.states([id]) == ["leased"]
+            (tmp_path / "gate").touch()
+            with WorkerProcess(redis_url, tmp_path / "w2", tables, **QUICK) as next_one:
+                next_one.await_ready()
+                [job] = onward.await_final([id])
+                assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+                assert jobs.job(stage).attempts == 2
+
+
+def test_a_pipeline_that_waits_for_a_full_queue_is_cancelled_or_late_and_its_stage_never_begins(
+    redis_url: str, tmp_path: Path
+) -> None:
+    """The queue of `tight` takes one job, and nobody serves it."""
+    tight = {"tight": {**MODELS["a"], "max_queue_depth": 1}}
+    pipelines = {"through": {"stages": [{"name": "only", "model": "tight"}], "elsewhere": ["tight"]}}
+    with (
+        closing(JobClient(redis_url, "through")) as through,
+        closing(JobClient(redis_url, "tight")) as full,
+        WorkerProcess(redis_url, tmp_path / "w", tight, **QUICK) as once,
+    ):
+        once.await_ready()
+        # Its settings are known from now on; without it the queue stays full.
+        with PipelineWorker(redis_url, tmp_path / "d", {}, pipelines, **QUICK) as driver:
+            driver.await_ready()
+            once.kill()
+            full.submit({"n": 1})
+            unwanted, late = through.submit({"n": 2})[0], through.submit({"n": 3}, deadline_s=1.5)[0]
+            waits = "only: waits, as the queue of tight is full"
+            eventually(lambda: (progress := through.job(unwanted).progress) is not None and progress.note == waits)
+            through.store.cancel(unwanted)
+            ended = through.await_final([unwanted, late])
+            assert [job.state for job in ended] == [JobState.CANCELLED, JobState.EXPIRED]
+            stage = PipelineStage("only", "tight")
+            assert [full.store.read(stage_job(id, stage)) for id in (unwanted, late)] == [None, None]

@@ -21,7 +21,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import CallerError, InternalError, PenstockError, StoreUnavailable
+from penstock.errors import InternalError, InvalidInput, PenstockError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.job import Call, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
@@ -90,7 +90,7 @@ class Drive:
 
     async def run(self) -> Driven:
         if self._job.call is not Call.PREDICT:
-            return Driven(JobState.FAILED, code=CallerError.kind, message="a pipeline only predicts; its stages may do more")
+            return Driven(JobState.FAILED, code=InvalidInput.kind, message="a pipeline only predicts; its models may explain")
         self._kept_s = await answered(lambda: self._services.store.kept_for(self._job.id))
         try:
             with self._services.store.waiter(*self._stages) as self._waiter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ _TICK_S = 1.0
 _LOOK_S = 0.5
 _STOPS_WITHIN_S = 5.0
 # How often jobs that ended undriven are looked for, how many of the newest are looked at, and for how long after their end.
-_TIDY_S = 5.0
+_TIDY_S = 60.0
 _NEWEST = 256
 _RECENT_S = 600.0
 _UNDRIVEN = (JobState.CANCELLED, JobState.DEAD, JobState.EXPIRED)
@@ -205,7 +206,8 @@ async def cancel_leftovers(store: AsyncStore, model: str, stage_jobs: Callable[[
                     for stage in stage_jobs(job.id):
                         await store.cancel(stage, owner=job.owner)
                     tidied.append(job.id)
-        await asyncio.sleep(_TIDY_S)
+        # Many workers may drive one pipeline, and none need look at the moment at which another does.
+        await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.0))
 
 
 async def _ended_undriven(store: AsyncStore, model: str) -> list[Job]:
