@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import InternalError, PenstockError, StoreUnavailable
+from penstock.errors import InternalError, PenstockError
 from penstock.job import Job, JobId, JobState
 from penstock.model_spec import VersionInfo
 from penstock.pipelines.spec import PipelineSpec, stage_job
@@ -200,12 +201,11 @@ async def cancel_leftovers(store: AsyncStore, model: str, stage_jobs: Callable[[
     """
     tidied: deque[JobId] = deque(maxlen=2 * _NEWEST)
     while True:
-        with suppress(StoreUnavailable):  # the next look finds them too
-            for job in await _ended_undriven(store, model):
-                if job.id not in tidied:
-                    for stage in stage_jobs(job.id):
-                        await store.cancel(stage, owner=job.owner)
-                    tidied.append(job.id)
+        for job in await answered(partial(_ended_undriven, store, model)):
+            if job.id not in tidied:
+                for stage in stage_jobs(job.id):
+                    await answered(partial(store.cancel, stage, owner=job.owner))
+                tidied.append(job.id)
         # Many workers may drive one pipeline, and none need look at the moment at which another does.
         await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.0))
 
