@@ -77,7 +77,7 @@ def _durable(folder: Path) -> dict[str, int]:
 
 
 def _has_ended(port: int, job: str) -> bool:
-    return bool(_ask(port, "GET", f"/v1/jobs/{job}")[1]["state"] not in ("queued", "running"))
+    return bool(_ask(port, "GET", f"/v1/jobs/{job}")[1]["status"] not in ("queued", "running"))
 
 
 def _result(port: int, job: str) -> Any:
