@@ -17,6 +17,8 @@ from penstock.model_spec import ModelInfo
 SETTLED_AFTER_S = 5.0
 # Of one version in one worker process: as many as a large machine has cores. A zero too many starts no thousand processes.
 MOST_SLOTS = 256
+# Of one model, loaded at run time and not forgotten yet: gateways read their settings twice a second, workers at each beat.
+MOST_ADDED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class Rollout:
     """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s
     by the store's clock).
 
-    `undone` are the versions that a reset took back. Where settings name such a version, it is served as the settings say;
-    elsewhere its jobs are run to their end, and then workers forget it. A version that was removed without a reset stays
-    removed, whatever settings say.
+    `undone` are the versions that a reset or an unload took back. Where settings name such a version, it is served as the settings say;
+    elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was unloaded stays
+    removed, whatever they say, until a reset.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
     `split` divides the requests that name no version (`penstock.splits`); empty: it does not.
     """
@@ -62,10 +64,15 @@ class Rollout:
         """Empty: all requests that name no version go to the default one again."""
         return replace(self, split=dict(split))
 
-    def unload(self, version: str, now: float) -> Rollout:
-        """`added` keeps the version's table, because jobs that wait for the version are still run."""
-        undone = tuple(name for name in self.undone if name != version)
-        return replace(self, removed={**self.removed, version: now}, undone=undone)
+    def unload(self, version: str, now: float, named: Set[str] = frozenset()) -> Rollout:
+        """`added` keeps the version's table, because jobs that wait for the version are still run.
+
+        A version that was added is forgotten once its jobs have ended, as by `reset`, or each deployment would leave an entry
+        that every worker looks at. One that settings have, which `named` lists, stays removed until a reset.
+        """
+        is_stray = version in self.added and version not in named
+        undone = {*self.undone, version} if is_stray else {*self.undone} - {version}
+        return replace(self, removed={**self.removed, version: now}, undone=tuple(sorted(undone)))
 
     def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for all versions. Those that no settings name are forgotten once their jobs have ended, as by `reset`;
@@ -85,6 +92,7 @@ class Rollout:
         """The rollout without any entry of these versions."""
         return replace(
             self,
+            default_version="" if self.default_version in versions & self.removed.keys() else self.default_version,
             added={name: table for name, table in self.added.items() if name not in versions},
             removed={name: at for name, at in self.removed.items() if name not in versions},
             undone=tuple(name for name in self.undone if name not in versions),
@@ -101,8 +109,8 @@ class Rollout:
 
 
 def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *, now: float) -> set[str]:
-    """Versions of a reset that need no entry any more: settings name them, or they get no new jobs and have no unfinished
-    ones.
+    """Versions of a reset or an unload that need no entry any more: settings name them, or they get no new jobs and have no
+    unfinished ones.
     """
 
     def ended(version: str) -> bool:
@@ -134,6 +142,11 @@ def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_fre
         raise Conflict(
             f"model {served.name!r} has a version {version!r} already",
             hint="Load the new code under a version of its own, switch the default, then unload the old one.",
+        )
+    if len(rollout.added.keys() - {version}) >= MOST_ADDED:
+        raise Conflict(
+            f"{len(rollout.added)} versions of this model were loaded at run time and are not forgotten yet",
+            hint="Unload those that nobody calls any more; they are forgotten a few seconds after their jobs have ended.",
         )
     if version in rollout.removed and not (is_free and version not in rollout.undone):
         raise Conflict(

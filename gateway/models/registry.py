@@ -180,7 +180,9 @@ class ModelRegistry:
     async def refresh(self) -> None:
         """Raises `StoreUnavailable`, and then changes nothing."""
         begun = next(self._refreshes)
-        models, workers, rollouts = await asyncio.gather(self._store.models(), self._store.workers(), self._store.rollouts())
+        # Workers announce what a version takes before its slot as ready, so the models are read after the slots.
+        workers, rollouts = await asyncio.gather(self._store.workers(), self._store.rollouts())
+        models = await self._store.models()
         # Of two refreshes under way, the first may end last: it must not bring back what it read before a change.
         if begun < self._newest:
             return
@@ -280,6 +282,15 @@ class ModelRegistry:
             for name in sorted(stored.keys() | self._declared.keys())
             if (info := self._followed(merged(self._declared.get(name), self.stored(name).info))) is not None
         }
+        self._forget_others()
+
+    def _forget_others(self) -> None:
+        """Of versions that come and go for months nothing stays behind."""
+        served = {(entry.name, version) for entry in self.models.values() for version in entry.versions}
+        for version in self._validators.keys() - served:
+            del self._validators[version]
+        for model in self._backlogs.keys() - self.models.keys():
+            del self._backlogs[model]
 
     def _followed(self, info: ModelInfo) -> ModelInfo | None:
         found = self.rollouts.get(info.name)

@@ -74,5 +74,13 @@ def unserved(models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[
     return {info.name for info in models} - served
 
 
+def swept(before: Set[str], own: Set[str], models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[str]:
+    """The models that a worker sweeps from now on: its `own`, those that nobody serves, and of those `before` the ones that
+    are still known. Of a model that was forgotten no record is left.
+    """
+    known = list(models)
+    return own | unserved(known, workers) | (before & {info.name for info in known})
+
+
 def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:
     return sum(slot.model == model and slot.version == version and slot.state == "ready" for slot in slots)

@@ -66,8 +66,9 @@ class Announcer:
             followed=dict(self._versions.marks),
             loads=self._loads,
         )
-        edition = store.announce_worker(worker, ttl_s=self._ttl_s)
+        # Whoever sees a slot that is ready is to find what its version takes.
         self._announce_models(store, slots)
+        edition = store.announce_worker(worker, ttl_s=self._ttl_s)
         self._announce_places(store, slots)
         return edition
 

@@ -17,7 +17,7 @@ from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
-from penstock.workers.fleet.announce import peers, refusals, unserved
+from penstock.workers.fleet.announce import peers, refusals, swept
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
@@ -250,7 +250,11 @@ class Fleet:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
         models, workers = self._others.models, self._others.workers
         self._versions.announced = {info.name: info for info in models}
-        self._swept_models |= {info.model for info in infos} | unserved(models, workers)
+        own = {*self._settings.served_names, *(info.model for info in infos)}
+        found = swept(self._swept_models, own, models, workers)
+        # The sweeper reads the same set.
+        self._swept_models &= found
+        self._swept_models |= found
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values()):

@@ -17,19 +17,19 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
+from penstock.broker.records import Ending, NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import InternalError, InvalidInput, PenstockError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.job import Call, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
-from penstock.pipelines.spec import PipelineSpec, PipelineStage, Wanted, stage_job
+from penstock.pipelines.spec import INPUT, PipelineSpec, PipelineStage, Wanted, stage_job
 from penstock.workers.pipelines.binding import bound_input, bound_result
+from penstock.workers.pipelines.joiner import Joiner
 from penstock.workers.pipelines.progress import FailedStage, PipelineProgress, StageEnd, needless_blobs
 from penstock.workers.pipelines.stage_models import StageModels
-from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batch import Batch, blob_name
 
 Reply = TypeVar("Reply")
 _AGAIN = Backoff(0.05, 2.0, jitter=0.5)
@@ -37,6 +37,8 @@ _AGAIN = Backoff(0.05, 2.0, jitter=0.5)
 _LOOK_S = 30.0
 # A pipeline may end this much after its deadline. Its stages are kept for as long as its own record, and this longer.
 _LATE_S = 120.0
+# A larger result becomes a blob before it waits to be settled; a smaller one is stored as any model's.
+_HELD_BYTES = 1 << 20
 EXPIRED = "expired"
 STAGE_CANCELLED = "stage_cancelled"
 STAGE_LOST = "stage_lost"
@@ -59,7 +61,7 @@ class DriveServices:
     """What all drives of a process share. Inputs over `inline_bytes` become blobs."""
 
     store: AsyncStore
-    blobs: BlobStore
+    joiner: Joiner
     models: StageModels
     inline_bytes: int
 
@@ -131,8 +133,7 @@ class Drive:
         id = stage_job(self._job.id, stage)
         known = None if self._is_first else await self._look(id)
         if known is None:
-            input = await self._bound(bound_input, self._spec.wanted(stage), form=stage.form, as_bytes=stage.as_bytes)
-            input = await self._stored(input, id)
+            input = await self._input(stage, id)
             failpoint("before_stage_submit")
             if await self._submit(stage, id, input):
                 failpoint("after_stage_submit")
@@ -149,23 +150,31 @@ class Drive:
         found = await answered(partial(store.result, id))
         return None if found is None else _end_of(*found)
 
-    async def _bound(self, bind: Callable[..., Payload], wanted: Wanted, **how: bool) -> Payload:
-        values = {**self._progress.outputs, "input": self._job.input}
-        if isinstance(wanted, str) and wanted in values and values[wanted].content_type != BUNDLE_MEDIA:
-            return values[wanted]
-        # What is read and joined may be large, and blobs may be far away.
-        return await answered(lambda: asyncio.to_thread(bind, wanted, values, self._read, **how))
+    async def _input(self, stage: PipelineStage, id: JobId) -> Payload:
+        wanted, joiner = self._spec.wanted(stage), self._services.joiner
+        bind = partial(bound_input, wanted, form=stage.form, as_bytes=stage.as_bytes)
+        # The blob bears the stage's serial, so it is the stage's to delete.
+        name, most = f"{id.serial}.in", self._services.inline_bytes
+        if (whole := self._whole(wanted)) is not None:
+            return await answered(lambda: joiner.stored(whole, blob=name, inline_bytes=most))
+        return await answered(lambda: joiner.join(bind, self._values, blob=name, inline_bytes=most))
 
-    def _read(self, payload: Payload) -> bytes:
-        return self._services.blobs.get(payload.blob) if payload.blob else payload.data
+    async def _result(self) -> Payload:
+        wanted, joiner = self._spec.result(), self._services.joiner
+        bind = partial(bound_result, wanted)
+        if (whole := self._whole(wanted)) is not None:
+            return whole
+        name = blob_name(Ending(self._job.id, self._job.token, JobState.SUCCEEDED))
+        return await answered(lambda: joiner.join(bind, self._values, blob=name, inline_bytes=_HELD_BYTES))
 
-    async def _stored(self, input: Payload, id: JobId) -> Payload:
-        if input.blob or len(input.data) <= self._services.inline_bytes:
-            return input
-        # D9: blob first, submit second. The blob bears the stage's serial, so it is the stage's to delete.
-        blobs = [(f"{id.serial}.in", input.data)]
-        [name] = await answered(lambda: asyncio.to_thread(self._services.blobs.append_all, blobs))
-        return Payload(input.content_type, blob=name)
+    @property
+    def _values(self) -> dict[str, Payload]:
+        return {**self._progress.outputs, INPUT: self._job.input}
+
+    def _whole(self, wanted: Wanted) -> Payload | None:
+        """The value that is passed on as it is; None if one has to be cut out or put together."""
+        value = self._values.get(wanted) if isinstance(wanted, str) else None
+        return None if value is None or value.content_type == BUNDLE_MEDIA else value
 
     async def _submit(self, stage: PipelineStage, id: JobId, input: Payload) -> bool:
         """Store the stage's job; False if it was stored before. While the model's queue is full, this waits."""
@@ -236,11 +245,11 @@ class Drive:
             state, code = (JobState.EXPIRED, EXPIRED) if self._is_late else (JobState.FAILED, "cancelled")
             return Driven(state, code=code, message="the deadline passed before the last stage had ended")
         try:
-            output = await self._bound(bound_result, self._spec.result())
+            output = await self._result()
         except PenstockError as error:
             return Driven(JobState.FAILED, code=error.kind, message=f"the result cannot be put together: {error.message}")
         failpoint("before_pipeline_end")
-        return Driven(JobState.SUCCEEDED, output, needless=needless_blobs(self._progress.outputs, output))
+        return Driven(JobState.SUCCEEDED, output, needless=needless_blobs(self._progress.outputs, output, self._job.input))
 
     async def _cancel(self, stages: Sequence[PipelineStage]) -> None:
         for opening in list(self._openings):

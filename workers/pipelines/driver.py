@@ -20,6 +20,7 @@ from penstock.job import Job, JobId, JobState
 from penstock.model_spec import VersionInfo
 from penstock.pipelines.spec import PipelineSpec, stage_job
 from penstock.workers.pipelines.drive import Drive, Driven, DriveServices, answered
+from penstock.workers.pipelines.joiner import Joiner
 from penstock.workers.pipelines.stage_models import StageModels, described
 from penstock.workers.slot.batch import Batch
 
@@ -130,7 +131,7 @@ class PipelineDriver:
     async def _serve(self) -> None:
         store = AsyncStore(self._url)
         await store.start()
-        self._services = DriveServices(store, self._blobs, StageModels(store), self._inline_bytes)
+        self._services = DriveServices(store, Joiner(self._blobs), StageModels(store), self._inline_bytes)
         tidying = cancel_leftovers(store, self._model, self._stage_jobs)
         work = [asyncio.create_task(one) for one in (self._tick(), self._describe(), tidying)]
         try:

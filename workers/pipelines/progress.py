@@ -90,6 +90,9 @@ class PipelineProgress:
         return ", ".join(self._open) if self._open else ""
 
 
-def needless_blobs(outputs: Mapping[str, Payload], result: Payload) -> tuple[str, ...]:
-    """The blobs of outputs that no result refers to, once the pipeline has succeeded."""
-    return tuple(dict.fromkeys(one.blob for one in outputs.values() if one.blob and one.blob != result.blob))
+def needless_blobs(outputs: Mapping[str, Payload], result: Payload, given: Payload) -> tuple[str, ...]:
+    """The blobs of outputs that no result refers to, once the pipeline has succeeded. A stage that is a pipeline may hand back
+    what it was `given`, which a replay needs.
+    """
+    kept = (result.blob, given.blob)
+    return tuple(dict.fromkeys(one.blob for one in outputs.values() if one.blob and one.blob not in kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -33,6 +34,7 @@ class StageModels:
         self._store = store
         self._known: Mapping[str, ModelInfo] = {}
         self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
 
     async def find(self, stage: PipelineStage) -> StageModel:
         """The version that runs a stage submitted now. Raises `NotFound`, with the stage's name and what to do."""
@@ -47,8 +49,20 @@ class StageModels:
         return StageModel(version, info.limits, info.versions[version])
 
     async def _refresh(self) -> None:
+        """Read the registry, once for all drives that find it old at the same time."""
         if time.monotonic() < self._read_at + _REFRESH_S:
             return
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(self._on_read)
+        await asyncio.shield(self._reading)
+
+    def _on_read(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # seen here, because every drive may have been broken off
+
+    async def _read(self) -> None:
         models, rollouts = await self._store.models(), await self._store.rollouts()
         infos = {name: found.info for name, found in models.items() if found.info is not None}
         changed = {name: followed(info, rollouts[name].rollout if name in rollouts else None) for name, info in infos.items()}

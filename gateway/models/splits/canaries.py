@@ -90,7 +90,8 @@ async def verdict_now(
     """What is to be done with the canary, and the moment of it by the store's clock. Raises `StoreUnavailable`."""
     figures = figures_of(await store.send(split_counts(model, split.figures)))
     own = figures.get(canary.version, VersionFigures())
-    others = total(figures[version] for version in split.weights if version in figures)
+    # A version of no weight may be the shadow, whose copies wait behind all other work.
+    others = total(figures[version] for version, weight in split.weights.items() if weight > 0.0 and version in figures)
     now = await store.now()
     return verdict(canary, own, others, unready_s=unready_s, now=now), now
 

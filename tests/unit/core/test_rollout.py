@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import ModelInfo, VersionInfo
 from penstock.rollout import (
+    MOST_ADDED,
     MOST_SLOTS,
     SETTLED_AFTER_S,
     Rollout,
@@ -64,6 +65,13 @@ def test_a_version_name_is_never_given_to_other_code() -> None:
         check_load(ONE, Rollout().unload("1", 1.0), "1")
     check_load(ONE, Rollout(), "2")
     check_load(None, Rollout(), "1")
+
+
+def test_no_more_versions_are_loaded_than_gateways_and_workers_can_look_at() -> None:
+    full = Rollout(added={str(number): {} for number in range(100, 100 + MOST_ADDED)})
+    with pytest.raises(Conflict, match="100 versions of this model"):
+        check_load(ONE, full, "2")
+    check_load(ONE, full.without({"100"}), "2")
 
 
 def test_only_a_version_that_is_ready_becomes_the_default() -> None:
@@ -137,11 +145,34 @@ def test_a_version_that_settings_name_needs_no_record_of_its_reset() -> None:
     assert over(rollout, {"1", "20"}, lambda _: True, now=11.0) == {"20"}
 
 
-def test_a_version_unloaded_without_a_reset_is_never_forgotten() -> None:
-    rollout = LOADED.switch("1").unload("20", 10.0)
+def test_a_version_of_the_settings_that_is_unloaded_without_a_reset_is_never_forgotten() -> None:
+    rollout = LOADED.unload("1", 10.0, {"1"})
     assert over(rollout, {"1"}, lambda _: False, now=1_000.0) == set()
-    undone_first = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).unload("20", 10.0)
+    undone_first = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).unload("20", 10.0, {"1", "20"})
     assert over(undone_first, {"1", "20"}, lambda _: False, now=1_000.0) == set()
+
+
+def test_a_month_of_deployments_leaves_the_record_as_large_as_two_of_them() -> None:
+    # Regression: each version that was unloaded stayed in the record until a reset, and every beat of every worker asked the
+    # store how many of its jobs wait.
+    rollout, sizes = Rollout(), set[int]()
+    for number in range(2, 720):
+        new, old, now = str(number), str(number - 1), number * 3_600.0
+        rollout = rollout.load(new, {"source": "x.py"}).scaled(new, 1).switch(new).unload(old, now, {"1"})
+        assert over(rollout, {"1"}, lambda _: True, now=now + 60.0) == set(), "its jobs are run before"
+        rollout = rollout.without(over(rollout, {"1"}, lambda _: False, now=now + 60.0))
+        sizes.add(len(rollout.added) + len(rollout.removed) + len(rollout.scale) + len(rollout.undone))
+    assert sizes == {3}, "the present version, its number of slots, and that of the settings, which stays away"
+
+
+def test_a_model_whose_last_version_was_unloaded_and_is_forgotten_leaves_no_trace() -> None:
+    rollout = LOADED.unload("20", 5.0)
+    assert rollout.without(over(rollout, set(), lambda _: False, now=100.0)) == Rollout()
+
+
+def test_a_default_that_settings_took_over_stays_the_default() -> None:
+    rollout = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).switch("20")
+    assert rollout.without(over(rollout, {"1", "20"}, lambda _: False, now=6.0)).default_version == "20"
 
 
 def test_a_reset_in_the_middle_of_another_load_spares_what_is_loaded_afterwards() -> None:

@@ -122,3 +122,34 @@ async def test_an_entry_that_cannot_be_read_does_not_end_the_refreshes(monkeypat
     await asyncio.wait_for(store.went_on.wait(), 30.0)
     assert [worker.name for worker in registry.workers] == ["w"]
     await registry.close()
+
+
+class MonthOfDeployments:
+    """A registry that has another model, of another version, at each look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def models(self) -> dict[str, StoredModel]:
+        self.looks += 1
+        loaded = VersionInfo(input_schema={"type": "integer"})
+        return {f"m{self.looks}": StoredModel(ModelInfo(f"m{self.looks}", "v", versions={"v": loaded}))}
+
+    async def workers(self) -> list[WorkerInfo]:
+        return []
+
+    async def rollouts(self) -> dict[str, StoredRollout]:
+        return {}
+
+
+def test_of_models_that_come_and_go_a_gateway_keeps_nothing() -> None:
+    # Regression: the compiled schema of every version that there ever was stayed in memory.
+    async def looks() -> None:
+        registry = ModelRegistry(cast("AsyncStore", MonthOfDeployments()), [])
+        for _ in range(50):
+            await registry.refresh()
+        assert set(registry.models) == {"m50"}
+        assert set(registry._validators) == {("m50", "v")}
+        assert set(registry._backlogs) == {"m50"}
+
+    asyncio.run(looks())

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.workers.fleet.announce import differing, merged, peers, pruned
+from penstock.workers.fleet.announce import differing, merged, peers, pruned, swept
 
 LOADED = VersionInfo({"type": "integer"})
 
@@ -41,3 +41,10 @@ def test_a_model_whose_default_version_is_forgotten_has_another_of_its_own() -> 
     left = pruned(ModelInfo("m", "1", versions={"1": LOADED, "2": LOADED}), {"1"})
     assert (left.default_version, left.versions) == ("2", {"2": LOADED})
     assert pruned(left, {"2"}).versions == {}
+
+
+def test_a_model_that_was_forgotten_is_swept_no_more_and_one_that_others_serve_still_is() -> None:
+    # Regression: a worker swept every model that it had ever served, until it was restarted.
+    served, left = ModelInfo("served"), ModelInfo("left")
+    other = WorkerInfo("other", "h", 1, 0.0, (SlotInfo("served", "1", "ready"),))
+    assert swept({"own", "served", "forgotten"}, {"own"}, [served, left], [other]) == {"own", "served", "left"}
