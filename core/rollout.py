@@ -26,9 +26,9 @@ class Rollout:
     """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s
     by the store's clock).
 
-    `undone` are the versions that a reset or an unload took back. Where settings name such a version, it is served as the settings say;
-    elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was unloaded stays
-    removed, whatever they say, until a reset.
+    `undone` are the versions that a reset or an unload took back. Where settings name such a version, it is served as the
+    settings say; elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was
+    unloaded stays removed, whatever they say, until a reset.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
     `split` divides the requests that name no version (`penstock.splits`); empty: it does not.
     """

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis
+import redis.asyncio
 
 from penstock.broker.store.connection import CallLink
 from penstock.errors import StoreUnavailable
@@ -47,6 +48,10 @@ class NotReplicated(StoreUnavailable):
 class ReplicatedLink(CallLink):
     """Takes calls as `CallLink` does; an answer comes once a replica has confirmed what was written."""
 
+    def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float) -> None:
+        super().__init__(pool, within_s=within_s)
+        self._rounds: _Rounds | None = None
+
     def waits_for(self, function: str) -> bool:
         return function not in _UNWAITED
 
@@ -62,6 +67,13 @@ class ReplicatedLink(CallLink):
     async def _confirmed(self, sent: asyncio.Future[Any], connection: object) -> Any:
         """The reply to the call. Raises its error, else why the writes are not known to be on two machines."""
         reply = await sent
+        if self._rounds is None or self._rounds.connection is not connection:
+            self._rounds = _Rounds(connection, self._ask)
+        await self._rounds.pass_one()
+        return reply
+
+    async def _ask(self, connection: object) -> None:
+        """Ask whether a replica has what was written over this connection. Raises why that is not known."""
         # Another connection knows nothing of the writes, and may lead to a primary that never had them.
         asked = self.calls([("WAITAOF", 1, 1, ms) for ms in _ASK_FOR_MS]) if self._connection is connection else None
         if asked is None:
@@ -69,7 +81,39 @@ class ReplicatedLink(CallLink):
         found = await asyncio.gather(*asked, return_exceptions=True)
         if not any(_is_confirmed(one) for one in found):
             raise _refusal(found[-1])
-        return reply
+
+
+class _Rounds:
+    """Questions over one connection, one after the other. Each is asked for all calls that have been answered until then: of a
+    thousand calls without a replica, the last would otherwise be refused a quarter of an hour after the first.
+    """
+
+    def __init__(self, connection: object, ask: Callable[[object], Awaitable[None]]) -> None:
+        self.connection = connection
+        self._ask = ask
+        self._next: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def pass_one(self) -> None:
+        """Wait for the answer to a question that is asked from now on. Raises what `ask` raises."""
+        loop = asyncio.get_running_loop()
+        self._next = self._next or loop.create_future()
+        waited = self._next
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        await asyncio.shield(waited)
+
+    async def _run(self) -> None:
+        while self._next is not None:
+            waited, self._next = self._next, None
+            try:
+                await self._ask(self.connection)
+            except Exception as error:  # noqa: BLE001 - handed to every call that waits for this answer
+                waited.set_exception(error)
+                waited.exception()  # seen here, because every caller may have left
+            else:
+                waited.set_result(None)
+        self._task = None
 
 
 def _is_confirmed(found: Any) -> bool:

@@ -18,7 +18,7 @@ from penstock.settings.models import VersionSettings
 from penstock.settings.remote_sources import is_remote, read_source
 from penstock.settings.sources import Layer
 
-# An archive is read again when its file has changed. A worker looks at those that were loaded at run time at each beat; with one
+# An archive is read again when its file has changed. A worker looks at those that were loaded at run time at each beat; with
 # more than are kept here, it would read them all each time.
 _KEPT = 4_096
 # How the origin of such a setting begins.

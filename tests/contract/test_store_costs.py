@@ -21,8 +21,8 @@ from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
-from penstock.workers.fleet.announcer import OtherEntries
 from penstock.pipelines.spec import PipelineStage
+from penstock.workers.fleet.announcer import OtherEntries
 from penstock.workers.fleet.sweeper import Sweeper
 from penstock.workers.pipelines.stage_models import StageModels
 from tests.contract.dumps import RedisDump

@@ -20,7 +20,7 @@ from penstock.gateway.models.splits.service import SplitService
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.splits.canary import UNREADY_S, Canary, CanaryState
 from penstock.splits.figures import bucket_of
-from penstock.splits.split import Split, kept_split, split_of
+from penstock.splits.split import Shadow, Split, kept_split, split_of
 
 INFO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": VersionInfo()})
 PLAN = Canary("2", steps=(10.0, 100.0), step_s=60.0, min_samples=20)
@@ -97,6 +97,24 @@ def test_gateways_that_see_the_same_make_a_step_once_and_promote_in_the_end(fres
         assert split.canary.state is CanaryState.PROMOTED
         assert (await store.rollouts())["m"].rollout.default_version == "2"
         assert await looked(store, registries, judges) == split
+
+    play(fresh_redis, scene)
+
+
+def test_the_copies_of_a_shadow_are_no_baseline_for_a_canary(fresh_redis: str) -> None:
+    # Regression: a shadow that stood among the weights with none counted among the other versions, with copies that wait
+    # behind all other work and fail as they like.
+    async def scene(store: AsyncStore, worker: RedisStore, registries: list[ModelRegistry]) -> None:
+        began = await store.now() - 61.0
+        canary = Canary(**{**_fields(PLAN), "since": began})
+        split = Split("s", {"1": 100.0, "3": 0.0}, shadow=Shadow("3", 100.0), canary=canary, made_at=began)
+        await change_rollout(store, "m", lambda rollout: rollout.divide(kept_split(split)))
+        await count(store, "s.0", "1", good=200)
+        await count(store, "s.0", "3", good=0, failed=400)
+        await count(store, "s.0", "2", good=10, failed=15)
+        split = await looked(store, registries, [CanaryJudge(store) for _ in registries])
+        assert split.canary is not None
+        assert split.canary.state is CanaryState.STEPPED_BACK
 
     play(fresh_redis, scene)
 

@@ -13,7 +13,7 @@ import pytest
 import penstock.broker
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.replicated_link import _UNWAITED, NotReplicated
+from penstock.broker.store.replicated_link import _ASK_FOR_MS, _UNWAITED, NotReplicated
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, new_job_id
 from tests.eventually import eventually
@@ -81,6 +81,25 @@ async def test_without_its_replica_a_write_is_refused_in_time_and_a_read_is_answ
     finally:
         replica.signal(signal.SIGCONT)
     assert (await store.submit(new_job())).status is SubmitStatus.CREATED
+
+
+async def test_many_calls_without_a_replica_are_refused_together_and_not_one_after_the_other(
+    store: AsyncStore, primary: Server, replica: Server
+) -> None:
+    # Regression: each call asked for itself, for a second, so that the last of many waited for as many seconds.
+    job = new_job()
+    await store.submit(job)
+    replica.signal(signal.SIGSTOP)
+    try:
+        with primary.client() as client:
+            client.config_resetstat()
+            calls = (store.cancel(new_job_id("echo")) for _ in range(100))
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            asked = client.info("commandstats")["cmdstat_waitaof"]["calls"]
+    finally:
+        replica.signal(signal.SIGCONT)
+    assert {type(one) for one in found} == {NotReplicated}
+    assert asked <= 3 * len(_ASK_FOR_MS)
 
 
 async def test_a_repeat_is_not_answered_before_the_replica_has_what_the_first_one_wrote(

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.model_cache.entries import Entries
+from penstock.settings import archives as archive_settings
 from penstock.settings.tables import Settings
 from tests import archives
 
@@ -102,6 +103,18 @@ def test_an_archive_that_is_added_while_a_worker_runs_says_what_nobody_wrote(tmp
     assert new.options == {"use_venv": True, "service_envelope": "json"}
     assert new.request_headers == ("*",)
     assert found.added_spec("known", "2", {"source": str(path)}).policy.max_wait_s == 0.3
+
+
+def test_a_worker_that_looks_at_many_archives_again_reads_none_of_them_twice(tmp_path: Path) -> None:
+    # Regression: with more than 64 of them every beat read each one.
+    paths = [archives.mar(tmp_path / f"{number}.mar", archives.files(config=CONFIG)) for number in range(80)]
+    found = settings(tmp_path, "", need_files=False)
+    for number, path in enumerate(paths):
+        found.added_spec(f"m{number}", "2", {"source": str(path)})
+    before = archive_settings._kept_values.cache_info().misses
+    for number, path in enumerate(paths):
+        found.added_spec(f"m{number}", "2", {"source": str(path)})
+    assert archive_settings._kept_values.cache_info().misses == before
 
 
 def test_an_archive_from_elsewhere_says_what_it_has_once_it_is_in_the_cache(tmp_path: Path) -> None:
