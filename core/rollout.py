@@ -15,6 +15,8 @@ from penstock.model_spec import ModelInfo
 
 # Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
 SETTLED_AFTER_S = 5.0
+# A gateway that stood still submits to a removed version later than that, and its job brings the version back, until then.
+FORGOTTEN_AFTER_S = 600.0
 # Of one version in one worker process: as many as a large machine has cores. A zero too many starts no thousand processes.
 MOST_SLOTS = 256
 # Of one model, loaded at run time and not forgotten yet: gateways read their settings twice a second, workers at each beat.
@@ -26,9 +28,9 @@ class Rollout:
     """`added` maps versions to their settings (a `[models.x.versions.v]` table), `removed` to when that was asked (Unix s
     by the store's clock).
 
-    `undone` are the versions that a reset or an unload took back. Where settings name such a version, it is served as the
-    settings say; elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was
-    unloaded stays removed, whatever they say, until a reset.
+    `undone` are the versions that a reset took back. Where settings name such a version, it is served as the settings say;
+    elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was removed without a
+    reset stays removed, whatever they say.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
     `split` divides the requests that name no version (`penstock.splits`); empty: it does not.
     """
@@ -64,15 +66,10 @@ class Rollout:
         """Empty: all requests that name no version go to the default one again."""
         return replace(self, split=dict(split))
 
-    def unload(self, version: str, now: float, named: Set[str] = frozenset()) -> Rollout:
-        """`added` keeps the version's table, because jobs that wait for the version are still run.
-
-        A version that was added is forgotten once its jobs have ended, as by `reset`, or each deployment would leave an entry
-        that every worker looks at. One that settings have, which `named` lists, stays removed until a reset.
-        """
-        is_stray = version in self.added and version not in named
-        undone = {*self.undone, version} if is_stray else {*self.undone} - {version}
-        return replace(self, removed={**self.removed, version: now}, undone=tuple(sorted(undone)))
+    def unload(self, version: str, now: float) -> Rollout:
+        """`added` keeps the version's table, because jobs that wait for the version are still run."""
+        undone = tuple(name for name in self.undone if name != version)
+        return replace(self, removed={**self.removed, version: now}, undone=undone)
 
     def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for all versions. Those that no settings name are forgotten once their jobs have ended, as by `reset`;
@@ -109,15 +106,17 @@ class Rollout:
 
 
 def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *, now: float) -> set[str]:
-    """Versions of a reset or an unload that need no entry any more: settings name them, or they get no new jobs and have no
-    unfinished ones.
+    """Versions that need no entry any more: they get no new jobs and have no unfinished ones. Of a reset also those that
+    settings name; without a reset, only versions that were added, and only after a while.
     """
 
-    def ended(version: str) -> bool:
+    def ended(version: str, after_s: float) -> bool:
         asked_at = rollout.removed.get(version)
-        return asked_at is not None and now >= asked_at + SETTLED_AFTER_S and not is_needed(version)
+        return asked_at is not None and now >= asked_at + after_s and not is_needed(version)
 
-    return {version for version in rollout.undone if version in named or ended(version)}
+    undone = {version for version in rollout.undone if version in named or ended(version, SETTLED_AFTER_S)}
+    unloaded = rollout.added.keys() - {*rollout.undone, *named}
+    return undone | {version for version in unloaded if ended(version, FORGOTTEN_AFTER_S)}
 
 
 def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
@@ -146,7 +145,7 @@ def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_fre
     if len(rollout.added.keys() - {version}) >= MOST_ADDED:
         raise Conflict(
             f"{len(rollout.added)} versions of this model were loaded at run time and are not forgotten yet",
-            hint="Unload those that nobody calls any more; they are forgotten a few seconds after their jobs have ended.",
+            hint="Unload those that nobody calls any more; they are forgotten ten minutes later.",
         )
     if version in rollout.removed and not (is_free and version not in rollout.undone):
         raise Conflict(

@@ -125,14 +125,14 @@ class ModelChanges:
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         check_unload(entry.info, version)
-        named, now = self._registry.named_versions(model), await self._store.now()
+        now = await self._store.now()
 
         def change(rollout: Rollout) -> Rollout:
             if rollout.split:
                 from penstock.splits.split import check_unused
 
                 check_unused(rollout.split, model, version)
-            return rollout.unload(version, now, named)
+            return rollout.unload(version, now)
 
         await self._changed(model, change)
 

@@ -55,7 +55,7 @@ def test_a_version_that_nothing_needs_is_forgotten_by_registry_and_rollout(store
     assert (versions(store), list(store.rollouts())) == (["1", "20"], ["m"])
     forgotten_versions.forget(store, now=LATE)
     assert (versions(store), store.rollouts()) == (["1"], {})
-    assert not forgotten_versions.may_exist(store.models(), store.rollouts().values())
+    assert not forgotten_versions.may_exist(store.models(), store.rollouts().values(), now=store.now())
 
 
 def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore) -> None:
@@ -135,7 +135,7 @@ def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_
     forgotten_versions.forget(store, now=LATE)
     forgotten_versions.forget(store, now=LATE)
     assert (store.rollouts(), versions(store), store.known([job.serial])) == ({}, [], {job.serial})
-    assert forgotten_versions.may_exist(store.models(), [])
+    assert forgotten_versions.may_exist(store.models(), [], now=store.now())
     assert store.forget([job]) == 1
     forgotten_versions.forget(store, now=LATE)
     assert store.models() == []

@@ -257,5 +257,5 @@ class Fleet:
         self._swept_models |= found
         for slot in slots:
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
-        if forgotten_versions.may_exist(models, self._versions.rollouts.values()):
+        if forgotten_versions.may_exist(models, self._versions.rollouts.values(), now=now):
             forgotten_versions.forget(store, now=now)

@@ -1,4 +1,5 @@
-"""Forgets what a reset leaves behind: versions that no settings name, once no job can need them, and models without versions.
+"""Forgets what a reset or an unload leaves behind: versions that no settings name, once no job can need them, and models
+without versions.
 
 Every worker looks at each beat. All of them may do so at once and be killed anywhere, because each step is a compare-and-set.
 The registry's entry goes first and the rollout second: the rollout keeps callers from a version that the entry still names.
@@ -29,9 +30,10 @@ _LIVE = [state for state in RunState if not state.final]
 _MOST_RUNS = 1_000
 
 
-def may_exist(models: Iterable[ModelInfo], rollouts: Iterable[Rollout]) -> bool:
+def may_exist(models: Iterable[ModelInfo], rollouts: Iterable[Rollout], *, now: float) -> bool:
     """Whether there may be something to forget, so that most beats need not read more."""
-    return any(rollout.undone for rollout in rollouts) or not all(info.versions for info in models)
+    is_over = any(rollout.undone or over(rollout, set(), lambda version: False, now=now) for rollout in rollouts)
+    return is_over or not all(info.versions for info in models)
 
 
 def forget(store: RedisStore, *, now: float) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import structlog
+
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Ending, NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
@@ -31,6 +33,7 @@ from penstock.workers.pipelines.progress import FailedStage, PipelineProgress, S
 from penstock.workers.pipelines.stage_models import StageModels
 from penstock.workers.slot.batch import Batch, blob_name
 
+log = structlog.get_logger(__name__)
 Reply = TypeVar("Reply")
 _AGAIN = Backoff(0.05, 2.0, jitter=0.5)
 # How often a stage of which nothing was heard is looked up: its record may be gone.
@@ -42,6 +45,7 @@ _HELD_BYTES = 1 << 20
 EXPIRED = "expired"
 STAGE_CANCELLED = "stage_cancelled"
 STAGE_LOST = "stage_lost"
+STAGE_SUBMITTED_AGAIN = "stage_submitted_again"
 OnProgress = Callable[[float, str], None]
 
 
@@ -108,10 +112,13 @@ class Drive:
 
     def _open_due(self) -> None:
         for stage in self._progress.due():
-            opening = asyncio.create_task(self._open(stage))
-            self._openings[opening] = stage
-            opening.add_done_callback(self._on_opened)
+            self._begin(stage)
             self._on_progress(self._progress.fraction, self._progress.note)
+
+    def _begin(self, stage: PipelineStage) -> None:
+        opening = asyncio.create_task(self._open(stage))
+        self._openings[opening] = stage
+        opening.add_done_callback(self._on_opened)
 
     def _on_opened(self, opening: asyncio.Task[StageEnd | None]) -> None:
         stage = self._openings.pop(opening, None)
@@ -229,11 +236,15 @@ class Drive:
         self._on_progress(self._progress.fraction, self._progress.note)
 
     async def _look_for_lost(self) -> None:
-        """A stage whose record was evicted or deleted has no end that anybody could push."""
+        """A stage whose record is gone has no end that anybody could push: it is submitted again. A store that failed over may
+        have lost the submit, and the pipeline was accepted all the same.
+        """
         for stage in self._progress.under_way:
-            id = stage_job(self._job.id, stage)
-            known = await self._look(id) or _lost(id)
-            if known.state.final:
+            known = await self._look(stage_job(self._job.id, stage))
+            if known is None:
+                log.warning(STAGE_SUBMITTED_AGAIN, job_id=str(self._job.id), model=self._job.id.model, stage=stage.name)
+                self._begin(stage)
+            elif known.state.final:
                 self._on_end(stage, known)
 
     async def _end(self) -> Driven:

@@ -29,6 +29,7 @@ DRIVE_BROKE = "drive_broke"
 DRIVER_BROKE = "driver_broke"
 _TICK_S = 1.0
 _LOOK_S = 0.5
+_DESCRIBE_S = 5.0
 _STOPS_WITHIN_S = 5.0
 # How often jobs that ended undriven are looked for, how many of the newest are looked at, and for how long after their end.
 _TIDY_S = 60.0
@@ -148,21 +149,24 @@ class PipelineDriver:
             await asyncio.sleep(_TICK_S)
 
     async def _describe(self) -> None:
-        """Tell the slot what the pipeline is, once each stage's model is known."""
+        """Tell the slot what the pipeline is, once each stage's model is known, and again when an operator has switched one of
+        them to a version that takes or gives something else.
+        """
         assert self._services is not None
-        said, models = "", self._services.models
+        models, said, known = self._services.models, "", None
         while True:
             try:
                 info = await answered(lambda: described(self._spec, models))
             except PenstockError as error:
-                if error.message != said:
+                # Once it is known, the jobs say it themselves whose stage has lost its model.
+                if known is None and error.message != said:
                     said = error.message
                     self._tell(PipelineUnusable(said))
             else:
-                if info is not None:
+                if info is not None and info != known:
+                    known = info
                     self._tell(PipelineKnown(info))
-                    return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_S if known is None else _DESCRIBE_S)
 
     def _stage_jobs(self, job: JobId) -> list[JobId]:
         return [stage_job(job, stage) for stage in self._spec.stages]

@@ -11,7 +11,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.job import Payload
 from penstock.workers.pipelines.binding import Read
 
-# Of all drives of a process. Each may have `MOST_JOINED_BYTES` in memory, and the object made of them besides.
+# Of all drives of one pipeline. Each may have `MOST_JOINED_BYTES` in memory, and the object made of them besides.
 MOST_JOINS = 8
 Join = Callable[[Mapping[str, Payload], Read], Payload]
 

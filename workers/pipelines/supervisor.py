@@ -106,7 +106,8 @@ class PipelineSupervisor:
             case DriveSaid(number, fraction, note):
                 return self._in_flight.on_said(ItemReports(number, [ItemReport(0, fraction, note)]), now)
             case PipelineKnown(info):
-                self.state, self.error, self.load_s = "ready", "", now - self._started_at
+                self.load_s = self.load_s or now - self._started_at
+                self.state, self.error = "ready", ""
                 return ChildReady(_ready(info, self.load_s, self._at_once))
             case _:
                 self.state, self.error = "failed", event.error

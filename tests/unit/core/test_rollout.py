@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import ModelInfo, VersionInfo
 from penstock.rollout import (
+    FORGOTTEN_AFTER_S,
     MOST_ADDED,
     MOST_SLOTS,
     SETTLED_AFTER_S,
@@ -146,28 +147,36 @@ def test_a_version_that_settings_name_needs_no_record_of_its_reset() -> None:
 
 
 def test_a_version_of_the_settings_that_is_unloaded_without_a_reset_is_never_forgotten() -> None:
-    rollout = LOADED.unload("1", 10.0, {"1"})
-    assert over(rollout, {"1"}, lambda _: False, now=1_000.0) == set()
-    undone_first = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).unload("20", 10.0, {"1", "20"})
-    assert over(undone_first, {"1", "20"}, lambda _: False, now=1_000.0) == set()
+    assert over(LOADED.unload("1", 10.0), set(), lambda _: False, now=1e6) == set()
+    added_first = LOADED.switch("1").unload("20", 10.0)
+    assert over(added_first, {"1", "20"}, lambda _: False, now=1e6) == set(), "settings have it by now"
+    undone_first = LOADED.reset(["1", "20"], {"1", "20"}, 5.0).unload("20", 10.0)
+    assert over(undone_first, {"1", "20"}, lambda _: False, now=1e6) == set()
 
 
-def test_a_month_of_deployments_leaves_the_record_as_large_as_two_of_them() -> None:
+def test_a_version_that_was_unloaded_comes_back_for_a_late_job_and_is_forgotten_after_a_while() -> None:
+    rollout, late = LOADED.switch("1").unload("20", 10.0), 10.0 + FORGOTTEN_AFTER_S
+    assert over(rollout, {"1"}, lambda _: False, now=late - 0.1) == set(), "a gateway that stood still may submit to it"
+    assert over(rollout, {"1"}, lambda _: True, now=late) == set(), "its jobs are run before"
+    assert rollout.without(over(rollout, {"1"}, lambda _: False, now=late)) == Rollout(default_version="1")
+
+
+def test_a_month_of_deployments_leaves_no_record_but_of_the_last_minutes() -> None:
     # Regression: each version that was unloaded stayed in the record until a reset, and every beat of every worker asked the
     # store how many of its jobs wait.
     rollout, sizes = Rollout(), set[int]()
     for number in range(2, 720):
         new, old, now = str(number), str(number - 1), number * 3_600.0
-        rollout = rollout.load(new, {"source": "x.py"}).scaled(new, 1).switch(new).unload(old, now, {"1"})
-        assert over(rollout, {"1"}, lambda _: True, now=now + 60.0) == set(), "its jobs are run before"
-        rollout = rollout.without(over(rollout, {"1"}, lambda _: False, now=now + 60.0))
-        sizes.add(len(rollout.added) + len(rollout.removed) + len(rollout.scale) + len(rollout.undone))
-    assert sizes == {3}, "the present version, its number of slots, and that of the settings, which stays away"
+        rollout = rollout.without(over(rollout, {"1"}, lambda _: False, now=now))
+        rollout = rollout.load(new, {"source": "x.py"}).scaled(new, 1).switch(new).unload(old, now)
+        sizes.add(max(len(rollout.added), len(rollout.removed), len(rollout.scale)))
+    assert max(sizes) == 2, "the present version, and the one before; of those removed also that of the settings"
+    assert rollout.undone == ()
 
 
 def test_a_model_whose_last_version_was_unloaded_and_is_forgotten_leaves_no_trace() -> None:
     rollout = LOADED.unload("20", 5.0)
-    assert rollout.without(over(rollout, set(), lambda _: False, now=100.0)) == Rollout()
+    assert rollout.without(over(rollout, set(), lambda _: False, now=1_000.0)) == Rollout()
 
 
 def test_a_default_that_settings_took_over_stays_the_default() -> None:

@@ -1,0 +1,112 @@
+"""Pipelines on a real store that changes under them: it loses what it was given last, and operators switch versions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredRollout
+from penstock.broker.store.sync import RedisStore
+from penstock.job import JobId, JobState, Payload, new_job_id
+from penstock.model_spec import ModelInfo, VersionInfo
+from penstock.pipelines.spec import PipelineSpec, PipelineStage, stage_job
+from penstock.rollout import Rollout
+from penstock.workers.pipelines import drive, driver
+from penstock.workers.pipelines.drive import Drive, Driven, DriveServices
+from penstock.workers.pipelines.driver import PipelineDriver, PipelineKnown
+from penstock.workers.pipelines.joiner import Joiner
+from penstock.workers.pipelines.stage_models import StageModels
+from penstock.workers.slot.batch import Batch
+from tests.eventually import eventually
+
+KINDS = {"1": "integer", "2": "string"}
+STAGE = PipelineStage("only", "model")
+GIVEN, MADE = Payload("application/json", b"1"), Payload("application/json", b"2")
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    with closing(RedisStore(redis_url)) as store:
+        store.announce_model(ModelInfo("model", versions={"1": None}))
+        yield store
+
+
+def claimed(store: RedisStore) -> Batch:
+    """A pipeline's job, as its slot has claimed it."""
+    store.submit([NewJob(new_job_id("chain"), "1", GIVEN)])
+    claim = store.claim(ClaimRequest("chain", "1", "w.0", "n1", 1))
+    return Batch(tuple(claim.jobs), "idle", "w.0", "n1", time.monotonic(), leased_at=claim.now)
+
+
+def lose(url: str) -> None:
+    """Lose all that the store has of the stage's model."""
+    with redis.Redis.from_url(url) as client:
+        client.delete(*client.keys("ps:{model}:*"), *client.keys("penstock.{model}*"))
+
+
+def end(store: RedisStore, stage: JobId) -> None:
+    """As the stage's worker does."""
+    [job] = store.claim(ClaimRequest("model", "1", "w.1", "n2", 1)).jobs
+    assert job.id == stage
+    store.finish([Ending(job.id, job.token, JobState.SUCCEEDED, MADE)], worker="w.1", stamp=BatchStamp("b", 1, "idle"))
+
+
+def test_a_stage_whose_submit_the_store_has_lost_is_submitted_again(
+    redis_url: str, store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: the pipeline failed with `stage_lost`, although its own job had been accepted and was still there.
+    monkeypatch.setattr(drive, "_LOOK_S", 0.05)
+    batch = claimed(store)
+    stage = stage_job(batch.jobs[0].id, STAGE)
+
+    async def driven() -> Driven:
+        gateway = AsyncStore(redis_url)
+        await gateway.start()
+        services = DriveServices(gateway, Joiner(LocalBlobs(tmp_path)), StageModels(gateway), 65_536)
+        running = asyncio.create_task(Drive(PipelineSpec((STAGE,)), batch, services, lambda *_: None).run())
+        try:
+            await asyncio.to_thread(meddle)
+            return await running
+        finally:
+            running.cancel()
+            await gateway.close()
+
+    def meddle() -> None:
+        eventually(lambda: store.read(stage) is not None)
+        lose(redis_url)
+        eventually(lambda: store.read(stage) is not None)
+        end(store, stage)
+
+    found = asyncio.run(driven())
+    assert (found.state, found.output) == (JobState.SUCCEEDED, MADE)
+
+
+def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
+    redis_url: str, store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: gateways checked a pipeline's input by the version that was the default when its worker started.
+    monkeypatch.setattr(driver, "_DESCRIBE_S", 0.05)
+    versions = {name: VersionInfo(input_schema={"type": kind}, accepts=("*/*",)) for name, kind in KINDS.items()}
+    store.announce_model(ModelInfo("model", "1", versions=versions))
+    spec, blobs = PipelineSpec((STAGE,)), LocalBlobs(tmp_path)
+    one = PipelineDriver("chain", spec, url=redis_url, blobs=blobs, inline_bytes=1, on_event=lambda: None)
+    one.start()
+    try:
+        assert eventually(lambda: schemas(one)) == [{"type": "integer"}]
+        assert store.swap_rollout("model", StoredRollout(), Rollout().switch("2"))
+        assert eventually(lambda: schemas(one)[1:]) == [{"type": "string"}]
+    finally:
+        one.stop()
+
+
+def schemas(one: PipelineDriver) -> list[object]:
+    return [event.info.input_schema for event in one.events if isinstance(event, PipelineKnown)]
