@@ -58,6 +58,19 @@ def test_a_version_that_nothing_needs_is_forgotten_by_registry_and_rollout(store
     assert not forgotten_versions.may_exist(store.models(), store.rollouts().values(), now=store.now())
 
 
+def test_a_version_that_was_unloaded_without_a_reset_is_forgotten_after_a_while(store: RedisStore) -> None:
+    # Regression: it stayed in the rollout, and every beat of every worker asked the store about it.
+    unloaded = Rollout().load("20", {"source": "x.py"}).unload("20", 100.0)
+    assert store.swap_rollout("m", store.stored_rollouts()["m"], unloaded)
+    after = 100.0 + FORGOTTEN_AFTER_S
+    assert not forgotten_versions.may_exist(store.models(), [unloaded], now=after - 0.1)
+    forgotten_versions.forget(store, now=after - 0.1)
+    assert store.rollouts() == {"m": unloaded}
+    assert forgotten_versions.may_exist(store.models(), [unloaded], now=after)
+    forgotten_versions.forget(store, now=after)
+    assert (versions(store), store.rollouts()) == (["1"], {})
+
+
 def test_a_version_is_remembered_until_its_last_job_has_ended(store: RedisStore) -> None:
     submit(store)
     forgotten_versions.forget(store, now=LATE)
