@@ -15,7 +15,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.rollout import SETTLED_AFTER_S, Rollout
+from penstock.rollout import FORGOTTEN_AFTER_S, SETTLED_AFTER_S, Rollout
 from penstock.run import RunSpec, RunState
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import merged
