@@ -192,6 +192,29 @@ def test_a_store_that_is_away_for_a_while_costs_no_stage(drivers: Drivers, jobs:
     assert ran_once(tmp_path, *range(30))
 
 
+def test_a_driver_whose_subscription_breaks_begins_others_while_one_is_held(
+    drivers: Drivers, jobs: JobClient, tmp_path: Path
+) -> None:
+    # Regression: it claimed no further job until the last of those that it drove had ended, maybe hours later.
+    driver = drivers.start()
+    [long] = jobs.submit(order(tmp_path, tag="long", hold="b"))
+    eventually(lambda: stage_of(jobs, long, 1) == "leased")
+    server = jobs.store._redis
+    own = [
+        one["id"]
+        for one in server.client_list()
+        if one["name"].startswith("penstock-wake-") and f"-{driver.process.pid}-" in one["name"]
+    ]
+    assert own
+    for id in own:
+        server.client_kill_filter(_id=id)
+    [further] = jobs.submit(order(tmp_path, tag="further"))
+    eventually(lambda: stage_of(jobs, further, 0) == "succeeded")
+    (tmp_path / "gate").touch()
+    assert {job.state for job in jobs.await_final([long, further])} == {JobState.SUCCEEDED}
+    assert ran_once(tmp_path, "long", "further")
+
+
 def test_a_pipeline_whose_model_nobody_has_says_so_and_begins_once_it_comes(
     redis_url: str, jobs: JobClient, tmp_path: Path
 ) -> None:

@@ -140,6 +140,11 @@ class Claims:
         return bool(self.waiting or self._child_supervisor.in_flight.awaited())
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether this slot claims nothing more before it has ended what it holds, and goes on under a new name."""
+        return self._is_unsure
+
+    @property
     def is_expecting(self) -> bool:
         """Whether a submit may have handed jobs to this slot."""
         return self._has_offered or self._awaited_until > _PAST

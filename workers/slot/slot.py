@@ -327,6 +327,9 @@ class Slot:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = has_lapsed
+        if self._claims.is_unsure and not self._child_supervisor.runs_model_code:
+            # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
+            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
 
     def _wind_down(self, now: float, drain_by: float) -> None:
         if not self._is_draining or self._claims.waiting:
