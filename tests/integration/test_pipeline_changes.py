@@ -95,7 +95,9 @@ def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
 ) -> None:
     # Regression: gateways checked a pipeline's input by the version that was the default when its worker started.
     monkeypatch.setattr(driver, "_DESCRIBE_S", 0.05)
-    versions = {name: VersionInfo(input_schema={"type": kind}, accepts=("*/*",)) for name, kind in KINDS.items()}
+    versions: dict[str, VersionInfo | None] = {
+        name: VersionInfo(input_schema={"type": kind}, accepts=("*/*",)) for name, kind in KINDS.items()
+    }
     store.announce_model(ModelInfo("model", "1", versions=versions))
     spec, blobs = PipelineSpec((STAGE,)), LocalBlobs(tmp_path)
     one = PipelineDriver("chain", spec, url=redis_url, blobs=blobs, inline_bytes=1, on_event=lambda: None)

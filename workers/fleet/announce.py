@@ -79,7 +79,7 @@ def swept(before: Set[str], own: Set[str], models: Iterable[ModelInfo], workers:
     are still known. Of a model that was forgotten no record is left.
     """
     known = list(models)
-    return own | unserved(known, workers) | (before & {info.name for info in known})
+    return {*own, *unserved(known, workers), *(before & {info.name for info in known})}
 
 
 def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:
