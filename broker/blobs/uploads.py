@@ -57,6 +57,10 @@ class FileRecord(Struct, frozen=True, kw_only=True):
         return self.created_at + self.ttl_s if self.ttl_s else None
 
 
+# Made while one thread loads this module: see broker/store/registry.py.
+_FILE_RECORD = msgspec.json.Decoder(FileRecord)
+
+
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """What a caller declares about a file to be stored."""
@@ -186,7 +190,7 @@ class FileStore:
 
     def _read(self, home: Path) -> FileRecord | None:
         try:
-            return msgspec.json.decode((home / _RECORD).read_bytes(), type=FileRecord)
+            return _FILE_RECORD.decode((home / _RECORD).read_bytes())
         except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
             return None
 

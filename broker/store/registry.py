@@ -43,6 +43,13 @@ class KeptTimes(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
+# Made while one thread loads this module: msgspec reads a type when it is first decoded, and a second thread that decodes it
+# meanwhile ends the process with a segmentation fault.
+_ENTRY, _KEPT = msgspec.json.Decoder(_RegistryEntry), msgspec.json.Decoder(KeptTimes)
+_MODEL, _ROLLOUT = msgspec.json.Decoder(ModelInfo), msgspec.json.Decoder(Rollout)
+_PLACE, _WISH = msgspec.json.Decoder(SlotPlace), msgspec.json.Decoder(ProfileWish)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
     """A rollout and its exact text in the store, which a change of the rollout must find unchanged."""
@@ -94,7 +101,7 @@ def worker_entries() -> Command[list[bytes]]:
 
 def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
     """The workers whose entries had not expired at `now`, a moment of the store's clock."""
-    decoded = (msgspec.json.decode(entry, type=_RegistryEntry) for entry in entries)
+    decoded = (_ENTRY.decode(entry) for entry in entries)
     return [replace(one.info, seen_at=one.seen_at) for one in decoded if one.expires_at > now]
 
 
@@ -167,7 +174,7 @@ def _learned_key(model: str) -> str:
 
 
 def _learned(entries: Mapping[bytes, bytes]) -> dict[str, KeptTimes]:
-    return {kind.decode(): msgspec.json.decode(text, type=KeptTimes) for kind, text in entries.items()}
+    return {kind.decode(): _KEPT.decode(text) for kind, text in entries.items()}
 
 
 def _place_key(slot: str) -> str:
@@ -183,11 +190,11 @@ def _nothing(_: Any) -> None:
 
 
 def _models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
-    return {name.decode(): StoredModel(msgspec.json.decode(text, type=ModelInfo), text) for name, text in entries.items()}
+    return {name.decode(): StoredModel(_MODEL.decode(text), text) for name, text in entries.items()}
 
 
 def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
-    return {name.decode(): StoredRollout(msgspec.json.decode(text, type=Rollout), text) for name, text in entries.items()}
+    return {name.decode(): StoredRollout(_ROLLOUT.decode(text), text) for name, text in entries.items()}
 
 
 def _unix_seconds(time: Sequence[Any]) -> float:
@@ -199,12 +206,12 @@ def _texts(entries: Mapping[bytes, bytes]) -> list[bytes]:
 
 
 def _place(text: bytes | None) -> SlotPlace | None:
-    return msgspec.json.decode(text, type=SlotPlace) if text else None
+    return _PLACE.decode(text) if text else None
 
 
 def _profile_wishes(entries: Mapping[bytes, bytes]) -> dict[str, ProfileWish]:
-    return {name.decode(): msgspec.json.decode(text, type=ProfileWish) for name, text in entries.items()}
+    return {name.decode(): _WISH.decode(text) for name, text in entries.items()}
 
 
 def _profile_wish(text: bytes | None) -> ProfileWish | None:
-    return msgspec.json.decode(text, type=ProfileWish) if text else None
+    return _WISH.decode(text) if text else None

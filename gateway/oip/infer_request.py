@@ -56,6 +56,10 @@ class _JsonRequest(Struct, forbid_unknown_fields=True):
     outputs: list[_JsonOutput] = []
 
 
+# Made while one thread loads this module: see broker/store/registry.py.
+_JSON_REQUEST = msgspec.json.Decoder(_JsonRequest)
+
+
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
     name: str
@@ -126,7 +130,7 @@ def _filled(port: TensorPort, size: int) -> tuple[int, ...]:
 def _json_request(data: bytes, max_depth: int) -> _JsonRequest:
     parse_json(data, max_depth=max_depth)
     try:
-        found = msgspec.json.decode(data, type=_JsonRequest)
+        found = _JSON_REQUEST.decode(data)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"this is no inference request: {error}") from None
     if not 0 < len(found.inputs) <= MAX_TENSORS or len(found.outputs) > MAX_TENSORS:

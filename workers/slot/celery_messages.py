@@ -224,7 +224,7 @@ def _call(body: _Body, task: str) -> _Call:
     if of_model and "model" in given:
         raise _Unreadable(f"{takes}: its name says which model")
     try:
-        call = msgspec.json.decode(msgspec.json.encode({**given, **of_model}), type=_Call)
+        call = _CALL.decode(msgspec.json.encode({**given, **of_model}))
     except msgspec.ValidationError as error:
         raise _Unreadable(f"{takes} and kwargs version, priority, deadline_s, content_type: {error}") from error
     if "input" not in given:
@@ -237,6 +237,10 @@ class _Typed(Struct, forbid_unknown_fields=True):
 
     type: str = msgspec.field(name="__type__")
     value: str = msgspec.field(name="__value__")
+
+
+# Made while one thread loads this module: see broker/store/registry.py.
+_CALL, _TYPED = msgspec.json.Decoder(_Call), msgspec.json.Decoder(_Typed)
 
 
 def _input(call: _Call) -> Payload:
@@ -253,7 +257,7 @@ def _bytes_of(text: bytes) -> bytes | None:
     if b'"__type__"' not in text[:_HEAD_BYTES]:
         return None
     try:
-        typed = msgspec.json.decode(text, type=_Typed)
+        typed = _TYPED.decode(text)
     except msgspec.ValidationError:
         return None
     if typed.type == "bytes":

@@ -89,6 +89,10 @@ class FollowUps(Struct, omit_defaults=True):
         return {one.queue for one in [*self.callbacks, *self.errbacks, *chain]}
 
 
+# Made while one thread loads this module: see broker/store/registry.py.
+_KIND, _SIGNATURE, _FOLLOW_UPS = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(Signature), msgspec.json.Decoder(FollowUps)
+
+
 class NotSendable(Exception):
     """The text is the reason that the sender gets."""
 
@@ -116,10 +120,10 @@ def _found(embed: Mapping[str, Raw], name: str) -> list[Raw]:
 
 
 def _signature(text: Raw) -> Signature:
-    kind = msgspec.json.decode(text, type=_Kind).subtask_type
+    kind = _KIND.decode(text).subtask_type
     if kind not in (None, "group"):
         raise NotSendable(f"a model's task can be followed by tasks and groups, not by a {kind[:20]}")
-    return msgspec.json.decode(text, type=Signature)
+    return _SIGNATURE.decode(text)
 
 
 def _plain(embed: Mapping[str, Raw], name: str) -> list[Signature]:
@@ -191,7 +195,7 @@ def after_failure(kept: str, *, now: float) -> list[Following]:
 
 
 def _kept(text: str) -> FollowUps:
-    return msgspec.json.decode(text, type=FollowUps) if text else FollowUps("", "")
+    return _FOLLOW_UPS.decode(text) if text else FollowUps("", "")
 
 
 def _following(one: Signature, first: bytes, found: FollowUps, chain: Sequence[Signature], now: float) -> Following:
