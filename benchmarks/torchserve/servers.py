@@ -138,7 +138,7 @@ class ModelServer:
 @contextlib.contextmanager
 def penstock(site: Site) -> Iterator[ModelServer]:
     """Ours, by the command that takes TorchServe's options."""
-    command = [sys.executable, "-m", "penstock.cli.main", "torchserve", *_options(site)]
+    command = [sys.executable, "-m", "penstock.cli.main", "torchserve", *options(site)]
     with _started(site, command, environment({})) as server:
         yield server
 
@@ -157,13 +157,14 @@ def torchserve(site: Site) -> Iterator[ModelServer]:
         "PATH": f"{home}{os.pathsep}{found['PATH']}",
         "PYTHONPATH": str(EXTRAS),
     }
-    with _started(site, [str(home / "torchserve"), *_options(site)], variables) as server:
+    with _started(site, [str(home / "torchserve"), *options(site)], variables) as server:
         yield server
 
 
-def _options(site: Site) -> list[str]:
-    options = ["--start", "--foreground", "--ncs", "--disable-token-auth", "--enable-model-api"]
-    return [*options, "--model-store", str(site.store), "--ts-config", str(site.config)]
+def options(site: Site) -> list[str]:
+    """What both commands are called with."""
+    switches = ["--start", "--foreground", "--ncs", "--disable-token-auth", "--enable-model-api"]
+    return [*switches, "--model-store", str(site.store), "--ts-config", str(site.config)]
 
 
 @contextlib.contextmanager

@@ -15,7 +15,9 @@ import redis
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.cli.serve.start_watch import check_store
 from penstock.settings.store_url import StoreRequirement
-from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment, started, stopped
+from tests.acceptance.test_cli import SQUARE, clean_environment, stopped
+from tests.acceptance.warm_command import run_command
+from tests.acceptance.warm_up import PROCESSES, started
 from tests.command import called_here
 from tests.eventually import eventually
 
@@ -38,15 +40,8 @@ def broken(x: int) -> int:
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command that is expected to end by itself."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=clean_environment() | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    env = clean_environment() | variables
+    return run_command(arguments, folder=folder, env=env, timeout_s=120.0, lent=PROCESSES)
 
 
 @pytest.fixture(scope="module")

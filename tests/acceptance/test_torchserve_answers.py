@@ -6,6 +6,10 @@ named with its reason in benchmarks/torchserve/differences.py, and in docs/torch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 
 from benchmarks.torchserve import servers
@@ -14,15 +18,35 @@ from benchmarks.torchserve.archives import ARCHIVES
 from benchmarks.torchserve.differences import differences, stale, unmeant
 from benchmarks.torchserve.exchanges import KeptAnswer
 from benchmarks.torchserve.requests import exchanges
+from penstock.loadtest.stack import environment
+from tests.acceptance.warm_up import PROCESSES
+from tests.warm_process import start
 
 KEYS = [exchange.key for exchange in exchanges()]
 THEIRS = recorded()
 
 
+@contextmanager
+def forked(site: servers.Site) -> Iterator[servers.ModelServer]:
+    """As `servers.penstock`, but forked: three are started here, and test_torchserve_command.py starts one as users do."""
+    words = ["torchserve", *servers.options(site)]
+    path = site.folder / "server.log"
+    with path.open("ab") as log:
+        process: Any = start(
+            "penstock.cli.main", *words, env=environment({}), cwd=site.folder, stdout=log, stderr=log, lent=PROCESSES
+        )
+    server = servers.ModelServer(site, process, path)
+    try:
+        server.await_ready()
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeptAnswer]:
     archives = [archive for archive in ARCHIVES if archive.is_buildable]
-    return answers_of(servers.penstock, tmp_path_factory.mktemp("torchserve"), archives)
+    return answers_of(forked, tmp_path_factory.mktemp("torchserve"), archives)
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -16,13 +16,22 @@ from tests.warm_process import start
 
 
 def run_command(
-    arguments: Sequence[str], *, folder: Path, env: Mapping[str, str], stdin: str | None = None, timeout_s: float = 60.0
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    stdin: str | None = None,
+    timeout_s: float = 60.0,
+    lent: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` returns for `penstock ARGUMENTS` in this folder, with this environment alone."""
+    """What `subprocess.run` returns for `penstock ARGUMENTS` in this folder, with this environment alone.
+
+    `lent`: the modules whose processes `penstock up` forks, too.
+    """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write((stdin or "").encode())
         given.seek(0)
-        process = start("penstock.cli.main", *arguments, env=env, cwd=folder, stdin=given, stdout=out, stderr=err)
+        process = start("penstock.cli.main", *arguments, env=env, cwd=folder, stdin=given, stdout=out, stderr=err, lent=lent)
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:

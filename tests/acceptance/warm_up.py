@@ -10,7 +10,8 @@ from typing import IO, Any
 from tests.acceptance.test_cli import Up, clean_environment, ready
 from tests.warm_process import Process, start
 
-_PROCESSES = ("penstock.gateway", "penstock.workers", "penstock.runs")
+# What `penstock up` starts.
+PROCESSES = ("penstock.gateway", "penstock.workers", "penstock.runs")
 
 
 class _Command:
@@ -45,7 +46,7 @@ def started(folder: Path, *arguments: str) -> Up:
     words = ["up", *arguments, "--port", "0", "--json"]
     with (folder / "up.log").open("ab") as log, os.fdopen(writing, "wb") as out:
         process = start(
-            "penstock.cli.main", *words, env=clean_environment(), cwd=folder, stdout=out, stderr=log, lent=_PROCESSES
+            "penstock.cli.main", *words, env=clean_environment(), cwd=folder, stdout=out, stderr=log, lent=PROCESSES
         )
     command: Any = _Command(process, os.fdopen(reading))
     return ready(command, folder)

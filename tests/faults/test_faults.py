@@ -1,4 +1,4 @@
-"""Faults that every change must survive, one of each kind, with small counts and on a shared stack; `make faults` runs all.
+"""Faults that every change must survive, one of each kind, with small counts and on shared stacks; `make faults` runs all.
 
 Each test is one line of the score sheet: nothing accepted is lost, no final view changes, no answer is unexpected, nothing is
 stuck, and a dump of the store holds the invariants; the scenario adds its own limits.
@@ -6,27 +6,33 @@ stuck, and a dump of the store holds the invariants; the scenario adds its own l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.faults.catalogue import ABSENT, FAULTS, PENSTOCK
 from tests.faults.checker import Verdict
+from tests.faults.processes import Group
 from tests.faults.proxy import Proxy
+from tests.faults.run_stack import RunStack, run_stack
 from tests.faults.scenarios import every_fault
 from tests.faults.scenarios.children import kill_child
 from tests.faults.scenarios.gateway_loss import kill_before_reply
 from tests.faults.scenarios.kill_storm import kill_one
 from tests.faults.scenarios.links import Break, break_and_heal
 from tests.faults.scenarios.meaning import race_cancels, submit_under_one_key
+from tests.faults.scenarios.runs import freeze_drivers, frozen_runner, kill_everything, watch_a_run
 from tests.faults.scenarios.space import fill_memory
 from tests.faults.scenarios.store_loss import cut_power
 from tests.faults.scenarios.worker_loss import freeze_before_settling, kill_at_sites
 from tests.faults.shared import Scene, Shared, SharedStack
 from tests.faults.stack import Plan, Stack
 
+ROW_S = 0.0005
 PLAN = Plan(workers=2, lease_s=3.0, beat_s=0.75, model={"max_batch_size": 4, "max_attempts": 50, "max_crashes": 3})
 # Silence lasts longer than the 1.5 s after which a gateway takes a store for gone.
 BREAKS: dict[str, tuple[Break, int, float]] = {
@@ -74,12 +80,47 @@ SCENES: dict[str, Scene] = {
     "F14": Scene(lambda stack: kill_before_reply(stack, rounds=1)),
     "F3": Scene(kill_behind_finish),
 }
+OF_RUNS: dict[str, Callable[[RunStack], Verdict]] = {
+    "F33": lambda stack: watch_a_run(stack, rows=4_000),
+    "F39": lambda stack: kill_everything(stack, seeds=range(1, 2), rows=3_000, lasts_s=3_000 * ROW_S),
+}
+
+
+def freeze(folder: Path) -> Verdict:
+    with run_stack(folder, row_s=ROW_S) as stack:
+        return freeze_drivers(stack, [frozen_runner], rows=4_000)
 
 
 @pytest.fixture(scope="module")
-def shared(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[SharedStack]]:
+def forked() -> Iterator[None]:
+    """Let all processes be forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Group, "forked", True)
+        yield
+
+
+@pytest.fixture(scope="module")
+def frozen(has_server: None, forked: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Verdict]]:
+    """F39-freeze on a stack of its own, beside the other faults: most of it is the wait until the lease of a run is over."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(freeze, tmp_path_factory.mktemp("frozen"))
+
+
+@pytest.fixture(scope="module")
+def shared(frozen: Future[Verdict], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[SharedStack]]:
     def make() -> SharedStack:
         stack = SharedStack(PLAN, tmp_path_factory.mktemp("stack"))
+        stack.start()
+        return stack
+
+    with closing(Shared(make)) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def shared_for_runs(has_server: None, forked: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[RunStack]]:
+    def make() -> RunStack:
+        stack = RunStack(tmp_path_factory.mktemp("runs"), row_s=ROW_S)
         stack.start()
         return stack
 
@@ -91,6 +132,15 @@ def shared(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_no_accepted_job_is_lost_and_no_answer_changes(name: str, shared: Shared[SharedStack]) -> None:
     scene = SCENES[name]
     check(name, shared.play(lambda stack: scene.play(stack.staff(scene))))
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_no_row_of_a_run_is_lost_or_torn(name: str, shared_for_runs: Shared[RunStack]) -> None:
+    check(name, shared_for_runs.play(OF_RUNS[name]))
+
+
+def test_no_row_is_lost_to_a_driver_that_freezes(frozen: Future[Verdict]) -> None:
+    check("F39-freeze", frozen.result())
 
 
 def check(name: str, verdict: Verdict) -> None:
