@@ -121,7 +121,7 @@ def _other_faults(whole: Mapping[str, Any], model: Mapping[str, Any]) -> list[st
     if runtime == "LSP":
         faults.append("runtime LSP is TorchServe's server of C++ models, which penstock does not have")
     elif runtime not in _RUNTIMES:
-        faults.append(f"Invalid RuntimeType value: {runtime}; write python")
+        faults.append(f"Invalid RuntimeType value: {str(runtime)[:80]!a}; write python")
     if not isinstance(model.get("modelVersion"), (str, int, float, type(None))):
         faults.append(f"model.modelVersion is {model['modelVersion']!r}, not text")
     if not isinstance(model.get("extensions"), (dict, type(None))):

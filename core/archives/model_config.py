@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from penstock.errors import BadArchive
 
 MAX_CONFIG_BYTES = 1 << 20
 _MAX_VALUES = 100_000
+# Mappings that others merge (`<<: *name`) are written out in each, so that a few lines could become billions of members: how
+# many one mapping may merge, and how many members all those that merge may have together.
+_MAX_MERGED, _MAX_MEMBERS = 100, 10_000
+# Of one number. Reading some ways of writing it takes time that grows with the square of its length.
+_MAX_NUMBER_CHARS = 400
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def read_config(data: bytes, name: str, archive: str) -> dict[str, Any]:
@@ -32,13 +40,39 @@ def read_yaml(data: bytes, where: str) -> Any:
     except ImportError as missing:
         raise BadArchive(f"{where} cannot be read: {missing}", hint="pip install 'penstock[torchserve]'") from missing
     try:
-        found = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        found = _bounded_loader()(data).get_single_data()
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        # The last three are what the library raises for tags that do not fit what follows them, as in `!!bool maybe`.
         raise BadArchive(f"{where} is not valid YAML: {' '.join(str(error).split())}", hint="correct the file") from error
     except RecursionError as error:
         raise BadArchive(f"{where} nests too deep to be read", hint="write it with fewer levels") from error
     _check_extent(found, where)
     return found
+
+
+@cache
+def _bounded_loader() -> Any:
+    """The library's loader of plain values, which refuses what would take long before it does it."""
+    import yaml
+
+    class BoundedLoader(yaml.SafeLoader):
+        _members = 0
+
+        def flatten_mapping(self, node: Any) -> None:
+            merged = [value for key, value in node.value if key.tag == _MERGE]
+            if sum(len(one.value) if isinstance(one, yaml.SequenceNode) else 1 for one in merged) > _MAX_MERGED:
+                raise ValueError(f"a mapping merges more than {_MAX_MERGED} others")
+            super().flatten_mapping(node)
+            self._members += len(node.value) if merged else 0
+            if self._members > _MAX_MEMBERS:
+                raise ValueError(f"the mappings that merge others have more than {_MAX_MEMBERS:,} members")
+
+        def construct_scalar(self, node: Any) -> Any:
+            if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER_CHARS:
+                raise ValueError(f"a number has more than {_MAX_NUMBER_CHARS} characters")
+            return super().construct_scalar(node)
+
+    return BoundedLoader
 
 
 def _check_extent(value: Any, where: str) -> None:
