@@ -13,6 +13,41 @@ from penstock.pipelines.spec import PipelineSpec, PipelineStage
 ANY_HEADER = "*"
 # No model code gets these, whatever a setting names.
 CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+# Those in which gateways and clouds hand on who a caller is. A model gets one of them only if its settings name it.
+HANDED_ON_CREDENTIALS = frozenset(
+    {
+        "authentication",
+        "x-authorization",
+        "x-forwarded-authorization",
+        "x-original-authorization",
+        "x-api-key",
+        "api-key",
+        "apikey",
+        "x-goog-api-key",
+        "x-functions-key",
+        "x-rapidapi-key",
+        "ocp-apim-subscription-key",
+        "x-auth-token",
+        "x-access-token",
+        "x-id-token",
+        "x-session-token",
+        "x-forwarded-access-token",
+        "x-auth-request-access-token",
+        "x-amz-security-token",
+        "x-amzn-oidc-accesstoken",
+        "x-amzn-oidc-data",
+        "x-goog-iap-jwt-assertion",
+        "x-ms-token-aad-access-token",
+        "x-ms-token-aad-id-token",
+        "cf-access-jwt-assertion",
+        "cf-access-client-secret",
+        "x-vault-token",
+        "private-token",
+        "x-gitlab-token",
+        "x-csrf-token",
+        "x-xsrf-token",
+    }
+)
 DEFAULT_VERSION = "1"
 # Smallest and largest size of each dimension; None: no largest.
 Bounds = Sequence[tuple[int, int | None]]

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.errors import InvalidInput
-from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS
+from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
@@ -138,7 +138,7 @@ def check_said(given: Mapping[str, str], known: Sequence[str], member: str) -> d
 
 
 def _is_known(name: str, known: Sequence[str]) -> bool:
-    return name in known or (ANY_HEADER in known and name not in CREDENTIAL_HEADERS)
+    return name in known or (ANY_HEADER in known and name not in CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS)
 
 
 class RunCounts(Struct, frozen=True, kw_only=True):

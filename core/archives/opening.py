@@ -22,6 +22,8 @@ from penstock.model_cache.room import FULL_HINT, CacheRoom
 # In an entry, beside its files: how large each was when it was unpacked.
 _SIZES = "sizes.json"
 CACHE_BYTES = 50 << 30
+# What tells one state of a file from another: when it was changed last, and its size.
+FileState = tuple[int, int]
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -51,8 +53,9 @@ def opened(path: Path, cache_dir: Path, *, handler: str = "", max_bytes: int = C
         return opened_folder(path, handler=handler)
     try:
         with path.open("rb") as file:
+            state = _state(file)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            entry, lock = _unpacked(file, path, digest, Entries(cache_dir), max_bytes)
+            entry, lock = _unpacked(file, path, digest, Entries(cache_dir), max_bytes, state)
     except OSError as error:
         raise BadArchive(f"{path} cannot be read: {error.strerror or error}", hint="check the path and its rights") from error
     try:
@@ -65,12 +68,18 @@ def opened(path: Path, cache_dir: Path, *, handler: str = "", max_bytes: int = C
 
 def opened_folder(folder: Path, *, handler: str = "", stem: str = "") -> OpenedArchive:
     """An archive that is unpacked already. `stem`: its model's name if it has no manifest. Raises `BadArchive`."""
-    found = read_archive(folder, handler=handler, stem=stem)
+    try:
+        found = read_archive(folder, handler=handler, stem=stem)
+    except OSError as error:
+        # The manifest may name what no file can be called.
+        raise BadArchive(f"{folder} cannot be read: {error.strerror or error}", hint="check what its manifest names") from error
     return OpenedArchive(folder, found.manifest, found.config)
 
 
-def _unpacked(file: IO[bytes], path: Path, digest: str, entries: Entries, max_bytes: int) -> tuple[Entry, Lock]:
-    """The whole entry, under a lock that keeps it from being deleted."""
+def _unpacked(
+    file: IO[bytes], path: Path, digest: str, entries: Entries, max_bytes: int, state: FileState
+) -> tuple[Entry, Lock]:
+    """The whole entry, under a lock that keeps it from being deleted. `state`: that of the file before its digest was read."""
     source = f"archive://{path.name}#sha256={digest}"
     name = entry_name(source)
     entry = entries.whole(name)
@@ -79,10 +88,10 @@ def _unpacked(file: IO[bytes], path: Path, digest: str, entries: Entries, max_by
         with entries.exclusive(name) as is_ours:
             if is_ours:
                 entries.delete(entry)
-    return entries.held(name, lambda: _fill(file, path, name, source, entries, max_bytes))
+    return entries.held(name, lambda: _fill(file, path, name, source, entries, max_bytes, state))
 
 
-def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries, max_bytes: int) -> None:
+def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries, max_bytes: int, state: FileState) -> None:
     """Unpacks into a partial entry, which becomes whole by a rename. Nothing is written of an archive that is refused."""
     entries.drop_partial(name)
     # The first pass checks every member, and tells how much room is needed.
@@ -92,6 +101,8 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
     try:
         entry = CacheRoom(entries, max_bytes).begin(name, source, "", check.size_bytes)
         sizes = _unpack(file, path, entry.files)
+        if _state(file) != state:
+            raise BadArchive(f"{path} was changed while it was unpacked", hint="replace archives by a rename, which is at once")
         _write(entry.folder / _SIZES, iter([json.dumps(sizes).encode()]))
         entries.complete(entry)
     except OSError as error:
@@ -101,6 +112,11 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
     finally:
         # After success there is none.
         entries.drop_partial(name)
+
+
+def _state(file: IO[bytes]) -> FileState:
+    found = os.fstat(file.fileno())
+    return found.st_mtime_ns, found.st_size
 
 
 def _is_intact(entry: Entry) -> bool:

@@ -67,10 +67,10 @@ def packed_members(file: IO[bytes], check: MemberCheck) -> Iterator[PackedMember
 def _zip_members(file: IO[bytes], check: MemberCheck) -> Iterator[PackedMember]:
     with _readable(check), closing(zipfile.ZipFile(_Bounded(file))) as archive:
         # The table of contents comes first, so that nothing is unpacked of an archive with one bad member.
-        entries = [(check.add(_zip_member(info)), info) for info in archive.infolist()]
-        for path, info in entries:
+        members = [(_zip_member(info), info) for info in archive.infolist()]
+        entries = [(check.add(member), member.kind, info) for member, info in members]
+        for path, kind, info in entries:
             _check_method(info, check)
-            kind = MemberKind.FOLDER if info.is_dir() else MemberKind.FILE
             yield path, kind, _zip_bytes(archive, info, check)
 
 

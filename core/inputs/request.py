@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from penstock.errors import InvalidInput, TooLarge
 from penstock.job import REQUEST_MEDIA, Payload
-from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS
+from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 
 # They are of one connection, and not of what was asked over it.
 _OF_CONNECTION = frozenset(
     {"connection", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-_NEVER_STORED = CREDENTIAL_HEADERS | _OF_CONNECTION
+_NOT_AMONG_ALL = CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS | _OF_CONNECTION
 MOST_HEADER_BYTES = 16 * 1024
 
 
@@ -66,7 +66,7 @@ def wanted_headers(headers: Iterable[tuple[bytes, bytes]], names: Sequence[str])
     size, is_any = 0, ANY_HEADER in names
     for raw, value in headers if names else ():
         name = raw.decode("latin-1")
-        if name in names or (is_any and name not in _NEVER_STORED):
+        if name in names or (is_any and name not in _NOT_AMONG_ALL):
             text = value.decode("latin-1")
             found[name] = f"{found[name]}, {text}" if name in found else text
             size += len(raw) + len(value)

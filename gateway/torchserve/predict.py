@@ -110,7 +110,9 @@ class TorchServePredictions:
         model = model_name_in(fields) or (only[0] if len(only) == 1 else "")
         if not model:
             body = await self._body(receive, head, scope)
-            model, receive = model_name_in(form_fields_of(body, _media(head))), read_again(body)
+            # A form may be as large as any body.
+            found = await asyncio.to_thread(form_fields_of, body, _media(head))
+            model, receive = model_name_in(found), read_again(body)
         if not model:
             raise BadRequest("Parameter model_name is required.")
         named = target._replace(model=model)

@@ -13,6 +13,7 @@ from penstock.gateway.jobs.submitting.form_input import MOST_RAW_PARTS
 from penstock.gateway.jobs.submitting.submit_options import NAMES
 from penstock.gateway.torchserve.routes import TorchServeTarget
 from penstock.inputs.form import FormPart
+from penstock.inputs.urlencoded import pairs_of
 
 URLENCODED = "application/x-www-form-urlencoded"
 # The field of TorchServe's row that holds a body which is no form.
@@ -43,8 +44,11 @@ def own_options(query: bytes, of_model: Sequence[str]) -> bytes:
 
 
 def query_fields(query: bytes) -> list[FormPart]:
-    """The parameters of a query as fields of a form, in their order."""
-    return [FormPart(name, value) for name, value in _pairs(query)]
+    """The parameters of a query, or of a body of that form, as fields in their order. Raises `BadRequest`."""
+    try:
+        return [FormPart(name, value) for name, value in pairs_of(query, MOST_RAW_PARTS)]
+    except ValueError as error:
+        raise BadRequest(f"the fields cannot be read; write name=value pairs joined by &, at most {MOST_RAW_PARTS}") from error
 
 
 def with_fields(fields: Sequence[FormPart], body: bytes, content_type: str) -> list[FormPart]:
@@ -52,14 +56,6 @@ def with_fields(fields: Sequence[FormPart], body: bytes, content_type: str) -> l
     parts = form_fields_of(body, content_type)
     # A part with the name of a file, even an empty one, is read by its media type.
     return [*fields, *(parts or [FormPart(BODY, body, content_type, "")])]
-
-
-def _pairs(query: bytes) -> list[tuple[str, bytes]]:
-    try:
-        found = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_RAW_PARTS)
-    except ValueError as error:
-        raise BadRequest(f"the fields cannot be read; write name=value pairs joined by &, at most {MOST_RAW_PARTS}") from error
-    return [(name, value.encode()) for name, value in found]
 
 
 def model_name_in(fields: Sequence[FormPart]) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl
 
 from penstock.errors import InvalidInput
 from penstock.handlers.media import BYTES, JSON, Codec
 from penstock.handlers.schema import reader_for
 from penstock.handlers.torchserve.json_text import read_json
 from penstock.inputs.form import FormPart, decode_form
+from penstock.inputs.urlencoded import pairs_of
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 
 BODY = "body"
@@ -125,12 +125,9 @@ def _part(part: FormPart) -> _Field:
 def _urlencoded(data: bytes) -> list[_Field]:
     """Raises `InvalidInput`."""
     try:
-        # As latin-1, every byte is a character of its own.
-        text = data.decode("latin-1")
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, encoding="latin-1")
+        return [_Field(name, "", value) for name, value in pairs_of(data, _MOST_FIELDS)]
     except ValueError as error:
         raise InvalidInput(f"the form has more than {_MOST_FIELDS} fields") from error
-    return [_Field(name.encode("latin-1").decode("utf-8", "replace"), "", value.encode("latin-1")) for name, value in pairs]
 
 
 def _tensors(data: bytes) -> dict[str, Any]:

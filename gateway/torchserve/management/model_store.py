@@ -53,7 +53,7 @@ class ModelStore:
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._downloader = downloader
 
-    async def source_of(self, url: str) -> str:
+    async def source_of(self, url: str, *, takes_workflow: bool = False) -> str:
         """The path, below the store, of what a registration names; downloaded if it is remote. Raises `TorchServeError`."""
         if self._folder is None:
             raise TorchServeError(404, "ModelNotFoundException", "torchserve.model_store is not set, so no model is found.")
@@ -63,7 +63,10 @@ class ModelStore:
             return await self._download(url, self._folder)
         if is_scheme(url):
             raise not_allowed(url)
-        return await asyncio.to_thread(self._local, url, self._folder)
+        source = await asyncio.to_thread(self._local, url, self._folder)
+        if is_workflow(source) and not takes_workflow:
+            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
+        return source
 
     async def model_source_of(self, url: str) -> str:
         """As `source_of`, for a model: a workflow is none."""
@@ -107,7 +110,7 @@ class ModelStore:
             # A link in the store may lead out of it, and the worker would not load that either.
             if not path.is_relative_to(folder.resolve()) or path == folder.resolve() or not path.exists():
                 raise absent
-        except OSError as error:  # a name that is too long
+        except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
             raise absent from error
         # The path of a folder, an unpacked archive, ends with a slash.
         return f"{path.relative_to(folder.resolve())}{'/' if path.is_dir() else ''}"

@@ -75,7 +75,8 @@ def registration(
     if wish.handler:
         table["options"] = {**dict(configured.get("options", {})), "handler": wish.handler}
     if is_remote:
-        table["registered_from"] = wish.url
+        # Without its query, which may hold a key: whoever may read sees this.
+        table["registered_from"] = wish.url.partition("?")[0]
     return Registration(model, version, table)
 
 
