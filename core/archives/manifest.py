@@ -134,4 +134,6 @@ def _version(value: Any) -> str:
 
 
 def _is_outside(path: str) -> bool:
-    return path.startswith("/") or "\\" in path or "\0" in path or ".." in path.split("/")
+    # Several weights may be listed with commas between them.
+    files = [file.strip() for file in path.split(",")]
+    return "\\" in path or "\0" in path or any(file.startswith("/") or ".." in file.split("/") for file in files)

@@ -35,9 +35,11 @@ _CONNECTION = frozenset(
         "server",
     ]
 )
-# Headers with this beginning are penstock's own, and so are these. Those that browsers obey would speak for the whole origin,
-# on which the dashboard lies too.
-_OWN_PREFIX = "x-penstock-"
+# Statuses whose responses end with their head: a client would take a body for the beginning of the next response.
+BODILESS = frozenset({204, 205, 304})
+# Headers with these beginnings are penstock's own, and so are those below. What browsers obey would speak for the whole origin,
+# on which the dashboard lies too; which pages may call is a setting of the gateway.
+_OWN_PREFIXES = ("x-penstock-", "access-control-")
 _OWN = frozenset(
     [
         "content-type",
@@ -50,6 +52,10 @@ _OWN = frozenset(
         "strict-transport-security",
         "clear-site-data",
         "service-worker-allowed",
+        "alt-svc",
+        "nel",
+        "report-to",
+        "reporting-endpoints",
     ]
 )
 
@@ -101,7 +107,7 @@ def header_fault(name: str, value: str) -> str:
 def is_reserved(name: str) -> bool:
     """Whether only the gateway sets this header."""
     lower = name.lower()
-    return lower in _CONNECTION or lower in _OWN or lower.startswith(_OWN_PREFIX)
+    return lower in _CONNECTION or lower in _OWN or lower.startswith(_OWN_PREFIXES)
 
 
 def _size_fault(head: ResponseHead) -> str:

@@ -26,7 +26,7 @@ from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.gateway.torchserve.errors import TorchServeError
 from penstock.gateway.torchserve.replies import FIXED_HEADERS, JSON_HEADER
 from penstock.job import JobId
-from penstock.outputs.response_head import ResponseHead, split_head
+from penstock.outputs.response_head import BODILESS, ResponseHead, split_head
 
 _OK = ResponseHead()
 _UNTYPED = ResponseHead(untyped=True)
@@ -103,6 +103,9 @@ class TorchServeAnswers:
         response.status_code = said.status
         response.raw_headers = [*_typed(response.raw_headers, said), *waiting.headers(end.id), waiting.timing(end)]
         waiting.word(said.phrase)
+        if said.status in BODILESS:
+            await wire.answer(waiting.send, said.status, response.raw_headers, b"")
+            return said.status
         with self._reading(waiting.request.caller):
             await response(waiting.scope, _hear_nothing, waiting.send)
         return said.status
@@ -121,7 +124,8 @@ class TorchServeAnswers:
             if not status:
                 status = await _begin(waiting, job, stored_type)
             if not stored_type:
-                await waiting.send({"type": "http.response.body", "body": bytes_in(value), "more_body": bool(chunk)})
+                body = b"" if status in BODILESS else bytes_in(value)
+                await waiting.send({"type": "http.response.body", "body": body, "more_body": bool(chunk)})
         return status
 
     async def _send_end_of(self, waiting: WaitingRequest, job: JobId) -> int:
@@ -142,8 +146,10 @@ async def _begin(waiting: WaitingRequest, job: JobId, stored_type: str) -> int:
 
 
 def _typed(headers: Headers, said: ResponseHead) -> Headers:
-    """The headers of a body, without its media type if the handler named none."""
-    left_out = {b"content-type", *_NOT_HERE} if said.untyped else _NOT_HERE
+    """The headers of a body, without its media type if the handler named none; without both if there is no body."""
+    left_out = _NOT_HERE | {b"content-type"} if said.untyped else _NOT_HERE
+    if said.status in BODILESS:
+        left_out = _NOT_HERE | {b"content-type", b"content-length"}
     return [header for header in headers if header[0] not in left_out]
 
 

@@ -122,6 +122,21 @@ def test_a_model_of_our_own_answers_with_its_json_and_torchserves_headers(client
     assert client.get(f"/v1/jobs/{answer.headers['x-penstock-job']}").json()["status"] == "succeeded"
 
 
+@pytest.mark.parametrize("status", [204, 205, 304])
+def test_no_body_stands_behind_a_status_that_has_none_where_it_would_pass_for_the_next_response(
+    client: httpx2.Client, raw: Hand, status: int
+) -> None:
+    forged = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"
+    where = (client.base_url.host, client.base_url.port)
+    head = ResponseHead(status, "Mine")
+    with raw.serving(forged, media=with_head("text/plain", head)), socket.create_connection(where, timeout=10.0) as caller:
+        caller.sendall(b"GET /predictions/raw HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        found = b"".join(iter(lambda: caller.recv(65_536), b""))
+    assert found.startswith(b"HTTP/1.1 %d Mine\r\n" % status)
+    assert b"forged" not in found
+    assert b"content-length: 4" not in found
+
+
 def test_a_callers_own_request_id_is_the_replys(client: httpx2.Client, square: Hand) -> None:
     with square.serving():
         assert (

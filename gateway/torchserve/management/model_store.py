@@ -53,7 +53,7 @@ class ModelStore:
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._downloader = downloader
 
-    async def source_of(self, url: str, *, takes_workflow: bool = False) -> str:
+    async def source_of(self, url: str) -> str:
         """The path, below the store, of what a registration names; downloaded if it is remote. Raises `TorchServeError`."""
         if self._folder is None:
             raise TorchServeError(404, "ModelNotFoundException", "torchserve.model_store is not set, so no model is found.")
@@ -63,10 +63,7 @@ class ModelStore:
             return await self._download(url, self._folder)
         if is_scheme(url):
             raise not_allowed(url)
-        source = await asyncio.to_thread(self._local, url, self._folder)
-        if is_workflow(source) and not takes_workflow:
-            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
-        return source
+        return await asyncio.to_thread(self._local, url, self._folder)
 
     async def model_source_of(self, url: str) -> str:
         """As `source_of`, for a model: a workflow is none."""

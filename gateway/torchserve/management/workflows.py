@@ -71,7 +71,7 @@ class WorkflowManagement:
         url = str(given.get("url") or "")
         if not url:
             raise bad_request("Parameter url is required.")
-        source = await self._models.source_of(url, takes_workflow=True)
+        source = await self._models.source_of(url)
         workflow = await asyncio.to_thread(_read, self._models.path_of(source), source)
         name = str(given.get("workflow_name") or "") or workflow.name
         if not MODEL_NAME.fullmatch(name):

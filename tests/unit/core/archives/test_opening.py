@@ -20,6 +20,7 @@ from penstock.archives.kinds import archive_stem, is_archive
 from penstock.archives.members import ArchiveLimits
 from penstock.archives.opening import opened
 from penstock.errors import BadArchive, DiskFull
+from penstock.model_cache.room import CacheRoom
 from tests import archives
 
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -237,3 +238,37 @@ def test_what_a_handler_deleted_of_its_folder_is_there_again_once_nobody_uses_it
     assert found.lock is not None
     found.lock.close()
     assert (opened(tmp_path / "noop.tar.gz", tmp_path / "cache").folder / "noop.py").read_text() == archives.HANDLER
+
+
+@pytest.mark.parametrize("named", [{"configFile": "x" * 5_000}, {"handler": "x" * 5_000}], ids=["config", "handler"])
+def test_a_manifest_that_names_what_no_file_can_be_called_is_refused(tmp_path: Path, named: dict[str, str]) -> None:
+    with pytest.raises(BadArchive, match=r"long\.mar"):
+        opened(archives.mar(tmp_path / "long.mar", archives.files(**named)), tmp_path / "cache")
+
+
+def test_an_archive_that_changes_while_it_is_unpacked_leaves_nothing_under_the_name_of_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = archives.mar(tmp_path / "m.mar"), archives.mar(tmp_path / "other.mar", archives.files(extra={"b.txt": "b"}))
+    first = path.read_bytes()
+
+    def changed(self: CacheRoom, *given: object) -> object:
+        path.write_bytes(other.read_bytes())
+        return begin(self, *given)  # type: ignore[arg-type]
+
+    begin = CacheRoom.begin
+    with monkeypatch.context() as patched:
+        patched.setattr(CacheRoom, "begin", changed)
+        with pytest.raises(BadArchive, match="was changed while it was unpacked"):
+            opened(path, tmp_path / "cache")
+    path.write_bytes(first)
+    assert not (opened(path, tmp_path / "cache").folder / "b.txt").exists()
+
+
+def test_a_member_that_says_it_is_a_folder_is_one_whatever_its_name(tmp_path: Path) -> None:
+    path = archives.mar(tmp_path / "m.mar")
+    with zipfile.ZipFile(path, "a") as archive:
+        member = zipfile.ZipInfo("data")
+        member.external_attr = (stat.S_IFDIR | 0o755) << 16
+        archive.writestr(member, "text")
+    assert (opened(path, tmp_path / "cache").folder / "data").is_dir()

@@ -7,6 +7,7 @@ import pytest
 from penstock.errors import InvalidInput, TooLarge
 from penstock.inputs.request import decode_request, packed, unpacked, wanted_headers
 from penstock.job import REQUEST_MEDIA, Payload
+from penstock.model_spec import HANDED_ON_CREDENTIALS
 
 BODY = Payload("application/json", b"[1]")
 
@@ -40,6 +41,14 @@ def test_a_star_stands_for_every_header_but_credentials_and_those_of_the_connect
         (b"x-tenant", b"red"),
     ]
     assert wanted_headers(headers, ("*",)) == {"x-tenant": "blue, red", "host": "localhost"}
+
+
+def test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is() -> None:
+    headers = [(name.encode(), b"secret") for name in sorted(HANDED_ON_CREDENTIALS)]
+    assert {"x-api-key", "x-auth-token", "x-forwarded-access-token"} <= HANDED_ON_CREDENTIALS
+    assert wanted_headers([*headers, (b"x-tenant", b"blue")], ("*",)) == {"x-tenant": "blue"}
+    # Settings that name one want it.
+    assert wanted_headers(headers, ("x-api-key",)) == {"x-api-key": "secret"}
 
 
 def test_headers_for_the_model_are_bounded() -> None:

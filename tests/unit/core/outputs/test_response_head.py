@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InternalError
 from penstock.outputs.media import split_filename, stored_type, type_fault
-from penstock.outputs.response_head import MOST_HEADERS, ResponseHead, split_head, with_head
+from penstock.outputs.response_head import MOST_HEADERS, ResponseHead, header_fault, split_head, with_head
 
 _TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60)
 _NAMES = st.from_regex(r"[a-z]{1,10}-[a-z]{1,10}", fullmatch=True)
@@ -65,3 +65,8 @@ def test_a_head_that_nobody_wrote_is_our_own_fault(text: str) -> None:
 
 def test_no_media_type_of_a_handler_can_hold_a_head() -> None:
     assert "penstock's own parameters" in type_fault("image/png; X-Penstock-Head=AAAA")
+
+
+@pytest.mark.parametrize("name", ["Alt-Svc", "access-control-allow-origin", "Report-To", "set-cookie", "X-Penstock-Job"])
+def test_a_handler_says_nothing_that_browsers_take_for_the_whole_origin(name: str) -> None:
+    assert "is set by the gateway" in header_fault(name, "v")

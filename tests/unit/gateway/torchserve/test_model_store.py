@@ -34,7 +34,9 @@ def test_files_and_folders_of_the_store_are_named_by_their_path_below_it(tmp_pat
     assert found.manifest.name == "noop"
 
 
-@pytest.mark.parametrize("url", ["no.mar", "/etc/passwd", ".", "./", "out/passwd", "sub/../m.mar", "x" * 5_000, "s3://b/m.mar"])
+@pytest.mark.parametrize(
+    "url", ["no.mar", "/etc/passwd", ".", "./", "out/passwd", "sub/../m.mar", "x" * 5_000, "a\0b", "s3://b/m.mar"]
+)
 def test_everything_else_is_not_found(tmp_path: Path, url: str) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "out").symlink_to("/etc")

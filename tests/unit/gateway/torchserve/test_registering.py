@@ -68,6 +68,11 @@ def test_a_url_is_noted_so_that_a_description_shows_it() -> None:
     assert "registered_from" not in registered(RegisterWish(URL), archive()).table
 
 
+def test_the_query_of_a_url_is_not_kept_because_it_may_hold_a_key() -> None:
+    wish = RegisterWish("https://bucket/m.mar?X-Amz-Signature=secret")
+    assert registered(wish, archive()).table["registered_from"] == "https://bucket/m.mar"
+
+
 def test_code_and_files_of_our_own_are_named_by_their_file() -> None:
     found = registered(RegisterWish("square.onnx", initial_workers=1), None)
     assert (found.model, found.version, found.done) == (
