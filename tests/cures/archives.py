@@ -1,0 +1,103 @@
+"""What holds off attacks by archives, their handlers and those who register them."""
+
+from __future__ import annotations
+
+from tests.cures.cure import Cure
+
+ARCHIVES: tuple[Cure, ...] = (
+    Cure(
+        "A7",
+        "core/archives/members.py",
+        '    if ".." in parts:\n',
+        "    if False:\n",
+        ("tests/unit/core/archives/test_opening.py::test_an_unsafe_path_refuses_the_whole_archive",),
+    ),
+    Cure(
+        "A8",
+        "core/archives/members.py",
+        "        if member.kind not in (MemberKind.FILE, MemberKind.FOLDER):\n",
+        "        if False:\n",
+        ("tests/unit/core/archives/test_opening.py::test_a_tar_with_a_link_or_a_device_is_refused",),
+    ),
+    Cure(
+        "A9",
+        "core/archives/members.py",
+        "        if written_bytes > self.allowed_bytes:\n",
+        "        if False:\n",
+        ("tests/unit/core/archives/test_opening.py::test_bombs_are_refused_by_what_comes_out_of_them",),
+    ),
+    Cure(
+        "A9",
+        "core/archives/model_config.py",
+        "            if self._members > _MAX_MEMBERS:\n",
+        "            if False:\n",
+        (
+            "tests/unit/core/archives/test_model_config.py::test_a_file_that_would_become_billions_of_values_is_refused_before_it_does",
+        ),
+    ),
+    Cure(
+        "A10",
+        "core/archives/members.py",
+        "        if known != path:\n",
+        "        if False:\n",
+        ("tests/unit/core/archives/test_opening.py::test_an_unsafe_path_refuses_the_whole_archive",),
+    ),
+    Cure(
+        "A11",
+        "core/archives/opening.py",
+        "        if _state(file) != state:\n",
+        "        if False:\n",
+        (
+            "tests/unit/core/archives/test_opening.py::test_an_archive_that_changes_while_it_is_unpacked_leaves_nothing_under_the_name_of_what_it_was",
+        ),
+    ),
+    Cure(
+        "A58",
+        "gateway/torchserve/answer.py",
+        "        if said.status in BODILESS:\n            await",
+        "        if False:\n            await",
+        (
+            "tests/acceptance/test_torchserve_routes.py::test_no_body_stands_behind_a_status_that_has_none_where_it_would_pass_for_the_next_response",
+        ),
+    ),
+    Cure(
+        "A59",
+        "core/inputs/request.py",
+        "CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS | _OF_CONNECTION",
+        "CREDENTIAL_HEADERS | _OF_CONNECTION",
+        (
+            "tests/unit/core/inputs/test_request.py::test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is",
+        ),
+    ),
+    Cure(
+        "A60",
+        "core/inputs/urlencoded.py",
+        "_BLOCK_BYTES = 1 << 16",
+        "_BLOCK_BYTES = 1 << 40",
+        ("tests/unit/core/inputs/test_urlencoded.py::test_a_form_of_escapes_alone_takes_little_more_memory_than_it_has_bytes",),
+    ),
+    Cure(
+        "A56",
+        "gateway/torchserve/management/model_store.py",
+        "    _contents(part / name, name)\n    digest",
+        "    digest",
+        ("tests/acceptance/test_torchserve_management.py::test_a_bad_archive_is_refused_and_leaves_nothing",),
+    ),
+    Cure(
+        "A56",
+        "gateway/torchserve/management/allowed_urls.py",
+        "any(_spells(pattern, found) for pattern in matching)",
+        "True",
+        (
+            "tests/unit/gateway/torchserve/test_allowed_urls.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
+            "tests/acceptance/test_torchserve_management.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
+        ),
+    ),
+    Cure(
+        "A57",
+        "gateway/torchserve/tokens.py",
+        "if self._path.stat().st_mode & 0o077:",
+        "if False:",
+        ("tests/unit/gateway/torchserve/test_tokens.py::test_a_file_that_others_may_read_is_a_fault_of_the_settings",),
+    ),
+)
