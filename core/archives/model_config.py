@@ -55,7 +55,7 @@ def _bounded_loader() -> Any:
     """The library's loader of plain values, which refuses what would take long before it does it."""
     import yaml
 
-    class BoundedLoader(yaml.SafeLoader):
+    class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
         _members = 0
 
         def flatten_mapping(self, node: Any) -> None:

@@ -61,8 +61,8 @@ def version_facts(
 
 
 def shown_url(source: str) -> str:
-    """A remote source whole, a local one without its folder, which is the store there."""
-    return source if "://" in source else PurePosixPath(source).name
+    """A remote source without its query, which may hold a key; a local one without its folder, which is the store there."""
+    return source.partition("?")[0] if "://" in source else PurePosixPath(source).name
 
 
 def describe_version(facts: VersionFacts, workers: Sequence[WorkerInfo], stats: QueueStats | None) -> dict[str, Any]:

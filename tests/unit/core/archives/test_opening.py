@@ -243,7 +243,7 @@ def test_what_a_handler_deleted_of_its_folder_is_there_again_once_nobody_uses_it
 @pytest.mark.parametrize("named", [{"configFile": "x" * 5_000}, {"handler": "x" * 5_000}], ids=["config", "handler"])
 def test_a_manifest_that_names_what_no_file_can_be_called_is_refused(tmp_path: Path, named: dict[str, str]) -> None:
     with pytest.raises(BadArchive, match=r"long\.mar"):
-        opened(archives.mar(tmp_path / "long.mar", archives.files(**named)), tmp_path / "cache")
+        opened(archives.mar(tmp_path / "long.mar", archives.files(**named)), tmp_path / "cache")  # type: ignore[arg-type]
 
 
 def test_an_archive_that_changes_while_it_is_unpacked_leaves_nothing_under_the_name_of_what_it_was(

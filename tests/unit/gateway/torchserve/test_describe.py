@@ -130,3 +130,7 @@ def test_a_source_is_shown_without_the_folders_of_its_machine() -> None:
 
 def test_an_older_worker_that_says_nothing_of_its_slots_counts_none() -> None:
     assert version_facts(entry(_1=None), "1", Rollout(), [replace(FIRST, wanted=None)]).workers == 0
+
+
+def test_a_source_is_shown_without_the_query_in_which_keys_stand() -> None:
+    assert shown_url("https://bucket/m.mar?X-Amz-Signature=secret#sha256=ab") == "https://bucket/m.mar"
