@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
+URLENCODED = "application/x-www-form-urlencoded"
+# So many bytes are read at a time: what Python makes of them is gone before the next ones are read.
 _BLOCK_BYTES = 1 << 16
 # The length of an escape, as in %41, without its last digit: a block must not end within one.
 _BEGUN = 2
 
 
 def pairs_of(data: bytes, most: int) -> list[tuple[str, bytes]]:
-    """Names and values in their order; names are read as UTF-8. Raises `ValueError` for more than `most` pairs."""
+    """Names and values in their order; names are read as UTF-8.
+
+    Raises `ValueError` for more than `most` pairs, before any is read.
+    """
     if data.count(b"&") >= most:
         raise ValueError(f"the form has more than {most} fields")
     cut = [pair.partition(b"=") for pair in data.split(b"&") if pair]
@@ -21,6 +26,7 @@ def pairs_of(data: bytes, most: int) -> list[tuple[str, bytes]]:
 
 
 def _plain(text: bytes) -> bytes:
+    """The bytes that a name or a value stands for. A percent sign without two digits behind it stands for itself."""
     text = text.replace(b"+", b" ")
     if b"%" not in text:
         return text

@@ -13,9 +13,8 @@ from penstock.gateway.jobs.submitting.form_input import MOST_RAW_PARTS
 from penstock.gateway.jobs.submitting.submit_options import NAMES
 from penstock.gateway.torchserve.routes import TorchServeTarget
 from penstock.inputs.form import FormPart
-from penstock.inputs.urlencoded import pairs_of
+from penstock.inputs.urlencoded import URLENCODED, pairs_of
 
-URLENCODED = "application/x-www-form-urlencoded"
 # The field of TorchServe's row that holds a body which is no form.
 BODY = "body"
 MODEL_NAME = "model_name"

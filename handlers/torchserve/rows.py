@@ -13,11 +13,10 @@ from penstock.handlers.media import BYTES, JSON, Codec
 from penstock.handlers.schema import reader_for
 from penstock.handlers.torchserve.json_text import read_json
 from penstock.inputs.form import FormPart, decode_form
-from penstock.inputs.urlencoded import pairs_of
+from penstock.inputs.urlencoded import URLENCODED, pairs_of
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 
 BODY = "body"
-URLENCODED = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 1_000
 
 
