@@ -22,6 +22,11 @@ class Connection:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was open before."""
+        return self._reader is not None
+
     async def ask(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
         """The answer; raises `ConnectionError` or `asyncio.IncompleteReadError` if the server breaks it off."""
         return await self.whole(await self.head_of(method, path, headers, body))

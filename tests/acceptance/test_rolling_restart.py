@@ -49,6 +49,7 @@ async def test_a_rolling_restart_breaks_no_request_on_a_kept_connection(redis_ur
 
     async def call_on(connection: Connection, number: int) -> None:
         while not stopping.is_set():
+            was_kept = connection.is_kept
             try:
                 if number % 2:
                     answer = await connection.ask("GET", "/v1/models")
@@ -59,7 +60,8 @@ async def test_a_rolling_restart_breaks_no_request_on_a_kept_connection(redis_ur
                 ended[str(answer.status)] += 1
                 ended["last answers"] += answer.headers.get("connection") == "close"
             except (OSError, asyncio.IncompleteReadError) as broken:
-                ended[f"broken: {type(broken).__name__}"] += 1
+                # The kernel may give a new connection to a port that closes in this moment, and resets it before anybody reads.
+                ended[f"broken: {type(broken).__name__}" if was_kept else "not begun"] += 1
                 await connection.close()
             await asyncio.sleep(0.02)  # shorter than the grace in which the gateway tells its clients to leave
 
@@ -74,5 +76,6 @@ async def test_a_rolling_restart_breaks_no_request_on_a_kept_connection(redis_ur
     for connection in connections:
         await connection.close()
     await stop(replacement)
-    assert set(ended) == {"200", "202", "last answers"}, ended
+    assert set(ended) - {"not begun"} == {"200", "202", "last answers"}, ended
+    assert ended["not begun"] <= CLIENTS, ended
     assert ended["last answers"] >= CLIENTS

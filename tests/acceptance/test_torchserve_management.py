@@ -271,7 +271,7 @@ def test_what_cannot_be_done_is_refused_in_torchserves_words(
     assert found.text.startswith("{\n  ")
     assert found.text.endswith("}\n")
     assert found.headers["cache-control"] == "no-cache; no-store, must-revalidate, private"
-    assert uuid.UUID(found.headers["x-request-id"])
+    assert uuid.UUID(found.headers["x-request-id"]).version == 4
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_every_reply_has_torchserves_headers() -> None:
     assert reply.headers["pragma"] == "no-cache"
     assert reply.headers["cache-control"] == "no-cache; no-store, must-revalidate, private"
     assert reply.headers["expires"] == "Thu, 01 Jan 1970 00:00:00 UTC"
-    assert uuid.UUID(reply.headers["x-request-id"])
+    assert uuid.UUID(reply.headers["x-request-id"]).version == 4
 
 
 def test_a_well_formed_id_of_the_caller_is_kept_and_another_is_not() -> None:
