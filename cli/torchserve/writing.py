@@ -15,7 +15,7 @@ from penstock.cli.display import print_json
 from penstock.cli.options import JsonOption
 from penstock.cli.serve import plan
 from penstock.cli.torchserve.translation import TorchServeCommandLine, as_toml, this_machine, translated
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -47,6 +47,11 @@ def torchserve(
     """
     options = TorchServeCommandLine(ts_config, model_store, [*(models or []), *(more_models or [])], workflow_store)
     found = translated(options, os.environ, Path.cwd(), this_machine())
+    if found.origin is None and not (found.models or found.report):
+        raise ConfigError(
+            f"there is nothing to import: {Path.cwd()} has no config.properties, and no model store is named",
+            hint="name them with --ts-config and --model-store, or run it where `torchserve` was started",
+        )
     text = as_toml(found)
     if str(output) != "-":
         write(output, text)

@@ -136,3 +136,27 @@ def archive_server() -> Iterator[ArchiveServer]:
         site.release.set()
         server.shutdown()
         server.server_close()
+
+
+# A pattern that spells no host.
+ANY_HOST = "http://.*/open/.*"
+
+
+@contextmanager
+def with_worker(redis_url: str, folder: Path, site: ArchiveServer) -> Iterator[ManagementClient]:
+    """A worker and a gateway that may fetch archives from `site`."""
+    with (
+        worker_of(redis_url, folder) as worker,
+        management(redis_url, folder, allowed_urls=f"{site.address}/.*", max_archive_bytes=100_000) as found,
+    ):
+        worker.await_ready()
+        yield found
+
+
+def status(text: str) -> dict[str, str]:
+    return {"status": text}
+
+
+def without_workers(model: str, version: str) -> dict[str, str]:
+    head = f'Model "{model}" Version: {version} registered with 0 initial workers.'
+    return status(f"{head} Use scale workers API to add workers for the model.")

@@ -151,3 +151,12 @@ def test_a_server_without_any_model_is_refused_unless_models_may_be_registered(t
     done = called_here("torchserve", "--model-store", str(tmp_path), "--models", "all", cwd=tmp_path, env=clean_environment())
     assert done.returncode == 4
     assert "no model is to be loaded" in done.stderr
+
+
+def test_an_import_of_nothing_writes_nothing_and_says_what_to_name(tmp_path: Path) -> None:
+    # Regression: an empty folder was "imported" as settings without a model.
+    done = called_here("import", "torchserve", cwd=tmp_path, env=clean_environment())
+    assert done.returncode == 4
+    assert "there is nothing to import" in done.stderr
+    assert "--ts-config and --model-store" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -5,32 +5,21 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
 from penstock import Client, Media
-from penstock.broker.records import ClaimedJob
 from penstock.errors import InvalidInput, NotFound
 from penstock.inputs.form import decode_form
-from penstock.inputs.request import RequestInput, decode_request
 from penstock.job import FORM_MEDIA
 from penstock.model_spec import VersionInfo
 from penstock.outputs.response_head import ResponseHead, with_head
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
+from tests.acceptance.torchserve_gateway import MODELS, RAW, TORCHSERVE, Asked, announced, check_headers, error_of
 from tests.eventually import eventually
 
-TORCHSERVE = {"PENSTOCK_TORCHSERVE__ENABLED": "true", "PENSTOCK_TORCHSERVE__MAX_RESPONSE_BYTES": "100000"}
-RAW = VersionInfo(accepts=("*/*", "multipart/form-data"))
-MODELS = {
-    "square": {"source": "square.py:Square"},
-    "raw": {"source": "raw.py:Raw", "request_headers": ["*"]},
-    "flow": {"source": "raw.py:Flow", "request_headers": ["*"]},
-    "idle": {"source": "idle.py:Idle"},
-    "small": {"source": "small.py:Small", "max_queue_depth": 1},
-}
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 JSON = {"content-type": "application/json"}
 
@@ -39,15 +28,6 @@ JSON = {"content-type": "application/json"}
 def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
     with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=TORCHSERVE) as client:
         yield client
-
-
-def announced(redis_url: str, client: httpx2.Client, model: str, info: VersionInfo | None = None) -> Hand:
-    hand = Hand(redis_url, model)
-    hand.announce(info)
-    for job in hand.claim().jobs:
-        hand.finish(job)
-    eventually(lambda: client.get(f"/v1/models/{model}").json()["ready"])
-    return hand
 
 
 @pytest.fixture
@@ -63,53 +43,6 @@ def raw(redis_url: str, client: httpx2.Client) -> Hand:
 @pytest.fixture
 def flow(redis_url: str, client: httpx2.Client) -> Hand:
     return announced(redis_url, client, "flow", VersionInfo(accepts=RAW.accepts, streams=True))
-
-
-class Asked:
-    """A request that waits for its answer while the test is the worker."""
-
-    def __init__(self, client: httpx2.Client, hand: Hand, *args: Any, **kwargs: Any) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            self._answer: Future[httpx2.Response] = pool.submit(client.request, *args, **kwargs)
-            self.job: ClaimedJob = hand.take()
-            self.finish(hand)
-
-    def finish(self, hand: Hand) -> None:
-        hand.finish(self.job)
-
-    @property
-    def answer(self) -> httpx2.Response:
-        return self._answer.result(10.0)
-
-    @property
-    def input(self) -> RequestInput:
-        return decode_request(self.job.input.data)
-
-
-class AskedAndRefused(Asked):
-    code, message = "", ""
-
-    def finish(self, hand: Hand) -> None:
-        hand.fail(self.job, self.code, self.message)
-
-
-def error_of(answer: httpx2.Response) -> dict[str, Any]:
-    """The error object, of which the headers and the form are checked."""
-    assert answer.headers["content-type"] == "application/json"
-    check_headers(answer)
-    found: dict[str, Any] = answer.json()
-    assert list(found) == ["code", "type", "message"]
-    assert found["code"] == answer.status_code
-    assert answer.text.startswith('{\n  "code": ')
-    assert answer.text.endswith('"\n}\n')
-    return found
-
-
-def check_headers(answer: httpx2.Response) -> None:
-    assert answer.headers["x-request-id"]
-    assert answer.headers["pragma"] == "no-cache"
-    assert answer.headers["cache-control"] == "no-cache; no-store, must-revalidate, private"
-    assert answer.headers["expires"] == "Thu, 01 Jan 1970 00:00:00 UTC"
 
 
 def test_a_model_of_our_own_answers_with_its_json_and_torchserves_headers(client: httpx2.Client, square: Hand) -> None:
@@ -298,107 +231,6 @@ def test_chunks_without_a_media_type_are_untyped(client: httpx2.Client, flow: Ha
 def test_a_model_that_may_stream_and_does_not_answers_as_others_do(client: httpx2.Client, flow: Hand) -> None:
     answer = Asked(client, flow, "POST", "/predictions/flow", content=b"x").answer
     assert (answer.status_code, answer.json(), answer.headers["content-length"]) == (200, {"y": 16}, "8")
-
-
-def test_a_failure_before_the_first_chunk_is_an_error_object(client: httpx2.Client, flow: Hand) -> None:
-    class Failed(AskedAndRefused):
-        code = "handler_error"
-
-    assert error_of(Failed(client, flow, "POST", "/predictions/flow", content=b"x").answer)["message"] == "Prediction failed"
-
-
-def test_a_failure_behind_the_first_chunk_cuts_the_answer(client: httpx2.Client, flow: Hand) -> None:
-    class Cut(Asked):
-        def finish(self, hand: Hand) -> None:
-            hand.say(self.job, "part")
-            hand.fail(self.job, "handler_error", "boo")
-
-    with pytest.raises(httpx2.RemoteProtocolError):
-        _ = Cut(client, flow, "POST", "/predictions/flow", content=b"x").answer
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "message"),
-    [
-        ("handler_error", 503, "Prediction failed"),
-        ("bad_output_type", 503, "Invalid model predict output"),
-        ("bad_output_length", 503, "number of batch response mismatched"),
-        ("bad_output_value", 503, "Unsupported model output data type."),
-        ("oom", 507, "Out of resources"),
-        ("timeout", 500, "Worker died."),
-        ("poison", 500, "Worker died."),
-    ],
-)
-def test_a_failed_job_is_answered_as_torchserve_answers_its_failure(
-    client: httpx2.Client, raw: Hand, code: str, status: int, message: str
-) -> None:
-    class Failed(AskedAndRefused):
-        pass
-
-    Failed.code, Failed.message = code, "why"
-    found = error_of(Failed(client, raw, "POST", "/predictions/raw", content=b"x").answer)
-    assert found == {"code": status, "type": "InternalServerException", "message": message}
-
-
-NOWHERE = "Requested resource is not found, please refer to API document."
-NO_WORKER = (
-    " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence inference, "
-    "please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
-)
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "name", "message"),
-    [
-        ("/predictions", 404, "ResourceNotFoundException", NOWHERE),
-        ("/predictions/", 404, "ResourceNotFoundException", NOWHERE),
-        ("/predictions/nope", 404, "ModelNotFoundException", "Model not found: nope"),
-        ("/explanations/nope", 404, "ModelNotFoundException", "Model not found: nope"),
-        ("/v1/models/nope:predict", 404, "ModelNotFoundException", "Model not found: nope"),
-        ("/models/nope/invoke", 404, "ModelNotFoundException", "Model not found: nope"),
-        ("/invocations?model_name=nope", 404, "ModelNotFoundException", "Model not found: nope"),
-        ("/nope/predict", 404, "ModelNotFoundException", "Model not found: nope"),
-        (
-            "/predictions/square/9.9",
-            404,
-            "ModelVersionNotFoundException",
-            "Model version: 9.9 does not exist for model: square",
-        ),
-        ("/invocations", 400, "BadRequestException", "Parameter model_name is required."),
-        ("/predictions/idle", 503, "ServiceUnavailableException", f'Model "idle"{NO_WORKER}'),
-        ("/predictions/idle/1", 503, "ServiceUnavailableException", f'Model "idle" Version 1"{NO_WORKER}'),
-    ],
-)
-def test_refusals_have_torchserves_words(client: httpx2.Client, path: str, status: int, name: str, message: str) -> None:
-    answer = client.post(path, json={"x": 4})
-    assert error_of(answer) == {"code": status, "type": name, "message": message}
-    assert ("retry-after" in answer.headers) == (status == 503)
-
-
-def test_a_full_queue_is_told_with_its_depth_and_a_time_to_come_back(redis_url: str, client: httpx2.Client) -> None:
-    announced(redis_url, client, "small")
-    assert client.post("/v1/models/small/jobs", json={"x": 4}).status_code == 202
-    answer = client.post("/predictions/small", json={"x": 4})
-    found = error_of(answer)
-    assert (found["code"], found["type"]) == (429, "ServiceUnavailableException")
-    assert "1 waiting, the limit is 1" in found["message"]
-    assert int(answer.headers["retry-after"]) >= 1
-
-
-def test_a_body_over_the_limit_is_refused_with_an_error_object(client: httpx2.Client, square: Hand) -> None:
-    found = error_of(client.post("/predictions/square", content=b" " * (5 << 20), headers=JSON))
-    assert (found["code"], found["type"]) == (413, "BadRequestException")
-    assert "limit of this media type is 4194304" in found["message"]
-
-
-def test_an_answer_over_the_limit_is_refused(client: httpx2.Client, raw: Hand) -> None:
-    class Large(Asked):
-        def finish(self, hand: Hand) -> None:
-            hand.finish(self.job, b"x" * 100_001, media="text/plain")
-
-    found = error_of(Large(client, raw, "POST", "/predictions/raw", content=b"x").answer)
-    assert found["code"] == 507
-    assert "has 100001 bytes; torchserve.max_response_bytes allows 100000" in found["message"]
 
 
 def test_a_client_that_leaves_cancels_its_job(client: httpx2.Client, raw: Hand) -> None:
