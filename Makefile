@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu faults cures soak compose-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ gpu: $(VENV)/.installed-test
 endif
 gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test; INSTALL=no)
 	$(GPU_PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
+
+scale: $(VENV)/.installed-test ## several stores, failovers, autoscaling, lost hosts: their figures (SCALE_ARGS="--quick --only autoscale")
+	$(BIN)/python -m benchmarks.scale $(SCALE_ARGS)
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)

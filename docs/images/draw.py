@@ -113,6 +113,7 @@ OUTSIDE = Folder(
         "experiments/streams",
         "experiments/async_items",
         "torchserve",
+        "scale",
     ),
 )
 

@@ -1,0 +1,43 @@
+"""What one drill gets and gives, and the figures of all drills with their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.measured_figure import MeasuredFigure
+
+
+@dataclass(frozen=True, slots=True)
+class DrillSetting:
+    """`folder`: empty and on a real disk. `quick`: a tenth of the rounds, to see whether the drill works."""
+
+    folder: Path
+    quick: bool
+    say: Callable[[str], None]
+
+    def rounds(self, full: int) -> int:
+        return max(1, full // 10) if self.quick else full
+
+
+@dataclass(slots=True)
+class DrillResult:
+    """`figures`: by the names of `FIGURES`. `detail`: what they were computed from."""
+
+    figures: dict[str, float]
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+Drill = Callable[[DrillSetting], DrillResult]
+
+# Each module has a function `measure`. Drills are loaded when they run, because each needs other parts of penstock.
+DRILLS: dict[str, str] = {}
+
+FIGURES: tuple[MeasuredFigure, ...] = ()
+
+
+def load_drill(name: str) -> Drill:
+    return cast("Drill", import_module(f"benchmarks.scale.{DRILLS[name]}").measure)
