@@ -30,6 +30,8 @@ _REPORT_EVERY_S = 1.0
 _FIRST_CONNECTIONS = 32
 # After Ctrl-C, calls under way may still be answered for this long.
 _STOP_S = 1.0
+# Made while one thread loads this module: D106.
+_ASSIGNMENT, _BEGIN = msgspec.msgpack.Decoder(Assignment), msgspec.msgpack.Decoder(Begin)
 
 
 def moments(shape: Shape) -> Iterator[float]:
@@ -134,12 +136,12 @@ def _send(value: object) -> None:
 
 
 def main() -> int:
-    assignment = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=Assignment)
+    assignment = _ASSIGNMENT.decode(read_frame(sys.stdin.buffer))
     _send(LoadProgress())
     begin = read_frame(sys.stdin.buffer)
     if not begin:
         return 1
-    work = GeneratorRun(assignment, msgspec.msgpack.decode(begin, type=Begin).starts_at)
+    work = GeneratorRun(assignment, _BEGIN.decode(begin).starts_at)
     try:
         _send(uvloop.run(work.run()))
         # The process stays until its parent ends it, so that the last snapshot of all processes holds it. The event loop left

@@ -49,6 +49,10 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     at: float
 
 
+# Made while one thread loads this module: D106.
+_HEADER, _ENTRY = msgspec.json.Decoder(Header), msgspec.json.Decoder(JournalEntry)
+
+
 class Journal:
     """Call `create` or `open`, then `append` after every commit of the sink, at the end `close`.
 
@@ -143,9 +147,9 @@ class Journal:
             if body is None:
                 break
             if self._header is None:
-                self._header = msgspec.json.decode(body, type=Header)
+                self._header = _HEADER.decode(body)
             else:
-                self._last = msgspec.json.decode(body, type=JournalEntry)
+                self._last = _ENTRY.decode(body)
             end += len(line)
         return end
 

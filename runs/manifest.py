@@ -39,6 +39,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     penstock_version: str
 
 
+# Made while one thread loads this module, the one of FileReport for `convert`: D106.
+_MANIFEST = msgspec.json.Decoder(Manifest)
+msgspec.json.Decoder(FileReport)
+
+
 def manifest_path(output: str) -> str:
     return output + SUFFIX
 
@@ -57,4 +62,4 @@ def write_manifest(manifest: Manifest, state: Path) -> str:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    return msgspec.json.decode(data, type=Manifest)
+    return _MANIFEST.decode(data)

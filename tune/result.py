@@ -237,6 +237,10 @@ class TuneResult:
         return next((one for one in self.configurations if one.verdict is ConfigurationVerdict.WINNER), None)
 
 
+# Made while one thread loads this module: D106.
+_RESULT = msgspec.json.Decoder(TuneResult)
+
+
 def to_json(result: TuneResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2)
 
@@ -244,7 +248,7 @@ def to_json(result: TuneResult) -> bytes:
 def from_json(data: bytes) -> TuneResult:
     """Raises `BadRequest` if `data` is not a result of this format."""
     try:
-        result = msgspec.json.decode(data, type=TuneResult)
+        result = _RESULT.decode(data)
     except msgspec.DecodeError as fault:
         raise BadRequest(f"not a result of penstock tune: {fault}", hint="name a file that penstock tune wrote") from fault
     if result.format != FORMAT:

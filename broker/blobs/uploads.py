@@ -57,7 +57,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
         return self.created_at + self.ttl_s if self.ttl_s else None
 
 
-# Made while one thread loads this module: see broker/store/registry.py.
+# Made while one thread loads this module: D106.
 _FILE_RECORD = msgspec.json.Decoder(FileRecord)
 
 

@@ -43,8 +43,7 @@ class KeptTimes(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
-# Made while one thread loads this module: msgspec reads a type when it is first decoded, and a second thread that decodes it
-# meanwhile ends the process with a segmentation fault.
+# Made while one thread loads this module. D106: docs/design/house.md
 _ENTRY, _KEPT = msgspec.json.Decoder(_RegistryEntry), msgspec.json.Decoder(KeptTimes)
 _MODEL, _ROLLOUT = msgspec.json.Decoder(ModelInfo), msgspec.json.Decoder(Rollout)
 _PLACE, _WISH = msgspec.json.Decoder(SlotPlace), msgspec.json.Decoder(ProfileWish)

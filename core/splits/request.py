@@ -45,6 +45,10 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     canary: _Canary | None = None
 
 
+# `convert` reads the type as a decoder does: D106.
+msgspec.json.Decoder(_Body)
+
+
 def read_split(body: Mapping[str, Any], id: str, info: ModelInfo, *, now: float) -> Split:
     """The split that the body asks for. Without weights, the default version gets all that no canary gets.
 

@@ -56,7 +56,7 @@ class _JsonRequest(Struct, forbid_unknown_fields=True):
     outputs: list[_JsonOutput] = []
 
 
-# Made while one thread loads this module: see broker/store/registry.py.
+# Made while one thread loads this module: D106.
 _JSON_REQUEST = msgspec.json.Decoder(_JsonRequest)
 
 

@@ -39,6 +39,10 @@ class _Position(Struct):
     row: int = 0
 
 
+# `convert` reads the type as a decoder does: D106.
+msgspec.json.Decoder(_Position)
+
+
 class OpenAISource:
     """The inputs of a batch's lines. `open` checks the whole file; it raises `InvalidBatch`."""
 
@@ -112,6 +116,10 @@ class _Mark(Struct):
     failed: int = 0
     pending: list[Any] = []
     fault: list[str] | None = None
+
+
+# `convert` reads the type as a decoder does: D106.
+msgspec.json.Decoder(_Mark)
 
 
 class OpenAISink:

@@ -24,6 +24,10 @@ class _NotebookLine(msgspec.Struct):
     value: msgspec.Raw
 
 
+# Made while one thread loads this module: D106.
+_LINE = msgspec.json.Decoder(_NotebookLine)
+
+
 class Notebook:
     """With a `path`, each entry is written to the file at once; without one, entries last as long as the search."""
 
@@ -54,7 +58,7 @@ class Notebook:
             raise BadRequest(f"{path} cannot be read: {fault.strerror}", hint="name another file with --resume") from fault
         for number, line in enumerate(lines, 1):
             try:
-                entry = msgspec.json.decode(line, type=_NotebookLine)
+                entry = _LINE.decode(line)
             except msgspec.DecodeError as fault:
                 if number == len(lines):
                     # The search was killed while it wrote the last line, which is measured again.

@@ -239,7 +239,7 @@ class _Typed(Struct, forbid_unknown_fields=True):
     value: str = msgspec.field(name="__value__")
 
 
-# Made while one thread loads this module: see broker/store/registry.py.
+# Made while one thread loads this module: D106.
 _CALL, _TYPED = msgspec.json.Decoder(_Call), msgspec.json.Decoder(_Typed)
 
 

@@ -89,7 +89,7 @@ class FollowUps(Struct, omit_defaults=True):
         return {one.queue for one in [*self.callbacks, *self.errbacks, *chain]}
 
 
-# Made while one thread loads this module: see broker/store/registry.py.
+# Made while one thread loads this module: D106.
 _KIND, _SIGNATURE, _FOLLOW_UPS = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(Signature), msgspec.json.Decoder(FollowUps)
 
 
