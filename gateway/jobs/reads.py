@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
+from penstock.broker.backlog import UNKNOWN_DRAIN_S, eta_s
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
@@ -30,7 +31,6 @@ from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
-from penstock.gateway.models.admission import UNKNOWN_DRAIN_S, eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.views import model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job, JobId, JobState, checked_tag, parse_job_id

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
+from penstock.broker.backlog import eta_s
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import KeptInput, Submitted
 from penstock.broker.store.aio import AsyncStore
@@ -24,7 +25,6 @@ from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint
 from penstock.gateway.jobs.views import job_body
-from penstock.gateway.models.admission import eta_s
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id

@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import structlog
 
+from penstock.broker.backlog import Backlog, SlotCapacity, capacity_of
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
 from penstock.gateway.asgi.negotiation import MULTIPART
-from penstock.gateway.models.admission import Backlog, SlotCapacity, capacity_of
 from penstock.gateway.models.slots import VersionSlots, slots_of
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo

@@ -170,7 +170,7 @@ FAULTS = (
         # The scenario cannot see every use of a wall clock: this one only shows wrong ages of workers on the dashboard.
         ("tests/unit/test_clocks.py::test_nobody_reads_the_wall_clock_without_a_reason",),
     ),
-    Cure("F29", "gateway/models/admission.py", "if expected_s + safety_s > deadline_s:", "if False:", fault="F29"),
+    Cure("F29", "broker/backlog.py", "if expected_s + safety_s > deadline_s:", "if False:", fault="F29"),
     Cure(
         "F31",
         "gateway/asgi/wire.py",

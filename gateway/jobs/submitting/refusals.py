@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from penstock.broker.backlog import delayed_full, queue_full
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import KeyReused, PenstockError, QuotaSpent
-from penstock.gateway.models.admission import delayed_full, queue_full
 
 if TYPE_CHECKING:
     from penstock.gateway.jobs.submitting.submitter import SubmitRequest

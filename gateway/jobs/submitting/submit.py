@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+from penstock.broker.backlog import eta_s
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi import negotiation, wire
@@ -15,7 +16,6 @@ from penstock.gateway.jobs.results import ResultReader, first_is_gone
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
 from penstock.gateway.jobs.views import accepted_body, job_body
-from penstock.gateway.models.admission import eta_s
 
 
 class SubmitEndpoint:

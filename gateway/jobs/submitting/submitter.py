@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock import logs
+from penstock.broker.backlog import admit
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.segment_writer import SEGMENT_BYTES
 from penstock.broker.blobs.space import DiskReserve
@@ -27,7 +28,6 @@ from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
-from penstock.gateway.models.admission import admit
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions

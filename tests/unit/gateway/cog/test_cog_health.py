@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.broker.records import QueueStats
 from penstock.gateway.cog.health import health_view
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 

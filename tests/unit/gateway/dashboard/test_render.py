@@ -9,10 +9,10 @@ from importlib.resources.abc import Traversable
 
 import pytest
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.errors import NotFound
 from penstock.gateway.dashboard.machine_rows import version_rows
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset, asset_address
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, WorkerInfo
 

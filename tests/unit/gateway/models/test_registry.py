@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.gateway.models import registry as registry_module
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry, merged, why_unserved
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock.broker.backlog import Backlog, SlotCapacity
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import DeadlineUnlikely, NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.models.admission import Backlog, SlotCapacity
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.openapi import document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.broker.records import QueueStats
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.torchserve.management.describe import (
     describe_version,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.backlog import capacity_of
 from penstock.errors import BadRequest, InvalidInput, PenstockError, TooLarge, UnsupportedMedia
 from penstock.gateway.jobs.submitting.form_input import input_of
-from penstock.gateway.models.admission import capacity_of
 from penstock.gateway.models.registry import VersionEntry, compile_schema
 from penstock.gateway.options import GatewayOptions
 from penstock.inputs.file import File

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.broker.backlog import SlotCapacity
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.shadows import SHADOW_TAG, copied
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
-from penstock.gateway.models.admission import SlotCapacity
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.splits.entry import split_entry
 from penstock.job import Payload, Priority

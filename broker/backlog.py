@@ -1,4 +1,7 @@
-"""Whether a new job would meet its deadline: predicted wait and refusal. Pure; time is passed in."""
+"""What a queue means in time: the rate of its slots, how long it takes to drain, and whether a new job would meet its deadline.
+
+Gateways admit by it, and workers decide by it how many slots to have. Pure; time is passed in.
+"""
 
 from __future__ import annotations
 

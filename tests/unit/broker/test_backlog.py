@@ -1,13 +1,13 @@
-from __future__ import annotations
+"""When jobs are admitted, and what is predicted of their wait."""
 
 from dataclasses import replace
 
 import pytest
 
+from penstock.broker.backlog import Backlog, QueueFull, SlotCapacity, admit, capacity_of, eta_s, predicted_s
 from penstock.broker.records import QueueStats
 from penstock.errors import DeadlineUnlikely, Overloaded
 from penstock.gateway.asgi.problems import retry_after
-from penstock.gateway.models.admission import Backlog, QueueFull, SlotCapacity, admit, capacity_of, eta_s, predicted_s
 from penstock.model_spec import SlotInfo
 
 FAST = SlotCapacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021}, full_per_s=1_000.0)
