@@ -20,7 +20,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside, bind, bind_aside
+from penstock.gateway.asgi.listening import bind, bind_aside
+from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
 from penstock.gateway.options import GatewayOptions, TorchServeOptions, WebhookOptions
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing

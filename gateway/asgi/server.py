@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import structlog
 import uvicorn
 
-from penstock.errors import ConfigError
 from penstock.gateway.asgi.connection import ANSWER_MARGIN_S, NEWCOMER_S, GuardedProtocol, Lifetime, guarded
 from penstock.gateway.asgi.door import Door
-from penstock.settings.tables import GatewaySettings, Settings
+from penstock.gateway.asgi.listening import HANDSHAKE_S, are_queued, turn_newcomers_away, url_of
+from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -82,11 +82,11 @@ class GatewayServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         for listener in sockets or ():
-            log.info("gateway_listening", url=_url(listener), access=self._access, pid=os.getpid())
+            log.info("gateway_listening", url=url_of(listener), access=self._access, pid=os.getpid())
         for aside in self._asides:
             await self._open_aside(aside)
             rule = {"access": aside.access} if aside.access else {}
-            log.info(aside.event, url=f"{_url(aside.socket)}{aside.path}", **rule, pid=os.getpid())
+            log.info(aside.event, url=f"{url_of(aside.socket)}{aside.path}", **rule, pid=os.getpid())
         for server in self._beside:
             await server.start()
 
@@ -107,7 +107,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._wake()
-        await self._let_clients_leave()
+        await self._let_clients_leave([*(sockets or ()), *(aside.socket for aside in self._asides)])
         left_s = self._lifetime.cut_at - time.monotonic()
         last_call = asyncio.get_running_loop().call_later(max(0.0, left_s), self._wake) if math.isfinite(left_s) else None
         if self._beside:
@@ -120,7 +120,7 @@ class GatewayServer(uvicorn.Server):
         if last_call is not None:
             last_call.cancel()
 
-    async def _let_clients_leave(self) -> None:
+    async def _let_clients_leave(self, listeners: Sequence[socket.socket]) -> None:
         """Serve on, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D57).
 
         A closed idle connection may meet a request that its client has just sent. A client that heard of the end has none.
@@ -133,11 +133,21 @@ class GatewayServer(uvicorn.Server):
         while loop.time() < until and loop.time() - seen_at < QUIET_S and not self.force_exit:
             await asyncio.sleep(LOOK_S)
             seen_at = loop.time() if self.server_state.connections else seen_at
-        for listener in self.servers:
-            listener.close()
+        await self._accept_the_last(listeners)
+        for server in self.servers:
+            server.close()
         for _ in range(math.ceil(NEWCOMER_S / LOOK_S)):
             # Those who connected at the last moment are still answered.
             if self.force_exit or not any(connection.is_newcomer(loop.time()) for connection in self._guarded()):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _accept_the_last(self, listeners: Sequence[socket.socket]) -> None:
+        """Take the connections that the kernel has accepted for these listeners, which the loop still reads."""
+        if turn_newcomers_away(listeners):
+            await asyncio.sleep(HANDSHAKE_S)
+        for _ in range(math.ceil(NEWCOMER_S / LOOK_S)):
+            if self.force_exit or not are_queued(listeners):
                 return
             await asyncio.sleep(LOOK_S)
 
@@ -162,37 +172,6 @@ def affordable_connections(wanted: int) -> int:
     allowed = max(1, hard - OTHER_FILES)
     log.warning("connections_limited_by_open_files", wanted=wanted, connections=allowed, open_files=hard)
     return allowed
-
-
-def bind(host: str, port: int, *, shared: bool, setting: str = "gateway.port") -> socket.socket:
-    """Raises `ConfigError`, which names the setting, if the address cannot be bound. `shared`: siblings may bind it too."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint=f"Choose another with {setting} (PENSTOCK_{setting.replace('.', '__').upper()}).",
-        ) from error
-    return listener
-
-
-def bind_aside(table: GatewaySettings) -> socket.socket | None:
-    """The socket of the private metrics port; None if the settings name no such port."""
-    return (
-        bind(table.metrics_host, table.metrics_port, shared=False, setting="gateway.metrics_port")
-        if table.metrics_port
-        else None
-    )
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _config(app: Any, settings: Settings, lifetime: Lifetime, *, lifespan: str = "on") -> uvicorn.Config:
