@@ -85,7 +85,7 @@ def reason_of(content: bytes) -> str:
 
 def _open_note(state_dir: Path) -> IO[str]:
     try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_folder(state_dir)
         # The note holds the store's address, which may hold a password.
         descriptor = os.open(state_dir / NOTE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
@@ -93,6 +93,13 @@ def _open_note(state_dir: Path) -> IO[str]:
             f"the state folder {state_dir} cannot be used: {fault.strerror}", hint="choose another one with --state-dir"
         ) from fault
     return os.fdopen(descriptor, "r+", encoding="utf-8")
+
+
+def _make_folder(state_dir: Path) -> None:
+    """A folder that is made here keeps itself out of Git: it holds jobs and passwords."""
+    if not state_dir.exists():
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (state_dir / ".gitignore").write_text("*\n")
 
 
 def _try_lock(note: IO[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Watches a start that takes long, and ends it when it is hopeless: the store refuses the login, or no model can be loaded."""
+"""What `penstock up` asks the store: while a start takes long, whether it is hopeless, and at its end, what still runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.cli.exits import StartError
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo, WorkerInfo
 from penstock.settings.store_url import StoreRequirement
+from penstock.words import plural
 
 _FIRST_LOOK_S = 1.0
 _EVERY_S = 0.5
@@ -105,6 +106,25 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
         # Of a server that says nothing of its syncs, nothing is known to be wrong.
         if fsync or fault.since != StoreRequirement.FSYNC:
             say(f"the job store: {fault.text}; {fault.hint}")
+
+
+def running_jobs(redis_url: str, models: Sequence[str]) -> int | None:
+    """How many jobs of these models run now; None if the store is away."""
+    from penstock.broker.store.sync import RedisStore
+
+    try:
+        with closing(RedisStore(redis_url, name="penstock-end")) as store:
+            return sum(store.stats(model).leased for model in models)
+    except StoreUnavailable:
+        return None
+
+
+def farewell(running: int | None) -> str:
+    """What the first Ctrl-C is answered with."""
+    if running == 0:
+        return "ending; no job is running"
+    what = "running jobs" if running is None else plural(running, "job")
+    return f"finishing {what}; Ctrl-C again stops at once, and what runs goes back to the queue"
 
 
 def _workers(redis_url: str) -> list[WorkerInfo]:

@@ -20,7 +20,7 @@ from penstock.cli.serve import plan
 from penstock.cli.serve.first_call import first_call
 from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
-from penstock.cli.serve.start_watch import StartWatch
+from penstock.cli.serve.start_watch import StartWatch, farewell, running_jobs
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
 from penstock.cli.state import Readiness, check_readiness, state_lock, write_note
 from penstock.running_stack import RunningStack
@@ -113,6 +113,7 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
                 _announce(settings, url, celery=server.celery_client_url if celery_port else "", as_json=as_json)
                 supervisor.add(runner)
                 supervisor.run()
+                _say(farewell(running_jobs(settings.store.url or server.url, settings.served_names)))
             clean = supervisor.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
         finally:
             # Whatever went wrong, the store must outlive the processes that write to it.
@@ -195,6 +196,7 @@ def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> No
         )
     scrapes = _metrics_urls(settings, url)
     lines = {
+        **({"open": f"{url}/   (the dashboard: queues, jobs, models)"} if settings.has_dashboard else {}),
         "gateway": f"{url}   (API {url}/openapi.json)",
         **({"manage": _management_url(settings, url)} if settings.torchserve.enabled else {}),
         "access": settings.access_rule(),

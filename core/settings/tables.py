@@ -26,7 +26,7 @@ from penstock.model_spec import (
     ModelSpec,
 )
 from penstock.settings.faults import explain
-from penstock.settings.keys import Keys, Table, access_rule
+from penstock.settings.keys import Keys, Table, access_rule, is_loopback
 from penstock.settings.models import (
     Count,
     ModelSettings,
@@ -311,6 +311,11 @@ class Settings(Table):
     def access_rule(self) -> str:
         """Describe who is served; raises `ConfigError` if a gateway would serve the network without keys."""
         return access_rule(self.gateway.host, self.keys, tokens=self.torchserve.key_path)
+
+    @property
+    def has_dashboard(self) -> bool:
+        """Whether the gateway serves the dashboard: as the setting says, by default on loopback only."""
+        return is_loopback(self.gateway.host) if self.gateway.dashboard is None else self.gateway.dashboard
 
     @property
     def has_management_port(self) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import shutil
 import subprocess
 import sys
@@ -167,5 +168,12 @@ def test_every_exported_name_loads(name: str) -> None:
 
 
 def test_a_name_that_is_not_exported_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="it exports ArrayHandler"):
+    with pytest.raises(AttributeError, match="it exports AnswerTimeout"):
         penstock.Clinet  # noqa: B018
+
+
+def test_every_error_that_the_page_of_the_client_names_is_a_public_name() -> None:
+    _, _, behind = (ROOT / "docs" / "client.md").read_text().partition("| Error | Means |\n")
+    named = set(re.findall(r"`([A-Z]\w+)`", "".join(line.split("|")[1] for line in behind.split("\n\n")[0].splitlines())))
+    assert len(named) > 10
+    assert named <= set(penstock.__all__)

@@ -72,3 +72,10 @@ def test_a_gateway_that_does_not_listen_is_not_ready() -> None:
 )
 def test_what_is_missing_is_read_from_the_body(content: bytes, why: str) -> None:
     assert reason_of(content) == why
+
+
+def test_a_folder_that_was_there_before_gets_no_gitignore(tmp_path: Path) -> None:
+    with state_lock(tmp_path), state_lock(tmp_path / "made"):
+        pass
+    assert not (tmp_path / ".gitignore").exists()
+    assert (tmp_path / "made" / ".gitignore").read_text() == "*\n"

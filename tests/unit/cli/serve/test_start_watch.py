@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.cli.serve.start_watch import LoadFailures
+from penstock.cli.serve.start_watch import LoadFailures, farewell
 from penstock.model_spec import SlotInfo, WorkerInfo
 
 
@@ -52,3 +52,9 @@ def test_models_of_other_workers_on_the_same_store_do_not_count() -> None:
     for restarts in (1, 2):
         found = watch.hopeless(worker(failed(restarts), SlotInfo("foreign", "1", "ready")))
     assert found == {"m": "no weights"}
+
+
+def test_the_first_ctrl_c_is_answered_with_what_still_runs() -> None:
+    assert farewell(0) == "ending; no job is running"
+    assert farewell(1).startswith("finishing 1 job;")
+    assert farewell(None).startswith("finishing running jobs;")
