@@ -15,6 +15,7 @@ from kombu.messaging import Consumer
 from kombu.transport.redis import Channel, QoS
 from kombu.utils.objects import cached_property
 
+from penstock.broker.celery_connection import CeleryConnection, celery_connection
 from penstock.broker.store.celery_ops import DOOR_QUEUE, PRIORITY_SEPARATOR
 from penstock.broker.store.ops import queue_name
 from penstock.errors import ConfigError, InternalError
@@ -78,11 +79,6 @@ def _run_elsewhere(*_: Any, **__: Any) -> Any:
     raise InternalError("a penstock task was called here; send it with delay, apply_async or send_task")
 
 
-def broker_url(url: str) -> str:
-    """The store's URL as kombu spells it."""
-    return f"redis+socket://{url.removeprefix('unix://')}" if url.startswith("unix://") else url
-
-
 def build_app(settings: Settings) -> PenstockCelery:
     """The app for these settings; raises `ConfigError` without a store."""
     if not settings.store.url:
@@ -92,10 +88,10 @@ def build_app(settings: Settings) -> PenstockCelery:
         )
     # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
     Channel.QoS = ListedDeliveries
-    url = broker_url(settings.store.url)
-    app = PenstockCelery("penstock", broker=url, backend=url, amqp=ListedQueues, set_as_current=False)
+    found = celery_connection(settings.store.url)
+    app = PenstockCelery("penstock", broker=found.url, backend=found.url, amqp=ListedQueues, set_as_current=False)
     app.settings = settings
-    app.conf.update(_configuration(settings))
+    app.conf.update(_configuration(settings) | _transport(found))
     for name in (TASK, *(task_name(model) for model in settings.served_names)):
         app.task(_run_elsewhere, name=name)
     app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")
@@ -124,12 +120,21 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         # A store that refuses to write (its memory or disk is full) must not end the worker whose jobs would make room.
         "broker_channel_error_retry": True,
+    }
+
+
+def _transport(found: CeleryConnection) -> dict[str, Any]:
+    return {
+        "broker_use_ssl": found.tls,
+        "redis_backend_use_ssl": found.tls,
+        "result_backend_transport_options": found.options,
         "broker_transport_options": {
             "priority_steps": list(PRIORITY_STEPS),
             "sep": PRIORITY_SEPARATOR,
             "queue_order_strategy": "priority",
             "socket_connect_timeout": 2.0,
             "health_check_interval": 10,
+            **found.options,
         },
     }
 

@@ -26,7 +26,7 @@ from celery import Celery
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.session import check_answers, post_plan
 from benchmarks.stack import StackPlan, store_server, stores_environment
-from penstock.broker.celery_app import broker_url
+from penstock.broker.celery_connection import broker_url
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.load import run_load

@@ -287,19 +287,46 @@ def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any
     }
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
+    if url.startswith("rediss:"):
+        # Most stores are reached without TLS, and do without this import.
+        from penstock.settings.store_url import parse_store_url
+
+        options |= parse_store_url(url).tls_options()
     return options
+
+
+def is_followed(url: str) -> bool:
+    """Whether this URL leads to a primary that sentinels name. Such a store takes imports that others do without."""
+    return "+sentinel:" in url
 
 
 def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.Redis:
     """A client for one thread; opens its connection on first use."""
+    if is_followed(url):
+        from penstock.broker.store.links.sentinel import sentinel_client
+        from penstock.settings.store_url import parse_store_url
+
+        return sentinel_client(parse_store_url(url), _options(url, name, read_timeout_s))
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
 
 
 def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.asyncio.Redis:
     """A client for one event loop; opens its connections on first use."""
-    pool = redis.asyncio.ConnectionPool.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
+    client = _async_client(url, _options(url, name, read_timeout_s))
+    pool = client.connection_pool
     pool.connection_class = type("Link", (_Link, pool.connection_class), {})
-    return redis.asyncio.Redis.from_pool(pool)
+    return client
+
+
+def _async_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
+    if is_followed(url):
+        from penstock.broker.store.links.sentinel import async_sentinel_client
+        from penstock.settings.store_url import parse_store_url
+
+        return async_sentinel_client(parse_store_url(url), options)
+    return redis.asyncio.Redis.from_pool(
+        redis.asyncio.ConnectionPool.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **options)
+    )
 
 
 class _Link:

@@ -19,7 +19,7 @@ from penstock.words import MASK
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
 
-_IN_QUERY = re.compile(r"([?&]password=)[^&]*")
+_IN_QUERY = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings file. Default: ./penstock.toml.")]
 

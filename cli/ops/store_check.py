@@ -13,7 +13,7 @@ from penstock.broker.store import library
 from penstock.broker.store.connection import connect
 from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
-from penstock.settings.store_url import StoreRequirement
+from penstock.settings.store_url import StoreRequirement, without_secrets
 from penstock.settings.tables import StoreSettings
 
 
@@ -33,12 +33,12 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
         fsync = fsync_of(client)
         functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
     except RedisError as fault:
-        return Finding("store", Level.FAIL, f"{without_password(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
+        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
     finally:
         client.close()
     loaded = "functions loaded" if functions else "functions not loaded yet (the first gateway or worker does it)"
     log = f"fsync {fsync or 'unknown'}" if is_logged(info) else "no append-only file"
-    text = f"{without_password(url)}, {name_of(info)}, {log}, {loaded}"
+    text = f"{without_secrets(url)}, {name_of(info)}, {log}, {loaded}"
     if settings.durability == "replicated" and (lacks := replica_fault(info)):
         return Finding("store", Level.FAIL, f"{text}; {lacks}", "connect a replica with appendonly yes")
     return judged(text, store_faults(info, fsync), settings.require)
@@ -56,8 +56,3 @@ def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) 
 def name_of(info: dict[str, Any]) -> str:
     kind = "Valkey" if info.get("valkey_version") else "Redis"
     return f"{kind} {'.'.join(map(str, version_of(info)))}"
-
-
-def without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -25,6 +25,7 @@ from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, Sto
 from penstock.cli.state import Readiness, check_readiness, state_lock, write_note
 from penstock.running_stack import RunningStack
 from penstock.settings.keys import is_loopback
+from penstock.settings.store_url import without_secrets
 from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False)
@@ -233,8 +234,7 @@ def _metrics_urls(settings: Settings, url: str) -> dict[str, list[str]]:
 
 def _store_word(settings: Settings) -> str:
     if settings.store.url:
-        # Without the part before the host, which may hold a password.
-        return "redis at " + settings.store.url.rpartition("@")[2].rpartition("://")[2]
+        return "redis at " + without_secrets(settings.store.url).rpartition("://")[2]
     return f"embedded, in {settings.store.state_dir} (fsync {settings.store.fsync})"
 
 

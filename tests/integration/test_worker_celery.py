@@ -21,7 +21,7 @@ import redis
 from celery import Celery
 from celery.app.control import Inspect
 
-from penstock.broker.celery_app import broker_url
+from penstock.broker.celery_connection import broker_url
 from penstock.job import JobState
 from tests.eventually import eventually
 from tests.faults.server import Server

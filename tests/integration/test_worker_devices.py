@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from penstock.broker.celery_app import broker_url
+from penstock.broker.celery_connection import broker_url
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import SlotInfo
 from penstock.workers.devices.topology import numbers, read_topology

@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.server.health import replica_fault, store_faults, version_of
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
-from penstock.cli.ops.store_check import judged, name_of, without_password
+from penstock.cli.ops.store_check import judged, name_of
 from penstock.cli.serve.plan import make_plan
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement
@@ -179,7 +179,3 @@ def test_a_store_that_answers_with_its_replica_needs_one(info: dict[str, Any], s
 def test_a_valkey_is_known_by_its_own_version() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
     assert (name_of(info), version_of(info)) == ("Valkey 9.1.2", (9, 1, 2))
-
-
-def test_passwords_are_not_printed() -> None:
-    assert without_password("redis://user:secret@host:6379/0") == "redis://host:6379/0"

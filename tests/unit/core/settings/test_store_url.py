@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import pytest
 import redis
-from kombu.utils.url import parse_url
+from kombu import Connection
 
-from penstock.broker.celery_app import broker_url
+from penstock.broker.celery_connection import broker_url, celery_connection
+from penstock.broker.store.connection import connect
 from penstock.errors import ConfigError
-from penstock.settings.store_url import store_url
+from penstock.settings.store_url import StoreKind, parse_store_url, store_url, without_secrets
 from penstock.settings.tables import Settings
 
 TAKEN = (
     "redis://localhost",
     "redis://user:p%40ss@host:6379/3",
-    "rediss://host:6380/0",
+    "redis://host?db=3",
+    "redis://[::1]:6379/0",
+    "rediss://host:6380/0?ssl_ca_certs=/etc/ca.pem",
     "valkey://user:pw@host:6379/1",
     "VALKEYS://host/0",
     "unix:///run/store.sock?db=2",
@@ -22,22 +25,71 @@ TAKEN = (
 
 @pytest.mark.parametrize("url", TAKEN)
 def test_a_url_that_the_settings_take_is_taken_by_the_redis_client_and_by_kombu(url: str) -> None:
-    ours = store_url(url)
+    ours, found = store_url(url), parse_store_url(url)
     with redis.Redis.from_url(ours) as client:
-        assert client.connection_pool.connection_kwargs.get("db", 0) == {"3": 3, "1": 1, "2": 2}.get(url[-1], 0)
-    assert parse_url(broker_url(ours))["transport"] in ("redis", "rediss", "redis+socket")
+        theirs = client.connection_pool.connection_kwargs
+    assert theirs.get("db", 0) == found.database == {"3": 3, "1": 1, "2": 2}.get(url[-1], 0)
+    assert (theirs.get("username") or "", theirs.get("password") or "") == (found.username, found.password)
+    assert (theirs.get("path") or "") == found.path
+    if found.hosts:
+        assert [(theirs.get("host", "localhost"), theirs.get("port", 6379))] == list(found.hosts)
+    assert Connection(broker_url(ours)).transport_cls in ("redis", "rediss")
+
+
+def test_sentinels_are_asked_for_the_primary_with_logins_of_their_own() -> None:
+    url = "valkeys+sentinel://user:p%2Fw@one,two:26380/main/2?sentinel_username=asks&sentinel_password=its&ssl_ca_certs=/ca.pem"
+    found = parse_store_url(store_url(url))
+    assert (found.kind, found.tls, found.service, found.database) == (StoreKind.SENTINEL, True, "main", 2)
+    assert found.hosts == (("one", 26379), ("two", 26380))
+    with connect(store_url(url)) as client:
+        pool = client.connection_pool
+    assert pool.connection_kwargs["password"] == "p/w"
+    assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
+    asking = pool.sentinel_manager.sentinels[1].connection_pool.connection_kwargs
+    assert (asking["host"], asking["port"], asking["username"], asking["password"]) == ("two", 26380, "asks", "its")
+    celery = celery_connection(store_url(url))
+    assert celery.url == "sentinel://user:p%2Fw@one:26379/2;sentinel://user:p%2Fw@two:26380/2"
+    assert celery.options["master_name"] == "main"
+    assert celery.options["sentinel_kwargs"]["password"] == "its"
+    assert celery.tls == {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", {"ssl_cert_reqs": "required", "ssl_check_hostname": True}),
+        ("?ssl_cert_reqs=none", {"ssl_cert_reqs": "none", "ssl_check_hostname": False}),
+        ("?ssl_check_hostname=false", {"ssl_cert_reqs": "required", "ssl_check_hostname": False}),
+    ],
+)
+def test_certificates_are_checked_unless_the_url_says_otherwise(query: str, expected: dict[str, object]) -> None:
+    url = store_url(f"rediss://host{query}")
+    # Kombu alone would look at no certificate at all.
+    assert celery_connection(url).tls == expected
+    with connect(url) as client:
+        given = client.connection_pool.connection_kwargs
+    assert {name: given[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("sentinel://host:26379", "name the primary"),
+        ("sentinel://host:26379", "write redis+sentinel://HOST:26379,HOST:26379/NAME"),
+        ("redis+sentinel://sentry:26379", "must end with the name of the primary"),
         ("redis+socket:///run/store.sock", "unix:///path/to/the.sock"),
+        ("amqp://host", "RabbitMQ keeps none"),
         ("http://host", "must start with redis://"),
         ("localhost:6379", "must start with redis://"),
         ("redis://", "must start with redis://"),
         ("redis://host:secret/0", "the port must be a number"),
+        ("redis://host:70000/0", "the port must be a number"),
         ("redis://host:6379/jobs", "number of a database"),
+        ("redis://one:6379,two:6379", "names several servers"),
+        ("redis://host?protocol=3", "has the option protocol, and takes db"),
+        ("redis://host?ssl_ca_certs=/ca.pem", "for TLS write rediss"),
+        ("rediss://host?ssl_cert_reqs=CERT_NONE", "one of none, optional, required"),
+        ("rediss://host?ssl_check_hostname=no", "true or false"),
+        ("redis+sentinel://host/main?min_other_sentinels=2", "takes db, sentinel_username, sentinel_password"),
         ("unix://run/store.sock", "whole path"),
     ],
 )
@@ -46,6 +98,19 @@ def test_another_url_is_refused_in_one_sentence_that_leaves_it_out(url: str, tol
         Settings.load(None, {"PENSTOCK_REDIS_URL": url})
     assert told in str(refused.value)
     assert url == "redis://" or url not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
+        ("redis+sentinel://u:secret@a,b/main?sentinel_password=secret", "redis+sentinel://a,b/main"),
+        ("unix://user:secret@/run/store.sock?db=2", "unix:///run/store.sock"),
+    ],
+)
+def test_a_url_is_shown_without_what_must_stay_secret(url: str, shown: str) -> None:
+    assert without_secrets(url) == shown
+    assert "secret" not in repr(parse_store_url(url))
 
 
 def test_a_store_that_waits_for_a_replica_is_one_of_ones_own() -> None:

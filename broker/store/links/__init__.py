@@ -1,0 +1,1 @@
+"""Links to stores that are more than one server."""

@@ -1,0 +1,65 @@
+"""Clients of a primary that sentinels name. Each connection asks them anew, so that it leads to the primary of the moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from penstock.settings.store_url import StoreAddress
+
+# A sentinel that is away must not hold up the question to the next one for long.
+_ASK_FOR_S = 1.0
+
+
+class _Pool(SentinelConnectionPool):
+    """Closes the connections to the sentinels with its own."""
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        super().disconnect(inuse_connections)
+        if inuse_connections:
+            self.sentinel_manager.close()
+
+
+class _AsyncPool(AsyncSentinelConnectionPool):
+    """Closes the connections to the sentinels with its own."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await self.sentinel_manager.aclose()
+
+
+def sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.Redis:
+    """As `connect`."""
+    sentinels = Sentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": Retry(NoBackoff(), 0)})
+    return sentinels.master_for(
+        address.service, connection_pool_class=_Pool, retry=Retry(NoBackoff(), 0), **_primary(address, options)
+    )
+
+
+def async_sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.asyncio.Redis:
+    """As `connect_async`."""
+    sentinels = AsyncSentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": AsyncRetry(NoBackoff(), 0)})
+    return sentinels.master_for(
+        address.service, connection_pool_class=_AsyncPool, retry=AsyncRetry(NoBackoff(), 0), **_primary(address, options)
+    )
+
+
+def _primary(address: StoreAddress, options: dict[str, Any]) -> dict[str, Any]:
+    login = {"username": address.username or None, "password": address.password or None}
+    tls = {"ssl": True, **address.tls_options()} if address.tls else {}
+    return {**options, "db": address.database, **login, **tls}
+
+
+def _asking(address: StoreAddress) -> dict[str, Any]:
+    login = {"username": address.options.get("sentinel_username"), "password": address.options.get("sentinel_password")}
+    tls = {"ssl": True, **address.tls_options()} if address.tls else {}
+    return {"socket_timeout": _ASK_FOR_S, "socket_connect_timeout": _ASK_FOR_S, "protocol": 2, **login, **tls}
