@@ -54,8 +54,8 @@ class SentinelGroup:
 
 def _is_watched(sentinel: redis.Redis) -> bool:
     [state] = sentinel.sentinel_masters().values()
-    slaves = [one for one in sentinel.sentinel_slaves(NAME) if not one["is_sdown"]]
-    return bool(slaves) and state["num-other-sentinels"] == 2 and not state["is_sdown"]
+    replicas = [one for one in sentinel.sentinel_slaves(NAME) if not one["is_sdown"]]
+    return len(replicas) > 1 and state["num-other-sentinels"] == 2 and not state["is_sdown"]
 
 
 @contextmanager
@@ -63,15 +63,16 @@ def sentinel_group(folder: Path) -> Iterator[SentinelGroup]:
     """Yield the group once a failover would succeed."""
     with ExitStack() as stack:
         primary = Server(folder / "one", extra={"repl-diskless-sync-delay": "0"})
-        other = Server(folder / "two", extra={"repl-diskless-sync-delay": "0", "replicaof": f"127.0.0.1 {primary.port}"})
-        for server in (primary, other):
+        follows = {"repl-diskless-sync-delay": "0", "replicaof": f"127.0.0.1 {primary.port}"}
+        servers = [primary, *(Server(folder / name, extra=follows) for name in ("two", "three"))]
+        for server in servers:
             stack.callback(server.stop)
             server.start()
         ports = [free_port() for _ in range(3)]
         for number, port in enumerate(ports):
             process = _sentinel(folder / f"sentinel-{number}", port, primary.port)
             stack.callback(_end, process)
-        group = SentinelGroup([primary, other], ports)
+        group = SentinelGroup(servers, ports)
         eventually(lambda: all(_answers(port) for port in ports), timeout_s=20.0)
         group.await_replicated()
         yield group

@@ -56,7 +56,7 @@ def test_options_of_model_files_are_known_and_printed(tmp_path: Path) -> None:
     assert shown(tmp_path)["models.file.options.labels"] == "labels.txt"
 
 
-@pytest.mark.parametrize("url", ["redis://me:secret@host:1/0", "redis://host:1/0?password=secret&db=1"])
+@pytest.mark.parametrize("url", ["redis://me:secret@host:1/0", "redis+sentinel://host/main?sentinel_password=secret&db=1"])
 def test_passwords_of_the_store_are_not_printed(tmp_path: Path, url: str) -> None:
     assert "secret" not in str(shown(tmp_path, PENSTOCK_REDIS_URL=url))
 
