@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -33,7 +35,8 @@ class SentinelGroup:
     def primary(self) -> Server:
         """The server that the sentinels name."""
         with redis.Redis(port=self._ports[0]) as sentinel:
-            [_, port] = sentinel.sentinel_get_master_addr_by_name(NAME)
+            found: Any = sentinel.sentinel_get_master_addr_by_name(NAME)
+            [_, port] = found
         return next(server for server in self.servers if server.port == port)
 
     def await_promotion(self, old: Server) -> Server:
@@ -49,12 +52,13 @@ class SentinelGroup:
             )
         for port in self._ports:
             with redis.Redis(port=port) as sentinel:
-                eventually(lambda known=sentinel: _is_watched(known), timeout_s=30.0)
+                eventually(partial(_is_watched, sentinel), timeout_s=30.0)
 
 
 def _is_watched(sentinel: redis.Redis) -> bool:
-    [state] = sentinel.sentinel_masters().values()
-    replicas = [one for one in sentinel.sentinel_slaves(NAME) if not one["is_sdown"]]
+    state: Any = sentinel.sentinel_master(NAME)
+    found: Any = sentinel.sentinel_slaves(NAME)
+    replicas = [one for one in found if not one["is_sdown"]]
     return len(replicas) > 1 and state["num-other-sentinels"] == 2 and not state["is_sdown"]
 
 

@@ -138,7 +138,7 @@ def without_secrets(url: str) -> str:
 
 
 def _check_options(kind: StoreKind, tls: bool, options: Mapping[str, str]) -> None:
-    allowed = ("db",) if kind is not StoreKind.CLUSTER else ()
+    allowed: tuple[str, ...] = ("db",) if kind is not StoreKind.CLUSTER else ()
     allowed += _TLS_OPTIONS if tls else ()
     allowed += _SENTINEL_OPTIONS if kind is StoreKind.SENTINEL else ()
     for name in options:

@@ -40,17 +40,19 @@ class _AsyncPool(AsyncSentinelConnectionPool):
 def sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.Redis:
     """As `connect`."""
     sentinels = Sentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": Retry(NoBackoff(), 0)})
-    return sentinels.master_for(
+    client: redis.Redis = sentinels.master_for(
         address.service, connection_pool_class=_Pool, retry=Retry(NoBackoff(), 0), **_primary(address, options)
     )
+    return client
 
 
 def async_sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.asyncio.Redis:
     """As `connect_async`."""
     sentinels = AsyncSentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": AsyncRetry(NoBackoff(), 0)})
-    return sentinels.master_for(
+    client: redis.asyncio.Redis = sentinels.master_for(
         address.service, connection_pool_class=_AsyncPool, retry=AsyncRetry(NoBackoff(), 0), **_primary(address, options)
     )
+    return client
 
 
 def _primary(address: StoreAddress, options: dict[str, Any]) -> dict[str, Any]:
