@@ -59,17 +59,17 @@ class JobStore(Protocol):
     """
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
-        """Store jobs of one model; returns one answer per job, in order."""
+        """Store jobs of one queue; returns one answer per job, in order."""
         ...
 
     def claim(self, request: ClaimRequest) -> Claim: ...
 
-    def withdraw(self, model: str, version: str, worker: str) -> bool:
+    def withdraw(self, queue: str, version: str, worker: str) -> bool:
         """End the worker's offer. False if there is none: a submit may have used it, and the answer is on the way."""
         ...
 
     def extend(
-        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+        self, queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
     ) -> LeaseRenewal:
         """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
@@ -78,14 +78,14 @@ class JobStore(Protocol):
         ...
 
     def report(self, reports: Sequence[Report]) -> list[Reported]:
-        """Note how far jobs of one model are, and append to their streams; fenced by token, one answer per item.
+        """Note how far jobs of one queue are, and append to their streams; fenced by token, one answer per item.
 
         The first chunk of a stream that begins anew replaces what an earlier one left.
         """
         ...
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
-        """Settle jobs of one model, each with its verdict; fenced by token, one answer per item."""
+        """Settle jobs of one queue, each with its verdict; fenced by token, one answer per item."""
         ...
 
     def retry(
@@ -98,7 +98,7 @@ class JobStore(Protocol):
         """Queue jobs again. `detail`: how the process of a `CRASHED` run died, for the error of a job that is given up."""
         ...
 
-    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+    def sweep(self, queue: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
         """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due.
 
         One call moves at most `limit` jobs, however much is due; the report says whether to call again.
@@ -108,13 +108,13 @@ class JobStore(Protocol):
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus: ...
 
     def forget(self, jobs: Sequence[JobId]) -> int:
-        """Drop succeeded jobs of one model before their time; returns how many were dropped. No tombstone stays.
+        """Drop succeeded jobs of one queue before their time; returns how many were dropped. No tombstone stays.
 
         The caller has taken their outputs and deletes their blobs. Other jobs stay in the inbox to be replayed.
         """
         ...
 
-    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair: ...
+    def reconcile(self, queue: str, *, cursor: str = "0", limit: int = 1_000) -> Repair: ...
 
     def read(self, job: JobId) -> Job | None:
         """The record with its place in the queue, or None if the job never existed or was collected."""
@@ -151,11 +151,11 @@ class JobStore(Protocol):
         ...
 
     def dismiss(self, jobs: Sequence[JobId]) -> int:
-        """Take jobs of one model off the failed inbox; returns how many were there."""
+        """Take jobs of one queue off the failed inbox; returns how many were there."""
         ...
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
+        self, queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
         """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all.
 
@@ -164,10 +164,10 @@ class JobStore(Protocol):
         ...
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:
-        """The records of jobs of one model, in their order, without those that are not known."""
+        """The records of jobs of one queue, in their order, without those that are not known."""
         ...
 
-    def stats(self, model: str) -> QueueStats: ...
+    def stats(self, queue: str) -> QueueStats: ...
 
     def models(self) -> list[ModelInfo]: ...
 

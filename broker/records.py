@@ -70,7 +70,7 @@ class SubmitStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """`depth` is the number of jobs waiting in the model's queue after this call."""
+    """`depth` is the number of jobs waiting in the job's queue after this call."""
 
     status: SubmitStatus
     id: JobId
@@ -81,16 +81,17 @@ class Submitted:
 class ClaimRequest:
     """What a slot asks for that is idle, or will be soon. Durations in seconds.
 
-    The call takes at most `limit` jobs of `version`. It takes fewer than `enough` only if nothing else of the model is running
-    (`idle`), the first job of the batch has waited `max_wait_s` (`wait`), or its slack is below `hurry_s` (`deadline`); else it
-    takes none and says when to ask again. A full batch of `limit` needs `min_slack_s` of slack, and `slack_per_item_s` less for
-    each missing item; jobs with less slack than the possible batch needs step over to the late band. `limit_bytes`
-    bounds the inline input of one batch. `shard`: take the first shard of `version` in line, or nothing; without it a shard
-    comes only as a suspect, alone. `offer`: if nothing waits, the next submit may make this claim on behalf of `worker`, whose
-    channel then gets the answer (`HandedOver`); the worker's next claim replaces the offer or ends it.
+    The call takes at most `limit` jobs of `version` from `queue`. It takes fewer than `enough` only if nothing else of that
+    queue is running (`idle`), the first job of the batch has waited `max_wait_s` (`wait`), or its slack is below `hurry_s`
+    (`deadline`); else it takes none and says when to ask again. A full batch of `limit` needs `min_slack_s` of slack, and
+    `slack_per_item_s` less for each missing item; jobs with less slack than the possible batch needs step over to the late
+    band. `limit_bytes` bounds the inline input of one batch. `shard`: take the first shard of `version` in line, or nothing;
+    without it a shard comes only as a suspect, alone. `offer`: if nothing waits, the next submit may make this claim on
+    behalf of `worker`, whose channel then gets the answer (`HandedOver`); the worker's next claim replaces the offer or ends
+    it.
     """
 
-    model: str
+    queue: str
     version: str
     worker: str
     nonce: str
@@ -252,7 +253,7 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What a look at the lease holders of one model found. Not `looked`: another sweeper looks and sweeps for all just now.
+    """What a look at the lease holders of one queue found. Not `looked`: another sweeper looks and sweeps for all just now.
 
     `fresh`: how many are missing since this look; a second look soon tells whether they come back. `gone`: who did not.
     """

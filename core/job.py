@@ -1,6 +1,7 @@
 """One job: its id, its states, the moves between them, and the record that every reader sees.
 
-An id has 26 sortable characters, a dash and the model, so that the id alone names the Redis slot that holds the job.
+An id has 26 sortable characters, the partition unless it is the first, a dash and the model. So the id alone names the queue,
+and with it the Redis slot, that holds the job.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import BadRequest, MalformedId
+from penstock.errors import MalformedId
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # `_SERIAL` repeats it: the patterns of the tree are literals, so that a test can try each against slow texts.
 SERIAL_CHARS = 26
 _SERIAL = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
+# Each slot listens to all queues of its model, and each worker sweeps them.
+MOST_PARTITIONS = 64
+_PARTITION = re.compile(r"[1-9][0-9]?")
+# Between a model and its partition in the name of a queue. No model has it in its name.
+_QUEUE_MARK = ":"
 # Crockford's base 32 in lower case: sorts like the number and has no i, l, o, u to misread.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 80
@@ -29,13 +35,46 @@ _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
 
 
 class JobId(NamedTuple):
-    """A job's public name. `serial` is unique within the model; `str()` is what callers see."""
+    """A job's public name. `serial` is unique within the model; `str()` is what callers see.
+
+    `partition`: the part of its model in whose queue the job waits, and in whose keys it lies for good.
+    """
 
     serial: str
     model: str
+    partition: int = 0
+
+    @property
+    def queue(self) -> str:
+        """The name of the job's queue."""
+        return f"{self.model}{_QUEUE_MARK}{self.partition}" if self.partition else self.model
 
     def __str__(self) -> str:
-        return f"{self.serial}-{self.model}"
+        return f"{self.serial}.{self.partition}-{self.model}" if self.partition else f"{self.serial}-{self.model}"
+
+
+def queue_of(model: str, partition: int) -> str:
+    """The name of a queue: the model's in its first partition, `model:2` in its third."""
+    return f"{model}{_QUEUE_MARK}{partition}" if partition else model
+
+
+def queues_of(model: str, partitions: int) -> list[str]:
+    """The queues of the model's first partitions."""
+    return [queue_of(model, partition) for partition in range(partitions)]
+
+
+def model_of(queue: str) -> str:
+    return queue.partition(_QUEUE_MARK)[0]
+
+
+def partition_of(queue: str) -> int:
+    return int(queue.partition(_QUEUE_MARK)[2] or 0)
+
+
+def job_in(serial: str, queue: str) -> JobId:
+    """The job of this serial in the queue."""
+    model, _, partition = queue.partition(_QUEUE_MARK)
+    return JobId(serial, model, int(partition)) if partition else JobId(serial, model)
 
 
 class _Clock:
@@ -71,16 +110,18 @@ def new_serial() -> str:
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
-def new_job_id(model: str) -> JobId:
-    return JobId(new_serial(), model)
+def new_job_id(model: str, partition: int = 0) -> JobId:
+    return JobId(new_serial(), model, partition)
 
 
 def parse_job_id(text: str) -> JobId:
     """Split a public id; raises `MalformedId` when it cannot be one of ours."""
-    serial, dash, model = text.partition("-")
-    if not dash or not _SERIAL.fullmatch(serial) or not MODEL_NAME.fullmatch(model):
+    place, dash, model = text.partition("-")
+    serial, dot, partition = place.partition(".")
+    has_place = _SERIAL.fullmatch(serial) and (not dot or _PARTITION.fullmatch(partition))
+    if not dash or not has_place or not MODEL_NAME.fullmatch(model):
         raise MalformedId(f"{text[:80]!r} is not a job id; ids look like 01k9xw3c5t8ze2m4v6b7n0q1rs-square")
-    return JobId(serial, model)
+    return JobId(serial, model, int(partition)) if dot else JobId(serial, model)
 
 
 class JobState(StrEnum):
@@ -130,8 +171,6 @@ class Priority(StrEnum):
 
 
 # A job may start this long after its submit, at most: it holds its place, its input and its version until then.
-MAX_TAGS = 8
-_TAG = re.compile(r"[A-Za-z0-9._:=-]{1,64}")
 MAX_DELAY_S = 30 * 86_400.0
 
 # The late band holds jobs whose deadline would force a tiny batch. kombu's priority steps are 0, 3, 6 and 9, and stock Flower
@@ -356,18 +395,3 @@ class BlobPlace:
     folder: Path
     url: str = ""
     copies_dir: Path = Path("blob-copies")
-
-
-def checked_tag(text: str) -> str:
-    """The tag; raises `BadRequest` for a text that cannot be one."""
-    if not _TAG.fullmatch(text):
-        raise BadRequest(f"a tag has 1 to 64 characters of A-Z a-z 0-9 . _ : = -, and {text[:80]!r} is none")
-    return text
-
-
-def checked_tags(texts: Iterable[str]) -> tuple[str, ...]:
-    """Each tag once, in order. Raises `BadRequest` as `checked_tag` does, and for too many of them."""
-    found = tuple(dict.fromkeys(map(checked_tag, texts)))
-    if len(found) > MAX_TAGS:
-        raise BadRequest(f"a job or run has at most {MAX_TAGS} tags, not {len(found)}")
-    return found

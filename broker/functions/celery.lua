@@ -37,7 +37,7 @@ end
 -- A job that was leased, or reported how far it is.
 local function celery_running(todo, p, task, serial)
   local worker, epoch, progress = unpack(redis.call('HMGET', p .. 'job:' .. serial, 'worker', 'epoch', 'progress'))
-  local job = serial .. '-' .. model_of(p)
+  local job = id_of(p, serial)
   local at, fraction, note = string.match(progress or '', '^(%d+),%d+,([^,]*),(.*)$')
   if not at or at ~= epoch then return celery_meta(todo, task, 'STARTED', cjson.encode({hostname = worker or '', job = job})) end
   celery_meta(todo, task, 'PROGRESS', cjson.encode({current = tonumber(fraction), total = 1, note = note, job = job}))
@@ -51,7 +51,7 @@ end
 
 -- Have a worker answer the task: one that waits for messages wakes up.
 local function answer_soon(todo, p, serial, now)
-  later(todo, 'ZADD', ANSWERS, now, serial .. '-' .. model_of(p))
+  later(todo, 'ZADD', ANSWERS, now, id_of(p, serial))
   if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
 end
 

@@ -34,7 +34,7 @@ local function push_change(todo, p, watch, final, ...)
       if not final then celery_running(todo, p, channel, (...)) end
     elseif final or mark == '+' then
       change = change or frame(...)
-      local list = todo.pushes[channel] or {struct.pack('>I4c0', #model_of(p), model_of(p))}
+      local list = todo.pushes[channel] or {struct.pack('>I4c0', #queue_of(p), queue_of(p))}
       list[#list + 1] = change
       todo.pushes[channel] = list
     end

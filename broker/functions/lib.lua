@@ -1,7 +1,7 @@
 -- Shared by every function of the library. The loader puts `#!lua name=...` and SUFFIX in front, the transitions behind.
 --
--- KEYS[1] of every function is `ps:{model}:` unless its header says otherwise; all other keys are built from it and carry the same
--- hash tag, so a function stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot use a cluster.)
+-- KEYS[1] of every function is `ps:{queue}:` unless its header says otherwise; the queue is the model, or `model:p` for its further
+-- partitions. All other keys are built from it and carry the same hash tag, so a function stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot use a cluster.)
 --
 --   job:<serial>      hash    the record; the truth. Its field `terms` holds three numbers, because one field is cheaper: most
 --                             attempts, most crashes, and how many jobs stood before it, if any
@@ -36,7 +36,7 @@
 --   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
--- The ticket lists `penstock.{model}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
+-- The ticket lists `penstock.{queue}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
 
 local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
 local BANDS = {0, 6, 9}
@@ -91,10 +91,16 @@ end
 
 local function too_many(what) return redis.error_reply('ERR more than ' .. CLAIM_MAX .. ' jobs in one ' .. what) end
 
-local function model_of(p) return string.match(p, '{(.-)}') end
+local function queue_of(p) return string.match(p, '{(.-)}') end
+
+-- The public id of a job, as core/job.py writes it: the queue `model:2` is the model's third partition.
+local function id_of(p, serial)
+  local model, partition = string.match(queue_of(p), '^([^:]*):?(.*)$')
+  return serial .. (partition == '' and '' or '.' .. partition) .. '-' .. model
+end
 
 local function tickets(p, band)
-  local name = 'penstock.{' .. model_of(p) .. '}'
+  local name = 'penstock.{' .. queue_of(p) .. '}'
   if band == 0 then return name end
   return name .. '\6\22' .. band
 end

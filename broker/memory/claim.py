@@ -16,7 +16,7 @@ SOLO_AGAIN_S = 1.0
 
 
 class Gathering:
-    """One claim on one model. `now` is the store's clock."""
+    """One claim on one queue. `now` is the store's clock."""
 
     def __init__(self, queue: MemoryQueue, request: ClaimRequest, now: float) -> None:
         self._queue = queue

@@ -1,4 +1,4 @@
-"""One model's jobs in plain memory: the records, the places where a live job can be, and the moves between them."""
+"""One queue's jobs in plain memory: the records, the places where a live job can be, and the moves between them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class KeyUse:
 
 @dataclass(slots=True)
 class MemoryQueue:
-    """The state of one model. `leases` maps a worker to the end of its lease, `held` to the serials it runs."""
+    """The state of one queue. `leases` maps a worker to the end of its lease, `held` to the serials it runs."""
 
-    model: str
+    name: str
     records: dict[str, Record] = field(default_factory=dict)
     ready: WaitingLines = field(default_factory=WaitingLines)
     shards: set[str] = field(default_factory=set)

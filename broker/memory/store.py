@@ -31,7 +31,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
-from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, served_as
+from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, job_in, model_of, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
 
 _Item = TypeVar("_Item", Ending, GiveBack)
@@ -49,37 +49,37 @@ class MemoryStore:
     def close(self) -> None:
         self._queues.clear()
 
-    def queue(self, model: str) -> MemoryQueue:
-        """The inner state of one model, for tests that check the invariants."""
-        if model not in self._queues:
-            self._queues[model] = MemoryQueue(model, outbox=MemoryOutbox(self._clock))
-        return self._queues[model]
+    def queue(self, name: str) -> MemoryQueue:
+        """The inner state of one queue, for tests that check the invariants."""
+        if name not in self._queues:
+            self._queues[name] = MemoryQueue(name, outbox=MemoryOutbox(self._clock))
+        return self._queues[name]
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = [self._submit_one(job, max_depth) for job in jobs]
-        return [replace(answer, depth=self.queue(answer.id.model).depth) for answer in answers]
+        return [replace(answer, depth=self.queue(answer.id.queue).depth) for answer in answers]
 
     def claim(self, request: ClaimRequest) -> Claim:
-        return Gathering(self.queue(request.model), request, self._clock()).claim()
+        return Gathering(self.queue(request.queue), request, self._clock()).claim()
 
-    def withdraw(self, model: str, version: str, worker: str) -> bool:
+    def withdraw(self, queue: str, version: str, worker: str) -> bool:
         # Nobody listens to this store, so no offer is ever used, and none is kept.
         return False
 
     def extend(
-        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+        self, queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
     ) -> LeaseRenewal:
-        queue, now = self.queue(model), self._clock()
-        if worker not in queue.leases:
+        inner, now = self.queue(queue), self._clock()
+        if worker not in inner.leases:
             return LeaseRenewal(lost=True)
-        queue.leases[worker] = now + lease_s
-        for record in self._held(queue, worker):
+        inner.leases[worker] = now + lease_s
+        for record in self._held(inner, worker):
             if record.new.id in progressed:
                 record.held_at = now
-        overrun = [r for r in self._held(queue, worker) if now - r.held_at >= max_run_s]
+        overrun = [r for r in self._held(inner, worker) if now - r.held_at >= max_run_s]
         for record in overrun:
-            self._charge_crash(queue, record, now)
-        cancelled = [r.new.id for r in self._held(queue, worker) if r.cancel_requested]
+            self._charge_crash(inner, record, now)
+        cancelled = [r.new.id for r in self._held(inner, worker) if r.cancel_requested]
         return LeaseRenewal(cancelled=tuple(cancelled), overrun=tuple(r.new.id for r in overrun))
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
@@ -142,17 +142,17 @@ class MemoryStore:
 
         return [self._settle(item, requeue) for item in items]
 
-    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
-        queue, now = self.queue(model), self._clock()
-        queue.changes.clear()
+    def sweep(self, queue: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+        inner, now = self.queue(queue), self._clock()
+        inner.changes.clear()
         # Only what has ended before is collected, so that jobs that end in this sweep can be read until the next one.
-        over = [r for r in queue.records.values() if r.state.final and queue.kept_until(r) <= now]
-        report = self._take_back(queue, gone, limit=limit, now=now)
-        report = self._promote(queue, report, limit=limit - _moved(report), now=now)
-        report = self._expire(queue, report, limit=limit - _moved(report), now=now)
+        over = [r for r in inner.records.values() if r.state.final and inner.kept_until(r) <= now]
+        report = self._take_back(inner, gone, limit=limit, now=now)
+        report = self._promote(inner, report, limit=limit - _moved(report), now=now)
+        report = self._expire(inner, report, limit=limit - _moved(report), now=now)
         over = over[: limit - _moved(report)]
-        report = self._collect(queue, report, free := queue.hold(over), now=now)
-        return replace(report, changes=tuple(queue.changes), more=_moved(report) + len(over) - len(free) >= limit)
+        report = self._collect(inner, report, free := inner.hold(over), now=now)
+        return replace(report, changes=tuple(inner.changes), more=_moved(report) + len(over) - len(free) >= limit)
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -167,26 +167,26 @@ class MemoryStore:
         return CancelStatus.CANCELLED
 
     def forget(self, jobs: Sequence[JobId]) -> int:
-        queue = self.queue(jobs[0].model)
+        queue = self.queue(jobs[0].queue)
         taken = [record for job in jobs if (record := queue.records.get(job.serial)) and queue.may_forget(record)]
         for record in taken:
             queue.drop(record)
         queue.counters["collected"] += len(taken)
         return len(taken)
 
-    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
-        queue = self.queue(model)
-        orphans = queue.homeless()
+    def reconcile(self, queue: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
+        inner = self.queue(queue)
+        orphans = inner.homeless()
         for record in orphans:
             if record.state is JobState.LEASED:
                 record.note(now=self._clock(), how="worker_lost")
                 record.attempts -= 1
             if record.state is JobState.DELAYED and (record.not_before or 0.0) > self._clock():
-                queue.delay(record, until=record.not_before or 0.0)
+                inner.delay(record, until=record.not_before or 0.0)
             else:
-                queue.enqueue(record)
-        queue.counters["repaired"] += len(orphans)
-        return Repair(cursor="0", scanned=len(queue.records), orphans=len(orphans))
+                inner.enqueue(record)
+        inner.counters["repaired"] += len(orphans)
+        return Repair(cursor="0", scanned=len(inner.records), orphans=len(orphans))
 
     def read(self, job: JobId) -> Job | None:
         queue, record = self._find(job)
@@ -212,7 +212,7 @@ class MemoryStore:
         return None if record is None else record.followed(queue.position(record), mark, seen, limit, with_output=with_output)
 
     def collected_owner(self, job: JobId) -> str | None:
-        until, owner = self.queue(job.model).tombstones.get(job.serial, (0.0, ""))
+        until, owner = self.queue(job.queue).tombstones.get(job.serial, (0.0, ""))
         return owner if until > self._clock() else None
 
     def was_collected(self, job: JobId) -> bool:
@@ -226,33 +226,33 @@ class MemoryStore:
         return len(found)
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
+        self, queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        records = self.queue(model).records
-        serials = self.queue(model).inbox if index is JobIndex.INBOX else records.keys()
+        records = self.queue(queue).records
+        serials = self.queue(queue).inbox if index is JobIndex.INBOX else records.keys()
         found = [s for s in serials if (not before or s < before) and owner in ("", records[s].new.owner)]
         found = [s for s in found if index is not JobIndex.TAGGED or tag in records[s].new.tags]
-        return [JobId(serial, model) for serial in sorted(found, reverse=True)[:limit]]
+        return [job_in(serial, queue) for serial in sorted(found, reverse=True)[:limit]]
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return [found for job in jobs if (found := self.read(job)) is not None]
 
-    def stats(self, model: str) -> QueueStats:
-        queue, now = self.queue(model), self._clock()
+    def stats(self, queue: str) -> QueueStats:
+        inner, now = self.queue(queue), self._clock()
         return QueueStats(
-            model=model,
+            model=model_of(queue),
             now=now,
-            ready=queue.depth_by_band(),
-            oldest_age_s=queue.oldest_age_by_band(now),
-            solo=len(queue.solo),
-            delayed=len(queue.delayed),
-            leased=queue.leased,
-            inbox=len(queue.inbox),
-            accepted=queue.accepted,
-            ended=dict(queue.ended),
-            counters=dict(queue.counters),
-            open=dict(queue.open_jobs()),
-            planned=dict(queue.planned_jobs()),
+            ready=inner.depth_by_band(),
+            oldest_age_s=inner.oldest_age_by_band(now),
+            solo=len(inner.solo),
+            delayed=len(inner.delayed),
+            leased=inner.leased,
+            inbox=len(inner.inbox),
+            accepted=inner.accepted,
+            ended=dict(inner.ended),
+            counters=dict(inner.counters),
+            open=dict(inner.open_jobs()),
+            planned=dict(inner.planned_jobs()),
         )
 
     def models(self) -> list[ModelInfo]:
@@ -273,14 +273,14 @@ class MemoryStore:
         self._workers.pop(name, None)
 
     def _find(self, job: JobId) -> tuple[MemoryQueue, Record | None]:
-        queue = self.queue(job.model)
+        queue = self.queue(job.queue)
         return queue, queue.records.get(job.serial)
 
     def _held(self, queue: MemoryQueue, worker: str) -> list[Record]:
         return [queue.records[serial] for serial in sorted(queue.held.get(worker, ()))]
 
     def _submit_one(self, job: NewJob, max_depth: int) -> Submitted:
-        queue, now = self.queue(job.id.model), self._clock()
+        queue, now = self.queue(job.id.queue), self._clock()
         known = self._known(queue, job, now)
         refusal = queue.refusal(job, max_depth) if known is None else None
         if refusal is not None:

@@ -123,10 +123,10 @@ class AsyncStore:
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""
-        model = job.id.model
-        commit = self._commits.get(model)
+        queue = job.id.queue
+        commit = self._commits.get(queue)
         if commit is None:
-            commit = self._commits[model] = GroupCommit(self._submit_group, size_of=_input_bytes, early=EARLY_JOBS)
+            commit = self._commits[queue] = GroupCommit(self._submit_group, size_of=_input_bytes, early=EARLY_JOBS)
         return await commit.commit((job, max_depth))
 
     def _submit_group(self, items: Sequence[tuple[NewJob, int]]) -> Awaitable[list[Submitted]]:
@@ -159,7 +159,7 @@ class AsyncStore:
         return None if found is None else Push.of_end(*found)
 
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
-        """Those of these jobs of one model that have ended or are unknown."""
+        """Those of these jobs of one queue that have ended or are unknown."""
         return await self.run(ops.ended(jobs))
 
     async def read(self, job: JobId) -> Job | None:
@@ -194,23 +194,23 @@ class AsyncStore:
         return await self.send(ops.kept_for(job))
 
     async def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
+        self, queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        return await self.run(ops.newest(model, index, owner=owner, before=before, limit=limit, tag=tag))
+        return await self.run(ops.newest(queue, index, owner=owner, before=before, limit=limit, tag=tag))
 
     async def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return await self.run(ops.records(jobs)) if jobs else []
 
-    async def stats(self, model: str) -> QueueStats:
-        return await self.run(ops.stats(model))
+    async def stats(self, queue: str) -> QueueStats:
+        return await self.run(ops.stats(queue))
 
-    async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
-        """`stats` of each model, in one round trip."""
-        return await asyncio.gather(*(self.stats(model) for model in models))
+    async def stats_of(self, queues: Sequence[str]) -> list[QueueStats]:
+        """`stats` of each queue, in one round trip."""
+        return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
-    async def unfinished(self, model: str, version: str) -> Unfinished:
+    async def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""
-        return await self.run(ops.unfinished(model, version))
+        return await self.run(ops.unfinished(queue, version))
 
     async def models(self) -> dict[str, StoredModel]:
         """What workers and gateways announced, by model."""

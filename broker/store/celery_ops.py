@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from penstock.broker.store.ops import Arg, Command, Operation, digest, prefix, queue_name
-from penstock.job import SERIAL_CHARS, JobId, parse_job_id
+from penstock.job import SERIAL_CHARS, JobId, job_in, parse_job_id
 
 DOOR_QUEUE, DOOR = "penstock", "*"
 INVALID_MESSAGE, EXPIRED, CANCELLED = "invalid_message", "expired", "cancelled"
@@ -62,9 +62,9 @@ def door_lists() -> list[str]:
     return [_ARRIVED_KEY, *(priority_list(DOOR_QUEUE, priority) for priority in PRIORITIES)]
 
 
-def model_lists(model: str) -> list[str]:
-    """Where messages to one model lie and no tickets: the queue's other priorities, and its name without braces."""
-    own, plain = queue_name(model), f"{DOOR_QUEUE}.{model}"
+def queue_lists(queue: str) -> list[str]:
+    """Where messages to one queue lie and no tickets: the queue's other priorities, and its name without braces."""
+    own, plain = queue_name(queue), f"{DOOR_QUEUE}.{queue}"
     others = [priority_list(own, priority) for priority in PRIORITIES if priority not in _TICKETED]
     return [*others, *(priority_list(plain, priority) for priority in PRIORITIES)]
 
@@ -79,9 +79,9 @@ def draw_door() -> Operation[list[bytes]]:
     return Operation("draw_messages", prefix(DOOR), ["1", *door_lists()], list)
 
 
-def draw_model(model: str) -> Operation[None]:
-    """Take the messages to one model out of their lists; its claims hand them out."""
-    return Operation("draw_messages", prefix(model), ["", *model_lists(model)], lambda _: None)
+def draw_queue(queue: str) -> Operation[None]:
+    """Take the messages to one queue out of their lists; its claims hand them out."""
+    return Operation("draw_messages", prefix(queue), ["", *queue_lists(queue)], lambda _: None)
 
 
 def pass_messages(messages: Sequence[tuple[str, bytes]]) -> Operation[None]:
@@ -89,11 +89,11 @@ def pass_messages(messages: Sequence[tuple[str, bytes]]) -> Operation[None]:
     return Operation("pass_messages", prefix(DOOR), [part for one in messages for part in one], lambda _: None)
 
 
-def reject_foreign(model: str, rejected: Rejected) -> Operation[None]:
+def reject_foreign(queue: str, rejected: Rejected) -> Operation[None]:
     """Answer a message that does not become a job, and forget it."""
     tasks = rejected.celery_id + followed_by(rejected.chain) if rejected.celery_id else ""
     args: list[Arg] = [rejected.message, tasks, rejected.code, rejected.reason]
-    return Operation("reject_foreign", prefix(model), args, lambda _: None)
+    return Operation("reject_foreign", prefix(queue), args, lambda _: None)
 
 
 def due_answers(limit: int) -> Operation[list[JobId]]:
@@ -122,7 +122,7 @@ def followed_by(chain: Sequence[str], follow_ups: str = "") -> str:
 
 def task_of(job: JobId) -> Command[AnsweredTask]:
     """The task that the job answers; empty if there is none."""
-    return Command(("HGET", f"{prefix(job.model)}job:{job.serial}", "celery"), _answered_task)
+    return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "celery"), _answered_task)
 
 
 def _answered_task(reply: bytes | None) -> AnsweredTask:
@@ -131,9 +131,9 @@ def _answered_task(reply: bytes | None) -> AnsweredTask:
     return AnsweredTask(own, tuple(chain), follow_ups)
 
 
-def job_of_task(model: str, task: str) -> Command[JobId | None]:
-    name = f"{prefix(model)}idem:{digest('', task_key(task))}"
-    return Command(("GET", name), lambda reply: JobId(reply[:SERIAL_CHARS].decode(), model) if reply else None)
+def job_of_task(queue: str, task: str) -> Command[JobId | None]:
+    name = f"{prefix(queue)}idem:{digest('', task_key(task))}"
+    return Command(("GET", name), lambda reply: job_in(reply[:SERIAL_CHARS].decode(), queue) if reply else None)
 
 
 def task_key(task: str) -> str:

@@ -27,7 +27,7 @@ from penstock.broker.store.ops import prefix
 from penstock.broker.store.registry import ROLLOUTS_KEY
 from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
 from penstock.errors import StoreUnavailable
-from penstock.job import JobId, JobState
+from penstock.job import JobId, JobState, job_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ Message = Wake | CancelRequested | HandedOver | RolloutChanged
 class WakeUps:
     """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
 
-    Listens on the model's wake-up channel, on that of all rollouts and on the slot's own; if the last has no subscriber, a
+    Listens on the queue's wake-up channel, on that of all rollouts and on the slot's own; if the last has no subscriber, a
     sweeper takes the slot's leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
     """
 
-    def __init__(self, url: str, model: str, worker: str) -> None:
-        self._model, self._worker = model, worker
+    def __init__(self, url: str, queue: str, worker: str) -> None:
+        self._queue, self._worker = queue, worker
         self._redis = connect(url, name=f"penstock-wake-{worker}")
         self._pubsub = self._redis.pubsub()
 
     def open(self) -> WakeUps:
         """Subscribe; all subscriptions stand when this returns."""
-        channels = (f"{prefix(self._model)}wake", ROLLOUTS_KEY, f"ps:worker:{self._worker}")
+        channels = (f"{prefix(self._queue)}wake", ROLLOUTS_KEY, f"ps:worker:{self._worker}")
         try:
             self._pubsub.subscribe(*channels)
             for _ in channels:
@@ -102,9 +102,9 @@ class WakeUps:
 
     def _parse(self, data: bytes) -> Message:
         if data[:1] == b"c":
-            return CancelRequested(JobId(data[1:].decode(), self._model))
+            return CancelRequested(job_in(data[1:].decode(), self._queue))
         if data[:1] == b"h":
-            return HandedOver(*handed_over(data[1:], self._model))
+            return HandedOver(*handed_over(data[1:], self._queue))
         return RolloutChanged() if data == b"r" else Wake()
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class WakeUps:
         self._redis.close()
 
 
-def handed_over(message: bytes, model: str) -> tuple[str, Claim]:
+def handed_over(message: bytes, queue: str) -> tuple[str, Claim]:
     """Decode the claim that a submit made for a slot: its nonce, and the answer as `claim_reply` has it."""
     head, _, values = message.partition(b"\n")
     nonce, *sizes = head.split(b" ")
@@ -121,7 +121,7 @@ def handed_over(message: bytes, model: str) -> tuple[str, Claim]:
         reply.append(values[at : at + size])
         at += size
     numbers = [int(value) for value in reply[1:CLAIM_HEAD]]
-    return nonce.decode(), claim_reply([reply[0], *numbers, *reply[CLAIM_HEAD:]], model)
+    return nonce.decode(), claim_reply([reply[0], *numbers, *reply[CLAIM_HEAD:]], queue)
 
 
 # D6: docs/design/store.md
@@ -187,7 +187,7 @@ class Waiter:
 class PushRouter:
     """Listens on one channel and hands each push to the waiters of its job.
 
-    `ended` says which of some jobs of one model have ended; `recheck` gives the end of one of them.
+    `ended` says which of some jobs of one queue have ended; `recheck` gives the end of one of them.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class PushRouter:
         waited: dict[str, list[JobId]] = {}
         for job in self._waiters:
             if jobs is None or job in jobs:
-                waited.setdefault(job.model, []).append(job)
+                waited.setdefault(job.queue, []).append(job)
         try:
             for group in waited.values():
                 for first in range(0, len(group), RECHECK_JOBS):

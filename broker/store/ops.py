@@ -33,7 +33,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store import replies
 from penstock.broker.store.replies import SHORT_REASONS
-from penstock.job import Job, JobId, Payload, served_as
+from penstock.job import Job, JobId, Payload, job_in, served_as
 
 Reply = TypeVar("Reply")
 Arg = bytes | str | int
@@ -65,13 +65,13 @@ class Command(NamedTuple, Generic[Reply]):
     decode: Callable[[Any], Reply]
 
 
-def prefix(model: str) -> str:
-    return f"ps:{{{model}}}:"
+def prefix(queue: str) -> str:
+    return f"ps:{{{queue}}}:"
 
 
-def queue_name(model: str) -> str:
-    """Return the Celery queue of a model, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
-    return f"penstock.{{{model}}}"
+def queue_name(queue: str) -> str:
+    """Celery's name of a queue, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
+    return f"penstock.{{{queue}}}"
 
 
 def ms(seconds: float) -> int:
@@ -79,135 +79,135 @@ def ms(seconds: float) -> int:
 
 
 def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]:
-    model = jobs[0].id.model
-    return Operation("submit", prefix(model), submit_args(jobs, max_depth), partial(replies.submit_reply, model=model))
+    queue = jobs[0].id.queue
+    return Operation("submit", prefix(queue), submit_args(jobs, max_depth), partial(replies.submit_reply, queue=queue))
 
 
 def claim(request: ClaimRequest) -> Operation[Claim]:
-    model = request.model
-    return Operation("claim", prefix(model), claim_args(request), partial(replies.claim_reply, model=model))
+    queue = request.queue
+    return Operation("claim", prefix(queue), claim_args(request), partial(replies.claim_reply, queue=queue))
 
 
-def withdraw(model: str, version: str, worker: str) -> Operation[bool]:
-    return Operation("withdraw", prefix(model), [version, worker], bool)
+def withdraw(queue: str, version: str, worker: str) -> Operation[bool]:
+    return Operation("withdraw", prefix(queue), [version, worker], bool)
 
 
 def extend(
-    model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId]
+    queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId]
 ) -> Operation[LeaseRenewal]:
     args: list[Arg] = [worker, ms(lease_s), ms(max_run_s), *(job.serial for job in progressed)]
-    return Operation("extend", prefix(model), args, partial(replies.extend_reply, model=model))
+    return Operation("extend", prefix(queue), args, partial(replies.extend_reply, queue=queue))
 
 
 def finish(endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> Operation[list[Settled]]:
-    return Operation("finish", prefix(endings[0].id.model), finish_args(endings, worker, stamp), replies.settled_reply)
+    return Operation("finish", prefix(endings[0].id.queue), finish_args(endings, worker, stamp), replies.settled_reply)
 
 
 def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
-    return Operation("report", prefix(reports[0].id.model), report_args(reports), replies.reported_reply)
+    return Operation("report", prefix(reports[0].id.queue), report_args(reports), replies.reported_reply)
 
 
 def retry(
     items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str
 ) -> Operation[list[Settled]]:
     args: list[Arg] = [worker, ms(delay_s), code, message, traceback, *_pairs(items)]
-    return Operation("retry", prefix(items[0].id.model), args, replies.settled_reply)
+    return Operation("retry", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
 def release(items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str) -> Operation[list[Settled]]:
     args: list[Arg] = [worker, reason.value, detail, *_pairs(items)]
-    return Operation("release", prefix(items[0].id.model), args, replies.settled_reply)
+    return Operation("release", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
-def sweep(model: str, *, gone: Sequence[str], limit: int) -> Operation[SweepReport]:
-    return Operation("sweep", prefix(model), [limit, *gone], partial(replies.sweep_reply, model=model))
+def sweep(queue: str, *, gone: Sequence[str], limit: int) -> Operation[SweepReport]:
+    return Operation("sweep", prefix(queue), [limit, *gone], partial(replies.sweep_reply, queue=queue))
 
 
-def absent(model: str, *, sweeper: str, pace_s: float, again_s: float) -> Operation[Absent]:
-    return Operation("absent", prefix(model), [sweeper, ms(pace_s), ms(again_s)], replies.absent_reply)
+def absent(queue: str, *, sweeper: str, pace_s: float, again_s: float) -> Operation[Absent]:
+    return Operation("absent", prefix(queue), [sweeper, ms(pace_s), ms(again_s)], replies.absent_reply)
 
 
 def cancel(job: JobId, *, owner: str) -> Operation[CancelStatus]:
-    return Operation("cancel", prefix(job.model), [job.serial, owner], lambda reply: CancelStatus(reply.decode()))
+    return Operation("cancel", prefix(job.queue), [job.serial, owner], lambda reply: CancelStatus(reply.decode()))
 
 
 def forget(jobs: Sequence[JobId]) -> Operation[int]:
-    return Operation("forget", prefix(jobs[0].model), [job.serial for job in jobs], int)
+    return Operation("forget", prefix(jobs[0].queue), [job.serial for job in jobs], int)
 
 
 def dismiss(jobs: Sequence[JobId]) -> Operation[int]:
-    return Operation("dismiss", prefix(jobs[0].model), [job.serial for job in jobs], int)
+    return Operation("dismiss", prefix(jobs[0].queue), [job.serial for job in jobs], int)
 
 
-def reconcile(model: str, *, cursor: str, limit: int) -> Operation[Repair]:
-    return Operation("reconcile", prefix(model), [cursor, limit], replies.repair_reply)
+def reconcile(queue: str, *, cursor: str, limit: int) -> Operation[Repair]:
+    return Operation("reconcile", prefix(queue), [cursor, limit], replies.repair_reply)
 
 
-def reconcile_next(model: str, *, pace_s: float, limit: int) -> Operation[Repair]:
-    return Operation("reconcile_next", prefix(model), [ms(pace_s), limit], replies.repair_reply)
+def reconcile_next(queue: str, *, pace_s: float, limit: int) -> Operation[Repair]:
+    return Operation("reconcile_next", prefix(queue), [ms(pace_s), limit], replies.repair_reply)
 
 
 def read(job: JobId) -> Operation[Job | None]:
-    return Operation("read", prefix(job.model), [job.serial, _WITHOUT_OUTPUT], partial(replies.record_reply, job=job))
+    return Operation("read", prefix(job.queue), [job.serial, _WITHOUT_OUTPUT], partial(replies.record_reply, job=job))
 
 
 def result(job: JobId) -> Operation[Ended | None]:
-    return Operation("read", prefix(job.model), [job.serial, _WITH_OUTPUT], partial(replies.read_reply, job=job))
+    return Operation("read", prefix(job.queue), [job.serial, _WITH_OUTPUT], partial(replies.read_reply, job=job))
 
 
 def watch(job: JobId, *, channel: str, every_change: bool) -> Operation[Job | None]:
     mark = "+" if every_change else "="
-    return Operation("watch", prefix(job.model), [job.serial, mark + channel], partial(replies.record_reply, job=job))
+    return Operation("watch", prefix(job.queue), [job.serial, mark + channel], partial(replies.record_reply, job=job))
 
 
 def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
-    """Which of these jobs of one model have ended or are unknown."""
-    model = jobs[0].model
+    """Which of these jobs of one queue have ended or are unknown."""
+    queue = jobs[0].queue
     return Operation(
-        "ended", prefix(model), [job.serial for job in jobs], lambda reply: [JobId(serial.decode(), model) for serial in reply]
+        "ended", prefix(queue), [job.serial for job in jobs], lambda reply: [job_in(serial.decode(), queue) for serial in reply]
     )
 
 
 def follow(job: JobId, *, mark: str, seen: int, limit: int, with_output: bool) -> Operation[Followed | None]:
     args: list[Arg] = [job.serial, _WITH_OUTPUT if with_output else _WITHOUT_OUTPUT, mark, seen, limit]
-    return Operation("follow", prefix(job.model), args, partial(replies.follow_reply, job=job))
+    return Operation("follow", prefix(job.queue), args, partial(replies.follow_reply, job=job))
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
-    return Operation("input", prefix(job.model), [job.serial], replies.input_reply)
+    return Operation("input", prefix(job.queue), [job.serial], replies.input_reply)
 
 
-def newest(model: str, index: JobIndex, *, owner: str, before: str, limit: int, tag: str) -> Operation[list[JobId]]:
+def newest(queue: str, index: JobIndex, *, owner: str, before: str, limit: int, tag: str) -> Operation[list[JobId]]:
     args: list[Arg] = [index.value, owner, before, limit, tag]
-    return Operation("newest", prefix(model), args, lambda reply: [JobId(serial.decode(), model) for serial in reply])
+    return Operation("newest", prefix(queue), args, lambda reply: [job_in(serial.decode(), queue) for serial in reply])
 
 
 def records(jobs: Sequence[JobId]) -> Operation[list[Job]]:
-    model = jobs[0].model
-    return Operation("records", prefix(model), [job.serial for job in jobs], partial(replies.list_reply, model=model))
+    queue = jobs[0].queue
+    return Operation("records", prefix(queue), [job.serial for job in jobs], partial(replies.list_reply, queue=queue))
 
 
-def stats(model: str) -> Operation[QueueStats]:
-    return Operation("stats", prefix(model), [], partial(replies.stats_reply, model=model))
+def stats(queue: str) -> Operation[QueueStats]:
+    return Operation("stats", prefix(queue), [], partial(replies.stats_reply, queue=queue))
 
 
-def unfinished(model: str, version: str) -> Operation[Unfinished]:
-    return Operation("unfinished", prefix(model), [version], lambda reply: Unfinished(*map(int, reply)))
+def unfinished(queue: str, version: str) -> Operation[Unfinished]:
+    return Operation("unfinished", prefix(queue), [version], lambda reply: Unfinished(*map(int, reply)))
 
 
 def collected_owner(job: JobId) -> Command[str | None]:
     """The owner that the tombstone of a collected job names."""
-    return Command(("GET", f"{prefix(job.model)}tomb:{job.serial}"), replies.text_reply)
+    return Command(("GET", f"{prefix(job.queue)}tomb:{job.serial}"), replies.text_reply)
 
 
 def traceback(job: JobId) -> Command[str]:
     """What the model's code raised in the last attempt; empty if it is not kept."""
-    return Command(("HMGET", f"{prefix(job.model)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
+    return Command(("HMGET", f"{prefix(job.queue)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
 
 
 def kept_for(job: JobId) -> Command[float]:
     """For how many seconds the job's result is kept after its end; 0 if the job is unknown."""
-    return Command(("HGET", f"{prefix(job.model)}job:{job.serial}", "ttl"), lambda text: int(text or 0) / 1000)
+    return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "ttl"), lambda text: int(text or 0) / 1000)
 
 
 # The arguments of the longer calls.

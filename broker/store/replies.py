@@ -39,6 +39,8 @@ from penstock.job import (
     Payload,
     Priority,
     StreamPart,
+    job_in,
+    model_of,
 )
 
 _FIELDS = 37  # the fields of RECORD in lib.lua, then position and output
@@ -53,19 +55,19 @@ _REASONS = {short: reason for reason, short in SHORT_REASONS.items()}
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
 
 
-def submit_reply(reply: Sequence[Any], model: str) -> list[Submitted]:
+def submit_reply(reply: Sequence[Any], queue: str) -> list[Submitted]:
     depth = reply[0]
     return [
-        Submitted(SubmitStatus(reply[i].decode()), JobId(reply[i + 1].decode(), model), depth) for i in range(1, len(reply), 2)
+        Submitted(SubmitStatus(reply[i].decode()), job_in(reply[i + 1].decode(), queue), depth) for i in range(1, len(reply), 2)
     ]
 
 
-def claim_reply(reply: Sequence[Any], model: str) -> Claim:
+def claim_reply(reply: Sequence[Any], queue: str) -> Claim:
     reason, depth, retry, now, stepped, expired, messages, shards, gone = reply[:CLAIM_HEAD]
     messages_end = CLAIM_HEAD + messages
     start = messages_end + expired * _CHANGE_STRIDE
     return Claim(
-        jobs=tuple(_claimed(reply, i, model) for i in range(start, len(reply), _CLAIM_STRIDE)),
+        jobs=tuple(_claimed(reply, i, queue) for i in range(start, len(reply), _CLAIM_STRIDE)),
         reason=reason.decode(),
         depth=depth,
         retry_in_s=None if retry < 0 else retry / 1000,
@@ -73,17 +75,17 @@ def claim_reply(reply: Sequence[Any], model: str) -> Claim:
         foreign=tuple(reply[CLAIM_HEAD:messages_end]),
         stepped_over=stepped,
         expired=expired,
-        changes=_changes(reply[messages_end:start], model),
+        changes=_changes(reply[messages_end:start], queue),
         shards=shards,
         gone=gone,
     )
 
 
-def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
+def _claimed(reply: Sequence[Any], i: int, queue: str) -> ClaimedJob:
     job = reply[i : i + _CLAIM_STRIDE]
     serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace, owner = job
     return ClaimedJob(
-        id=JobId(serial.decode(), model),
+        id=job_in(serial.decode(), queue),
         token=token.decode(),
         input=Payload(media.decode(), data, blob.decode()),
         priority=_PRIORITIES[band],
@@ -97,18 +99,18 @@ def _claimed(reply: Sequence[Any], i: int, model: str) -> ClaimedJob:
     )
 
 
-def _changes(flat: Sequence[Any], model: str) -> tuple[Change, ...]:
-    return tuple(_change(flat[i : i + _CHANGE_STRIDE], model) for i in range(0, len(flat), _CHANGE_STRIDE))
+def _changes(flat: Sequence[Any], queue: str) -> tuple[Change, ...]:
+    return tuple(_change(flat[i : i + _CHANGE_STRIDE], queue) for i in range(0, len(flat), _CHANGE_STRIDE))
 
 
-def _change(values: Sequence[bytes], model: str) -> Change:
+def _change(values: Sequence[bytes], queue: str) -> Change:
     event, serial, state, version, token, trace = (value.decode() for value in values)
     _, worker, batch = _token_parts(token)
-    return Change(JobId(serial, model), event, JobState(state), version, worker, batch, trace)
+    return Change(job_in(serial, queue), event, JobState(state), version, worker, batch, trace)
 
 
-def extend_reply(reply: Sequence[Any], model: str) -> LeaseRenewal:
-    ids = [JobId(serial.decode(), model) for serial in reply[2:]]
+def extend_reply(reply: Sequence[Any], queue: str) -> LeaseRenewal:
+    ids = [job_in(serial.decode(), queue) for serial in reply[2:]]
     return LeaseRenewal(lost=reply[0] == b"lost", cancelled=tuple(ids[: reply[1]]), overrun=tuple(ids[reply[1] :]))
 
 
@@ -138,11 +140,11 @@ def traceback_reply(reply: Sequence[bytes | None]) -> str:
     return text if attempt == epoch else ""
 
 
-def sweep_reply(reply: Sequence[Any], model: str) -> SweepReport:
+def sweep_reply(reply: Sequence[Any], queue: str) -> SweepReport:
     requeued, dead, expired, cancelled, promoted, collected, lost, blobs, gone, more = reply[:_SWEEP_HEAD]
     names_end = _SWEEP_HEAD + lost + blobs
     names = [name.decode() for name in reply[_SWEEP_HEAD:names_end]]
-    changes = _changes(reply[names_end:], model)
+    changes = _changes(reply[names_end:], queue)
     return SweepReport(
         requeued,
         dead,
@@ -187,8 +189,8 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         tries=_all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
         left_out=_left_out(more),
         trace=trace,
-        replay_of=JobId(replay_of, job.model) if replay_of else None,
-        replayed_as=JobId(replayed_as, job.model) if replayed_as else None,
+        replay_of=job_in(replay_of, job.queue) if replay_of else None,
+        replayed_as=job_in(replayed_as, job.queue) if replayed_as else None,
         call=Call(call),
         not_before=_moment(not_before),
         progress=_progress(progress, epoch, JobState(state)) if progress else None,
@@ -226,13 +228,13 @@ def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
     return KeptInput(Payload(media.decode(), data or b"", blob.decode()), Call(call.decode()))
 
 
-def stats_reply(reply: Sequence[Any], model: str) -> QueueStats:
+def stats_reply(reply: Sequence[Any], queue: str) -> QueueStats:
     now, *rest = reply
     solo, delayed, leased, inbox, counted, owned, planned = rest[6:]
     counters = _counts(counted)
     ended = {name[6:]: n for name, n in counters.items() if name.startswith("ended:")}
     return QueueStats(
-        model=model,
+        model=model_of(queue),
         now=now / 1000,
         ready={band: rest[2 * i] for i, band in enumerate(BANDS)},
         oldest_age_s={band: rest[2 * i + 1] / 1000 for i, band in enumerate(BANDS)},
@@ -263,18 +265,18 @@ def _frame(message: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def parse_pushes(message: bytes) -> Iterator[Push]:
-    """Decode the state changes in one message of a gateway's channel: the model, then 8 length-prefixed fields per job."""
+    """Decode the state changes in one message of a gateway's channel: the queue, then 8 length-prefixed fields per job."""
     (size,) = _size_at(message)
-    model, at = message[4 : 4 + size].decode(), 4 + size
+    queue, at = message[4 : 4 + size].decode(), 4 + size
     while at < len(message):
         (serial, state, media, data, blob, code, text, stamp), at = _frame(message, at)
         if media and state == b"leased":
             stream = StreamPart(media.decode(), tuple(_chunks(data)), int(code))
-            yield Push(JobId(serial.decode(), model), JobState.LEASED, stream=stream)
+            yield Push(job_in(serial.decode(), queue), JobState.LEASED, stream=stream)
             continue
         output = Payload(media.decode(), data, blob.decode()) if state == b"succeeded" else None
         yield Push(
-            JobId(serial.decode(), model), _STATES[state], output, code.decode(), text.decode(), _parse_stamp(stamp.decode())
+            job_in(serial.decode(), queue), _STATES[state], output, code.decode(), text.decode(), _parse_stamp(stamp.decode())
         )
 
 
@@ -287,9 +289,9 @@ def _chunks(packed: bytes) -> Iterator[bytes]:
         yield packed[at - size : at]
 
 
-def list_reply(reply: Sequence[Any], model: str) -> list[Job]:
+def list_reply(reply: Sequence[Any], queue: str) -> list[Job]:
     """Decode the records of a page, without those that were collected since the page was looked up."""
-    found = (read_reply(reply[i + 1], JobId(reply[i].decode(), model)) for i in range(0, len(reply), 2))
+    found = (read_reply(reply[i + 1], job_in(reply[i].decode(), queue)) for i in range(0, len(reply), 2))
     return [job for job, _ in filter(None, found)]
 
 

@@ -10,33 +10,33 @@ from functools import partial
 from typing import Any
 
 from penstock.broker.store.ops import Arg, Command, Operation, digest, prefix
-from penstock.job import JobId
+from penstock.job import JobId, job_in
 
 # Characters of a job's serial.
 _SERIAL = 26
 
 
-def split_counts(model: str, name: str) -> Command[Mapping[str, int]]:
+def split_counts(queue: str, name: str) -> Command[Mapping[str, int]]:
     """The counts under this name, by field. They are gone a week after the last count."""
-    return Command(("HGETALL", f"{prefix(model)}split:{name}"), _counts)
+    return Command(("HGETALL", f"{prefix(queue)}split:{name}"), _counts)
 
 
-def count_split(model: str, name: str, counts: Mapping[str, int]) -> Operation[None]:
+def count_split(queue: str, name: str, counts: Mapping[str, int]) -> Operation[None]:
     """Add to counts that no end of a job adds to."""
     args: list[Arg] = [name]
     for field, count in counts.items():
         args += (field, count)
-    return Operation("count_split", prefix(model), args, _nothing)
+    return Operation("count_split", prefix(queue), args, _nothing)
 
 
-def first_job(model: str, owner: str, key: str) -> Command[JobId | None]:
+def first_job(queue: str, owner: str, key: str) -> Command[JobId | None]:
     """The job that an earlier request of this owner made with the same idempotency key; None if there is none."""
-    return Command(("GET", f"{prefix(model)}idem:{digest(owner, key)}"), partial(_job, model=model))
+    return Command(("GET", f"{prefix(queue)}idem:{digest(owner, key)}"), partial(_job, queue=queue))
 
 
-def _job(reply: bytes | None, *, model: str) -> JobId | None:
+def _job(reply: bytes | None, *, queue: str) -> JobId | None:
     # Behind the serial stands the fingerprint of the request.
-    return None if reply is None else JobId(reply[:_SERIAL].decode(), model)
+    return None if reply is None else job_in(reply[:_SERIAL].decode(), queue)
 
 
 def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:

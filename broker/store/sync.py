@@ -106,13 +106,13 @@ class RedisStore:
     def claim(self, request: ClaimRequest) -> Claim:
         return self.run(ops.claim(request))
 
-    def withdraw(self, model: str, version: str, worker: str) -> bool:
-        return self.run(ops.withdraw(model, version, worker))
+    def withdraw(self, queue: str, version: str, worker: str) -> bool:
+        return self.run(ops.withdraw(queue, version, worker))
 
     def extend(
-        self, model: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
+        self, queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
     ) -> LeaseRenewal:
-        return self.run(ops.extend(model, worker, lease_s=lease_s, max_run_s=max_run_s, progressed=progressed))
+        return self.run(ops.extend(queue, worker, lease_s=lease_s, max_run_s=max_run_s, progressed=progressed))
 
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
         return self.run(ops.finish(endings, worker=worker, stamp=stamp))
@@ -150,16 +150,16 @@ class RedisStore:
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         return self.run(ops.release(items, worker=worker, reason=reason, detail=detail))
 
-    def sweep(self, model: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
-        return self.run(ops.sweep(model, gone=gone, limit=limit))
+    def sweep(self, queue: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> SweepReport:
+        return self.run(ops.sweep(queue, gone=gone, limit=limit))
 
-    def absent(self, model: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
+    def absent(self, queue: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
         """Lease holders whose own channel has no subscriber: their process has ended or lost its link to Redis.
 
         For `pace_s` after a look, no other `sweeper` gets one. Gone is who is still missing `again_s` after the first look that
         missed it.
         """
-        return self.run(ops.absent(model, sweeper=sweeper, pace_s=pace_s, again_s=again_s))
+        return self.run(ops.absent(queue, sweeper=sweeper, pace_s=pace_s, again_s=again_s))
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         return self.run(ops.cancel(job, owner=owner))
@@ -167,20 +167,20 @@ class RedisStore:
     def forget(self, jobs: Sequence[JobId]) -> int:
         return sum(self.run_all([ops.forget(jobs[i : i + FORGET_MAX]) for i in range(0, len(jobs), FORGET_MAX)]))
 
-    def reconcile(self, model: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
-        return self.run(ops.reconcile(model, cursor=cursor, limit=limit))
+    def reconcile(self, queue: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
+        return self.run(ops.reconcile(queue, cursor=cursor, limit=limit))
 
-    def reconcile_next(self, model: str, *, pace_s: float, limit: int = 1_000) -> Repair:
+    def reconcile_next(self, queue: str, *, pace_s: float, limit: int = 1_000) -> Repair:
         """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
-        return self.run(ops.reconcile_next(model, pace_s=pace_s, limit=limit))
+        return self.run(ops.reconcile_next(queue, pace_s=pace_s, limit=limit))
 
     def may_send(self, queue: str) -> bool:
         """Whether messages can be sent to a queue of Celery's."""
         return self.run(celery_ops.may_send(queue))
 
-    def reject_foreign(self, model: str, rejected: Sequence[celery_ops.Rejected]) -> None:
+    def reject_foreign(self, queue: str, rejected: Sequence[celery_ops.Rejected]) -> None:
         """Answer stock Celery messages that cannot become jobs, all in one round trip."""
-        self.run_all([celery_ops.reject_foreign(model, one) for one in rejected])
+        self.run_all([celery_ops.reject_foreign(queue, one) for one in rejected])
 
     def read(self, job: JobId) -> Job | None:
         return self.run(ops.read(job))
@@ -210,19 +210,19 @@ class RedisStore:
         return self.run(ops.dismiss(jobs)) if jobs else 0
 
     def newest(
-        self, model: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
+        self, queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
     ) -> list[JobId]:
-        return self.run(ops.newest(model, index, owner=owner, before=before, limit=limit, tag=tag))
+        return self.run(ops.newest(queue, index, owner=owner, before=before, limit=limit, tag=tag))
 
     def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return self.run(ops.records(jobs)) if jobs else []
 
-    def stats(self, model: str) -> QueueStats:
-        return self.run(ops.stats(model))
+    def stats(self, queue: str) -> QueueStats:
+        return self.run(ops.stats(queue))
 
-    def unfinished(self, model: str, version: str) -> Unfinished:
+    def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""
-        return self.run(ops.unfinished(model, version))
+        return self.run(ops.unfinished(queue, version))
 
     def models(self) -> list[ModelInfo]:
         return [found.info for found in self.stored_models().values() if found.info is not None]

@@ -29,9 +29,10 @@ from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import PUBLIC_STATES, Job, JobState, Payload, checked_tag, parse_job_id
+from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.media import filename_parameters, split_filename
+from penstock.tags import checked_tag
 
 PAGE_JOBS = 25
 

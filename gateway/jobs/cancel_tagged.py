@@ -16,7 +16,8 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.job_list import MAX_READ, JobList, newest, records
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import Job, checked_tag, parse_job_id
+from penstock.job import Job, parse_job_id
+from penstock.tags import checked_tag
 
 _AT_ONCE = 100
 

@@ -30,7 +30,7 @@ from penstock.gateway.replicate.views import cog_view, prediction_view, result_u
 from penstock.gateway.runs.service import output_files
 from penstock.gateway.runs.views import run_view
 from penstock.inputs.file import File, data_url
-from penstock.job import Job, JobId, JobProgress, JobState
+from penstock.job import Job, JobProgress, JobState, job_in
 from penstock.outbound.webhook import AS_COG, AS_PREDICTION, event_id
 from penstock.outputs.media import split_filename
 from penstock.run import Run
@@ -64,9 +64,9 @@ class EventBodies:
         is_batch = run.spec.kind == "openai"
         return EventBody(orjson.dumps(_batch_event(event, run) if is_batch else await self._run_event(event, run)), {})
 
-    async def of_job(self, event: DueEvent, model: str) -> EventBody | None:
+    async def of_job(self, event: DueEvent, queue: str) -> EventBody | None:
         """None if there is no record of the job any more."""
-        job = await self._store.read(JobId(event.id, model))
+        job = await self._store.read(job_in(event.id, queue))
         if job is None:
             return None
         as_prediction = AS_PREDICTION in event.letters or AS_COG in event.letters

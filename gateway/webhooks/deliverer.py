@@ -1,4 +1,4 @@
-"""Takes events that are due from the outbox of every model and of the runs, sends them, and settles what came of it.
+"""Takes events that are due from the outbox of every queue and of the runs, sends them, and settles what came of it.
 
 Every gateway process has a deliverer. The lease under which an event is taken keeps two of them from sending it side by side,
 and what a deliverer that died had taken is due again when its lease ends.
@@ -39,7 +39,7 @@ ASK_S = 5.0
 # An attempt takes half of its lease. In the rest it is settled, even if the store is away for a moment.
 _LEASE_TIMES, _LEASE_BEYOND_S = 2.0, 1.0
 _SETTLE_RETRY_S = 0.5
-# At most this many events of one model are taken at a time, so that others get their turn.
+# At most this many events of one queue are taken at a time, so that others get their turn.
 _TAKE = 16
 _STORE_AWAY = Backoff(0.1, 2.0)
 CountDelivery = Callable[[str], None]
@@ -47,13 +47,13 @@ CountDelivery = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TakenEvent:
-    """`model` is empty for the event of a run. `sent_at`: Unix seconds of this attempt by the store's clock, which all gateways
+    """`queue` is empty for the event of a run. `sent_at`: Unix seconds of this attempt by the store's clock, which all gateways
     share. `until`: when the lease ends, by the monotonic clock.
     """
 
     event: DueEvent
     outbox: AsyncOutbox
-    model: str
+    queue: str
     sent_at: float
     until: float
 
@@ -142,13 +142,13 @@ class Deliverer:
 
     async def _find_outboxes(self) -> None:
         names = {*self._models, *await self._store.models()}
-        for key, model in [(RUNS_KEY, ""), *((prefix(name), name) for name in names)]:
+        for key, queue in [(RUNS_KEY, ""), *((prefix(name), name) for name in names)]:
             if key not in self._outboxes:
-                self._outboxes[key] = AsyncOutbox(self._store, key), model
+                self._outboxes[key] = AsyncOutbox(self._store, key), queue
 
     async def _take(self, key: str, most: int) -> float:
         """Begin to send what is due; returns the seconds after which more may be."""
-        outbox, model = self._outboxes[key]
+        outbox, queue = self._outboxes[key]
         taken_at = time.monotonic()
         due = await outbox.take(
             TakeLimits(
@@ -162,7 +162,7 @@ class Deliverer:
         if due.events:
             now = await self._store.now()
             for event in due.events:
-                taken = TakenEvent(event, outbox, model, now, taken_at + self._lease_s)
+                taken = TakenEvent(event, outbox, queue, now, taken_at + self._lease_s)
                 self._send(taken)
         if len(due.events) == most:
             return 0.0
@@ -205,7 +205,7 @@ class Deliverer:
 
     async def _attempt(self, taken: TakenEvent) -> ReceiverReply | None:
         """What came of it; None if this process stood still, and another one may be sending the event by now."""
-        body = await (self._bodies.of_job(taken.event, taken.model) if taken.model else self._bodies.of_run(taken.event))
+        body = await (self._bodies.of_job(taken.event, taken.queue) if taken.queue else self._bodies.of_run(taken.event))
         if body is None:
             # Its record was evicted or deleted by hand, so nobody can say what happened.
             return ReceiverReply(failure=NO_RECORD)

@@ -20,7 +20,7 @@ from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.views import BATCH_PREFIX
 from penstock.gateway.runs.service import RunService
-from penstock.job import parse_job_id
+from penstock.job import job_in, model_of, parse_job_id
 from penstock.outbound.urls import parse_url
 from penstock.outbound.webhook import event_id
 
@@ -61,10 +61,10 @@ class Deliveries:
     async def of_job(self, job_id: str, caller: Caller) -> LoggedEvent:
         """Raises `NotFound` for a job without a webhook too."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
-        logs = await self._outbox(job.model).logs([job.id.serial])
+        logs = await self._outbox(job.id.queue).logs([job.id.serial])
         if not logs:
             raise NotFound(f"job {job.id} has no webhook")
-        return _logged(job.id.serial, job.model, logs[job.id.serial])
+        return _logged(job.id.serial, job.id.queue, logs[job.id.serial])
 
     async def of_run(self, run_id: str, caller: Caller) -> LoggedEvent:
         """The same for a run, or for a batch, which is one."""
@@ -76,35 +76,35 @@ class Deliveries:
 
     async def undelivered(self, caller: Caller, *, after: str = "", limit: int = 100) -> EventPage:
         """Those that were given up, newest first. `after` is the id of the last one of the page before."""
-        owner, before = "" if caller.sees("\0") else caller.owner, after.partition("-")[0]
-        models = ["", *self._registry.models]
+        owner, before = "" if caller.sees("\0") else caller.owner, _serial(after)
+        queues = ["", *self._registry.models]
         pages = await asyncio.gather(
-            *(self._outbox(model).undelivered(owner=owner, before=before, limit=limit + 1) for model in models)
+            *(self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1) for queue in queues)
         )
-        found = sorted(((one, model) for model, page in zip(models, pages, strict=True) for one in page), reverse=True)
+        found = sorted(((one, queue) for queue, page in zip(queues, pages, strict=True) for one in page), reverse=True)
         shown = await self._logs(found[:limit])
         return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "")
 
     async def send_again(self, ids: Sequence[str], caller: Caller) -> int:
         """Send the last events of these jobs and runs once more, if they were delivered or given up; returns how many."""
         owner = None if caller.sees("\0") else caller.owner
-        return sum([await self._outbox(model).send_again(own, owner=owner) for model, own in _by_model(ids).items()])
+        return sum([await self._outbox(queue).send_again(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
     async def dismiss(self, ids: Sequence[str], caller: Caller) -> int:
         """Take events that were given up off the list; returns how many."""
         owner = None if caller.sees("\0") else caller.owner
-        return sum([await self._outbox(model).dismiss(own, owner=owner) for model, own in _by_model(ids).items()])
+        return sum([await self._outbox(queue).dismiss(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
     async def _logs(self, found: Sequence[tuple[str, str]]) -> list[LoggedEvent]:
-        models = dict.fromkeys(model for _, model in found)
-        ids = {model: [one for one, own in found if own == model] for model in models}
-        pages = await asyncio.gather(*(self._outbox(model).logs(ids[model]) for model in models))
-        logs = dict(zip(models, pages, strict=True))
-        return [_logged(one, model, logs[model][one]) for one, model in found if one in logs[model]]
+        queues = dict.fromkeys(queue for _, queue in found)
+        ids = {queue: [one for one, own in found if own == queue] for queue in queues}
+        pages = await asyncio.gather(*(self._outbox(queue).logs(ids[queue]) for queue in queues))
+        logs = dict(zip(queues, pages, strict=True))
+        return [_logged(one, queue, logs[queue][one]) for one, queue in found if one in logs[queue]]
 
-    def _outbox(self, model: str) -> AsyncOutbox:
-        """The outbox of a model; that of runs for an empty name."""
-        return AsyncOutbox(self._store, prefix(model) if model else RUNS_KEY)
+    def _outbox(self, queue: str) -> AsyncOutbox:
+        """The outbox of a queue; that of runs for an empty name."""
+        return AsyncOutbox(self._store, prefix(queue) if queue else RUNS_KEY)
 
 
 def log_view(event: LoggedEvent) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def log_view(event: LoggedEvent) -> dict[str, Any]:
         "url": event.url,
         "state": log.state.value,
         "event": log.event or None,
-        "webhook_id": event_id(event.id.partition("-")[0], log.number) if log.event else None,
+        "webhook_id": event_id(_serial(event.id), log.number) if log.event else None,
         "at": None if log.at is None else rfc3339(log.at),
         "attempts": [
             {
                 "at": rfc3339(one.at),
                 "event": one.event,
-                "webhook_id": event_id(event.id.partition("-")[0], one.number),
+                "webhook_id": event_id(_serial(event.id), one.number),
                 "tried": one.tried,
                 "outcome": str(one.outcome),
                 "answer": one.answer,
@@ -132,22 +132,27 @@ def log_view(event: LoggedEvent) -> dict[str, Any]:
     return {name: value for name, value in view.items() if value is not None}
 
 
-def _logged(event: str, model: str, log: EventLog) -> LoggedEvent:
-    return LoggedEvent(_public_id(event, model), model, str(parse_url(log.url)), log)
+def _serial(public: str) -> str:
+    """That of a job's id; the id of a run is one."""
+    return public.partition("-")[0].partition(".")[0]
 
 
-def _public_id(event: str, model: str) -> str:
-    return f"{event}-{model}" if model else event
+def _logged(event: str, queue: str, log: EventLog) -> LoggedEvent:
+    return LoggedEvent(_public_id(event, queue), model_of(queue), str(parse_url(log.url)), log)
 
 
-def _by_model(ids: Sequence[str]) -> dict[str, list[str]]:
-    """The serials of jobs by model, and under an empty name the ids of runs. Raises `BadRequest` for one that is neither."""
+def _public_id(event: str, queue: str) -> str:
+    return str(job_in(event, queue)) if queue else event
+
+
+def _by_queue(ids: Sequence[str]) -> dict[str, list[str]]:
+    """The serials of jobs by queue, and under an empty name the ids of runs. Raises `BadRequest` for one that is neither."""
     ids = list(dict.fromkeys(ids))
     if not 1 <= len(ids) <= MAX_IDS:
         raise BadRequest(f"ids names {len(ids)} jobs and runs; one request takes 1 to {MAX_IDS}")
     found: dict[str, list[str]] = {}
     for one in (given.removeprefix(BATCH_PREFIX) for given in ids):
         is_run = "-" not in one and one.isascii() and one.isalnum() and len(one) <= 64
-        serial, model = (one, "") if is_run else parse_job_id(one)
-        found.setdefault(model, []).append(serial)
+        job = None if is_run else parse_job_id(one)
+        found.setdefault(job.queue if job else "", []).append(job.serial if job else one)
     return found

@@ -40,7 +40,7 @@ class ModelQueue:
         return self.submit(priority=Priority.BULK, **changes)
 
     def claim(self, worker: str = "w1", *, limit: int = 8, **changes: Any) -> Claim:
-        ask = ClaimRequest(model=self.model, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
+        ask = ClaimRequest(queue=self.model, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
         return self.store.claim(replace(ask, **changes))
 
     def shard(self, **changes: Any) -> JobId:

@@ -186,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def claim(self, worker: str, limit: int, enough: int, max_wait_s: float, min_slack_s: float, lease_s: float) -> Any:
         ask = ClaimRequest(
-            model=self.model,
+            queue=self.model,
             version="1",
             worker=worker,
             nonce=next(self.nonces),
@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(target=leases, worker=workers, lease_s=now_or_never)
     def claim_shard(self, worker: str, lease_s: float) -> Any:
         nonce = next(self.nonces)
-        ask = ClaimRequest(model=self.model, version="1", worker=worker, nonce=nonce, limit=4, lease_s=lease_s, shard=True)
+        ask = ClaimRequest(queue=self.model, version="1", worker=worker, nonce=nonce, limit=4, lease_s=lease_s, shard=True)
         claim = self.both(lambda store: store.claim(ask))
         assert len(claim.jobs) <= 1
         assert all(job.call is Call.SHARD for job in claim.jobs)

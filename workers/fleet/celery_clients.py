@@ -60,7 +60,7 @@ class CeleryClients:
         if not self.draining:
             self._store.send(celery_ops.await_message(self.listen_s))
             self._pass_on(self._store.run(celery_ops.draw_door()))
-            self._store.run_all([celery_ops.draw_model(model) for model in self._models()])
+            self._store.run_all([celery_ops.draw_queue(model) for model in self._models()])
         more = self.answer_due() == _ANSWERS_AT_ONCE
         self.listen_s = _AT_ONCE_S if more else _LISTEN_S
         return self.listen_s if self.draining else _AT_ONCE_S

@@ -317,7 +317,7 @@ class Batcher:
         """`rest_s`: how long the batch will wait in the child; its jobs need that much more slack."""
         full_s, item_s = self._run_times(limit)
         return ClaimRequest(
-            model=self._spec.name,
+            queue=self._spec.name,
             version=self._spec.version,
             worker=self._worker(),
             nonce=self._new_nonce(),

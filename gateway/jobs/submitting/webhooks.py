@@ -49,7 +49,7 @@ def webhook_of(
 
 async def kept_webhook(options: WebhookOptions, store: AsyncStore, old: Job) -> Webhook | None:
     """The webhook of a job that was stored before, if it had one."""
-    log = (await AsyncOutbox(store, prefix(old.model)).logs([old.id.serial])).get(old.id.serial)
+    log = (await AsyncOutbox(store, prefix(old.id.queue)).logs([old.id.serial])).get(old.id.serial)
     return None if log is None else Webhook(log.url, log.letters, options.max_undelivered)
 
 

@@ -54,7 +54,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.reconcile_next("m", pace_s=1.0, limit=10),
         celery_ops.reject_foreign("m", celery_ops.Rejected(b"", "", "")),
         celery_ops.draw_door(),
-        celery_ops.draw_model("m"),
+        celery_ops.draw_queue("m"),
         celery_ops.pass_messages([("m", b"message")] * items),
         celery_ops.due_answers(8),
         celery_ops.answer(JOB, [celery_ops.Sent("task", "id", b"{}")] * items),

@@ -59,7 +59,7 @@ class ShakyStore:
         self._take("claim", request)
         return Claim()
 
-    def withdraw(self, model: str, version: str, worker: str) -> bool:
+    def withdraw(self, queue: str, version: str, worker: str) -> bool:
         self._take("withdraw", worker)
         return True
 
@@ -102,7 +102,7 @@ class ShakyStore:
     def may_send(self, queue: str) -> bool:
         return True
 
-    def reject_foreign(self, model: str, rejected: Sequence[Rejected]) -> None:
+    def reject_foreign(self, queue: str, rejected: Sequence[Rejected]) -> None:
         self._take("reject_foreign", rejected)
 
     def close(self) -> None: ...
