@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,7 @@ import redis
 
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.store.sync import RedisStore
+from penstock.job import queue_of
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
@@ -35,17 +37,23 @@ def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore | RedisStore]:
 
 
 @pytest.fixture
-def dump(store: MemoryStore | RedisStore, model: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Dump]]:
+def queue_name(model: str, request: pytest.FixtureRequest) -> str:
+    """Return a queue of the model: for half of the tests, always the same ones, that of a further partition."""
+    return queue_of(model, zlib.crc32(request.node.name.encode()) % 2 * 3)
+
+
+@pytest.fixture
+def dump(store: MemoryStore | RedisStore, queue_name: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Dump]]:
     if isinstance(store, MemoryStore):
-        yield lambda: dump_memory(store, model)
+        yield lambda: dump_memory(store, queue_name)
         return
     with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
-        reader = RedisDump(client, model)
+        reader = RedisDump(client, queue_name)
         yield reader.dump
         reader.delete()
 
 
 @pytest.fixture
-def queue(store: MemoryStore | RedisStore, model: str, dump: Callable[[], Dump]) -> Iterator[ModelQueue]:
-    yield ModelQueue(store, model, dump)
+def queue(store: MemoryStore | RedisStore, queue_name: str, dump: Callable[[], Dump]) -> Iterator[ModelQueue]:
+    yield ModelQueue(store, queue_name, dump)
     check_invariants(dump())

@@ -49,9 +49,9 @@ class Deliverer(OutboxDeliverer):
     """That of one model."""
 
     def __init__(self, queue: ModelQueue) -> None:
-        self._store, self._key = queue.store, prefix(queue.model)
+        self._store, self._key = queue.store, prefix(queue.name)
         if isinstance(self._store, MemoryStore):
-            super().__init__(self._store.queue(queue.model).outbox)
+            super().__init__(self._store.queue(queue.name).outbox)
         else:
             assert isinstance(self._store, RedisStore)
             super().__init__(RedisOutbox(self._store, self._key))

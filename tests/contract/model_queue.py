@@ -1,4 +1,4 @@
-"""The queue of one model on one store, with a short method for each thing that tests do to the queue."""
+"""One queue of one model on one store, with a short method for each thing that tests do to the queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
-from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
+from penstock.job import Call, Job, JobId, JobState, Payload, Priority, job_in, new_serial
 from tests.contract.dumps import Dump
 
 STAMP = BatchStamp(id="batch-1", size=1, reason="idle", inference_s=0.25)
@@ -19,14 +19,17 @@ OUTPUT = Payload("application/json", b'{"square":49}')
 class ModelQueue:
     """Every method calls the store's own methods, with defaults for everything that a test does not care about."""
 
-    def __init__(self, store: JobStore, model: str, dump: Callable[[], Dump]) -> None:
+    def __init__(self, store: JobStore, name: str, dump: Callable[[], Dump]) -> None:
         self.store = store
-        self.model = model
+        self.name = name
         self.dump = dump
         self._nonces = (f"nonce{n}" for n in count())
 
+    def new_id(self) -> JobId:
+        return job_in(new_serial(), self.name)
+
     def new(self, **changes: Any) -> NewJob:
-        plain = NewJob(id=new_job_id(self.model), version="1", input=Payload("application/json", b"7"))
+        plain = NewJob(id=self.new_id(), version="1", input=Payload("application/json", b"7"))
         return replace(plain, **changes)
 
     def put(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
@@ -40,7 +43,7 @@ class ModelQueue:
         return self.submit(priority=Priority.BULK, **changes)
 
     def claim(self, worker: str = "w1", *, limit: int = 8, **changes: Any) -> Claim:
-        ask = ClaimRequest(queue=self.model, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
+        ask = ClaimRequest(queue=self.name, version="1", worker=worker, nonce=next(self._nonces), limit=limit)
         return self.store.claim(replace(ask, **changes))
 
     def shard(self, **changes: Any) -> JobId:
@@ -90,7 +93,7 @@ class ModelQueue:
 
     def listed(self, index: JobIndex = JobIndex.ALL, *, before: str = "", limit: int = 100) -> list[Job]:
         """The records of an index, newest first."""
-        return self.store.records(self.store.newest(self.model, index, before=before, limit=limit))
+        return self.store.records(self.store.newest(self.name, index, before=before, limit=limit))
 
     def state(self, job: JobId) -> JobState:
         return self.read(job).state

@@ -22,7 +22,7 @@ def claim(queue: ModelQueue) -> None:
 
 def lose(queue: ModelQueue) -> None:
     claim(queue)
-    queue.store.sweep(queue.model, gone=["w1"])
+    queue.store.sweep(queue.name, gone=["w1"])
 
 
 def release(queue: ModelQueue) -> None:
@@ -34,7 +34,7 @@ def retry(queue: ModelQueue) -> None:
 
 
 def promote(queue: ModelQueue) -> None:
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
 
 
 def crash(queue: ModelQueue) -> None:
@@ -48,7 +48,7 @@ def finish(queue: ModelQueue) -> None:
 @pytest.mark.parametrize(
     "moves",
     [
-        [claim, lambda queue: queue.store.sweep(queue.model, gone=["w1"]), finish],
+        [claim, lambda queue: queue.store.sweep(queue.name, gone=["w1"]), finish],
         [lose, lose, lose, finish],
         [release, release, finish],
         [retry, promote, retry, promote, finish],

@@ -207,7 +207,7 @@ def test_a_job_past_its_deadline_ends_instead_of_running(queue: ModelQueue) -> N
 def test_a_suspect_past_its_deadline_ends_instead_of_running(queue: ModelQueue) -> None:
     job = queue.leased(deadline_s=0.5)
     queue.crash(job)
-    eventually(lambda: queue.store.stats(queue.model).now >= job.deadline_at)
+    eventually(lambda: queue.store.stats(queue.name).now >= job.deadline_at)
     claim = queue.claim()
     assert (claim.jobs, claim.expired) == ((), 1)
     assert queue.state(job.id) is JobState.EXPIRED
@@ -217,7 +217,7 @@ def test_a_job_that_would_force_a_tiny_batch_steps_aside(queue: ModelQueue) -> N
     tight, roomy = queue.submit(deadline_s=5.0), queue.submit(deadline_s=60.0)
     claim = queue.claim(limit=1, min_slack_s=10.0)
     assert (ids(claim), claim.stepped_over) == ([roomy], 1)
-    assert queue.store.stats(queue.model).ready == {0: 0, LATE_BAND: 1, 9: 0}
+    assert queue.store.stats(queue.name).ready == {0: 0, LATE_BAND: 1, 9: 0}
     assert queue.state(tight) is JobState.QUEUED
 
 
@@ -298,7 +298,7 @@ def lost_often(queue: ModelQueue, count: int = 1) -> list[JobId]:
 
 def lose(queue: ModelQueue, claim: Claim, worker: str = "w1") -> Claim:
     """Lose the worker that made this claim."""
-    assert queue.store.sweep(queue.model, gone=[worker]).requeued == len(claim.jobs)
+    assert queue.store.sweep(queue.name, gone=[worker]).requeued == len(claim.jobs)
     return claim
 
 

@@ -59,12 +59,12 @@ def commands(client: Any, call: Callable[[], object], *, only: str = "") -> int:
 
 
 def sweep(queue: ModelQueue) -> Callable[[], object]:
-    return lambda: queue.store.sweep(queue.model)
+    return lambda: queue.store.sweep(queue.name)
 
 
 def run_and_finish(queue: ModelQueue, version: str) -> None:
     job = queue.submit(version=version)
-    claim = queue.store.claim(ClaimRequest(queue.model, version, "w1", version, 8))
+    claim = queue.store.claim(ClaimRequest(queue.name, version, "w1", version, 8))
     queue.store.finish([Ending(job, claim.jobs[0].token, JobState.SUCCEEDED, OUTPUT)], worker="w1", stamp=STAMP)
 
 
@@ -111,8 +111,8 @@ def test_versions_that_nothing_waits_for_are_forgotten_and_cost_a_sweep_nothing(
     for number in range(100):
         run_and_finish(queue, f"v{number}")
     queue.submit(version="kept")
-    queue.store.sweep(queue.model)
-    assert client.smembers(f"ps:{{{queue.model}}}:versions") == {b"kept"}
+    queue.store.sweep(queue.name)
+    assert client.smembers(f"ps:{{{queue.name}}}:versions") == {b"kept"}
     assert commands(client, sweep(queue)) < 30
     assert len(queue.claim(version="kept").jobs) == 1
 
@@ -124,8 +124,8 @@ def test_a_version_with_waiting_jobs_of_any_kind_is_kept(queue: ModelQueue, clie
     queue.shard(version="shards")
     suspect = queue.leased()
     queue.crash(suspect)
-    queue.store.sweep(queue.model)
-    assert client.smembers(f"ps:{{{queue.model}}}:versions") == {b"owned", b"shards", b"1"}
+    queue.store.sweep(queue.name)
+    assert client.smembers(f"ps:{{{queue.name}}}:versions") == {b"owned", b"shards", b"1"}
 
 
 @pytest.mark.parametrize("delay_s", [60.0, 1e6])
@@ -141,8 +141,8 @@ def test_delayed_jobs_that_are_not_due_cost_a_sweep_nothing(queue: ModelQueue, c
 def test_suspects_that_are_not_late_cost_a_sweep_nothing(queue: ModelQueue, client: Any) -> None:
     for suspect in [queue.leased() for _ in range(100)]:
         queue.crash(suspect)
-    queue.store.sweep(queue.model)
-    assert client.zcard(f"ps:{{{queue.model}}}:solo:1") == 100
+    queue.store.sweep(queue.name)
+    assert client.zcard(f"ps:{{{queue.name}}}:solo:1") == 100
     assert commands(client, sweep(queue)) < 40
 
 
@@ -151,7 +151,7 @@ def test_of_many_suspects_the_late_ones_end_and_the_others_do_not(queue: ModelQu
     for suspect in suspects:
         queue.crash(suspect)
     for late in (suspects[1], suspects[3]):
-        eventually(lambda late=late: queue.store.sweep(queue.model).expired)  # type: ignore[misc]
+        eventually(lambda late=late: queue.store.sweep(queue.name).expired)  # type: ignore[misc]
         assert queue.state(late.id) is JobState.EXPIRED
     assert [queue.state(suspects[place].id) for place in (0, 2)] == [JobState.QUEUED] * 2
 
@@ -162,7 +162,7 @@ LOOK = {"pace_s": 30.0, "again_s": 0.0}
 
 
 def lease_holders(queue: ModelQueue, count: int) -> list[str]:
-    names = [f"{queue.model}-{number:03d}" for number in range(count)]
+    names = [f"{queue.name}-{number:03d}" for number in range(count)]
     for name in names:
         queue.leased(name, lease_s=600.0)
     return names
@@ -189,7 +189,7 @@ def test_five_hundred_workers_are_looked_for_once_and_not_by_each_of_them(queue:
 
     def look_all() -> None:
         for worker in workers:
-            store.absent(queue.model, sweeper=worker, **LOOK)
+            store.absent(queue.name, sweeper=worker, **LOOK)
 
     with subscribed(client, workers):
         assert commands(client, look_all, only="pubsub") == 1
@@ -201,12 +201,12 @@ def test_only_who_is_missing_at_two_looks_is_gone(queue: ModelQueue, client: Any
     store = queue.store
     assert isinstance(store, RedisStore)
     with subscribed(client, [alive]):
-        first, second = (store.absent(queue.model, sweeper="s1", **LOOK) for _ in range(2))
+        first, second = (store.absent(queue.name, sweeper="s1", **LOOK) for _ in range(2))
     assert (first.looked, first.fresh, first.gone) == (True, 1, ())
     assert (second.looked, second.fresh, second.gone) == (True, 0, (dead,))
     with subscribed(client, [dead]):
-        assert store.absent(queue.model, sweeper="s1", **LOOK).gone == ()
-    third = store.absent(queue.model, sweeper="s1", **LOOK)
+        assert store.absent(queue.name, sweeper="s1", **LOOK).gone == ()
+    third = store.absent(queue.name, sweeper="s1", **LOOK)
     assert (third.fresh, third.gone) == (1, (alive,)), "who came back in between is missing anew"
 
 
@@ -217,23 +217,23 @@ def test_a_sweeper_that_died_or_froze_between_two_looks_is_replaced_and_the_next
     [dead] = lease_holders(queue, 1)
     store = queue.store
     assert isinstance(store, RedisStore)
-    assert store.absent(queue.model, sweeper="froze", **LOOK).fresh == 1
-    assert not store.absent(queue.model, sweeper="other", **LOOK).looked
+    assert store.absent(queue.name, sweeper="froze", **LOOK).fresh == 1
+    assert not store.absent(queue.name, sweeper="other", **LOOK).looked
     # The time of the look passes.
-    assert client.pexpire(f"ps:{{{queue.model}}}:look", 1)
+    assert client.pexpire(f"ps:{{{queue.name}}}:look", 1)
     found = eventually(
-        lambda: next((seen for seen in [store.absent(queue.model, sweeper="other", **LOOK)] if seen.looked), None)
+        lambda: next((seen for seen in [store.absent(queue.name, sweeper="other", **LOOK)] if seen.looked), None)
     )
     assert found.gone == (dead,)
-    assert not store.absent(queue.model, sweeper="froze", **LOOK).looked, "who wakes up has to wait like others"
+    assert not store.absent(queue.name, sweeper="froze", **LOOK).looked, "who wakes up has to wait like others"
 
 
 def test_a_model_at_rest_is_looked_after_without_a_write(queue: ModelQueue, client: Any) -> None:
     store = queue.store
     assert isinstance(store, RedisStore)
-    assert store.absent(queue.model, sweeper="s1", **LOOK).looked
-    assert store.absent(queue.model, sweeper="s2", **LOOK).looked
-    assert not client.exists(f"ps:{{{queue.model}}}:look")
+    assert store.absent(queue.name, sweeper="s1", **LOOK).looked
+    assert store.absent(queue.name, sweeper="s2", **LOOK).looked
+    assert not client.exists(f"ps:{{{queue.name}}}:look")
 
 
 def test_a_page_of_records_is_reconciled_once_and_not_by_each_worker(queue: ModelQueue, client: Any) -> None:
@@ -241,11 +241,11 @@ def test_a_page_of_records_is_reconciled_once_and_not_by_each_worker(queue: Mode
     store = queue.store
     assert isinstance(store, RedisStore)
     store.submit([queue.new() for _ in range(250)])
-    assert [store.reconcile_next(queue.model, pace_s=30.0, limit=100).scanned for _ in range(3)] == [100, 0, 0]
+    assert [store.reconcile_next(queue.name, pace_s=30.0, limit=100).scanned for _ in range(3)] == [100, 0, 0]
     scanned: list[int] = []
     while not scanned or scanned[-1] == 100:
-        assert client.delete(f"ps:{{{queue.model}}}:reconciled")
-        scanned.append(store.reconcile_next(queue.model, pace_s=30.0, limit=100).scanned)
+        assert client.delete(f"ps:{{{queue.name}}}:reconciled")
+        scanned.append(store.reconcile_next(queue.name, pace_s=30.0, limit=100).scanned)
     assert scanned == [100, 50], "the next page begins behind the last one"
 
 
@@ -265,10 +265,10 @@ def test_one_round_of_a_sweeper_collects_all_that_fell_due_since_the_last(queue:
     store.submit([queue.new(result_ttl_s=0.0) for _ in range(2_500)])
     while jobs := queue.claim(limit=500).jobs:
         queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, OUTPUT) for job in jobs])
-    blobs, names = LocalBlobs(tmp_path), {queue.model}
+    blobs, names = LocalBlobs(tmp_path), {queue.name}
     sweeper = Sweeper(store, blobs, names, name="s", lease_s=15.0, beat_s=4.0, sweep_s=1.0, observer=Uncounted())
     sweeper.run_once(0.0)
-    assert (store.stats(queue.model).counters["collected"], store.newest(queue.model)) == (2_500, [])
+    assert (store.stats(queue.name).counters["collected"], store.newest(queue.name)) == (2_500, [])
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------------
@@ -276,13 +276,13 @@ def test_one_round_of_a_sweeper_collects_all_that_fell_due_since_the_last(queue:
 
 def test_killed_workers_are_forgotten(queue: ModelQueue, client: Any) -> None:
     """Regression: the registry kept each worker that was killed for ever, and every reader read it."""
-    store, names = queue.store, [f"killed-{number}-{queue.model}" for number in range(20)]
+    store, names = queue.store, [f"killed-{number}-{queue.name}" for number in range(20)]
     assert isinstance(store, RedisStore)
     for name in names:
         store.announce_worker(WorkerInfo(name, "here", 1, 0.0), ttl_s=0.0)
-    live = WorkerInfo(f"live-{queue.model}", "here", 1, 0.0)
+    live = WorkerInfo(f"live-{queue.name}", "here", 1, 0.0)
     # What nobody can read must not keep the others from being forgotten.
-    names.append(f"unreadable-{queue.model}")
+    names.append(f"unreadable-{queue.name}")
     client.hset("ps:workers", names[-1], "no entry")
     client.delete("ps:registry:looked")  # as after a second
     store.announce_worker(live, ttl_s=60.0)
@@ -296,7 +296,7 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
     """Regression: each beat of each worker read the entries of all."""
     store, others = queue.store, OtherEntries()
     assert isinstance(store, RedisStore)
-    fleet = [f"{queue.model}-{number}" for number in range(50)]
+    fleet = [f"{queue.name}-{number}" for number in range(50)]
 
     def beat(name: str, state: str = "ready", *, busy: int = 0, ttl_s: float = 60.0) -> int:
         return store.announce_worker(WorkerInfo(name, "h", 1, 0.0, (SlotInfo("m", "1", state, restarts=busy),)), ttl_s=ttl_s)
@@ -319,9 +319,9 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
     client.delete("ps:registry:looked")
     assert reads(beat(fleet[0])) == 2
     assert len([worker for worker in others.workers if worker.name in fleet]) == 48
-    store.swap_model(queue.model, StoredModel(), ModelInfo(queue.model))
+    store.swap_model(queue.name, StoredModel(), ModelInfo(queue.name))
     assert reads(beat(fleet[0])) == 2
-    assert queue.model in {info.name for info in others.models}
+    assert queue.name in {info.name for info in others.models}
     # However long nothing changes, an expired entry is not believed for ever.
     assert reads(beat(fleet[0]), now=61.0) == 2
     for name in fleet:
@@ -332,13 +332,13 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
 def test_stages_that_begin_at_the_same_moment_read_the_registry_once(queue: ModelQueue, client: Any, redis_url: str) -> None:
     """Regression: each of the hundreds of drives that found the registry old read all of it."""
     assert isinstance(queue.store, RedisStore)
-    queue.store.announce_model(ModelInfo(queue.model, versions={"1": None}))
+    queue.store.announce_model(ModelInfo(queue.name, versions={"1": None}))
 
     async def find() -> set[str]:
         store = AsyncStore(redis_url)
         models = StageModels(store)
         try:
-            found = await asyncio.gather(*(models.find(PipelineStage("s", queue.model)) for _ in range(500)))
+            found = await asyncio.gather(*(models.find(PipelineStage("s", queue.name)) for _ in range(500)))
         finally:
             await store.close()
         return {one.version for one in found}
@@ -355,5 +355,5 @@ def test_an_idempotency_key_outlives_the_result(
 ) -> None:
     """Regression: after 48 hours a repeat made a second job, although the first still waited or its result was still kept."""
     queue.submit(idempotency_key="k", fingerprint="f", deadline_s=deadline_s, result_ttl_s=result_ttl_s)
-    [key] = client.keys(f"ps:{{{queue.model}}}:idem:*")
+    [key] = client.keys(f"ps:{{{queue.name}}}:idem:*")
     assert kept_s - 60.0 < client.ttl(key) <= kept_s + 2 * 3_600.0

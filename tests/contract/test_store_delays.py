@@ -14,7 +14,7 @@ from tests.eventually import eventually
 def promoted(queue: ModelQueue, **changes: object) -> JobId:
     """Return a job whose delay is over and that a sweep has queued."""
     job = queue.submit(delay_s=0.02, **changes)
-    eventually(lambda: queue.store.sweep(queue.model).promoted == 1)
+    eventually(lambda: queue.store.sweep(queue.name).promoted == 1)
     return job
 
 
@@ -36,7 +36,7 @@ def test_a_job_with_a_delay_is_stored_and_put_aside(queue: ModelQueue) -> None:
 
 def test_a_job_is_not_run_before_its_start(queue: ModelQueue) -> None:
     queue.submit(delay_s=60.0)
-    assert queue.store.sweep(queue.model).promoted == 0
+    assert queue.store.sweep(queue.name).promoted == 0
     assert queue.claim().jobs == ()
 
 
@@ -72,7 +72,7 @@ def test_jobs_with_a_delay_do_not_stand_before_others(queue: ModelQueue) -> None
     assert [answer.depth for answer in answers] == [2] * 4
     assert [queue.read(job.id).position for job in jobs] == [None, 0, None, 1]
     assert queue.read(jobs[3].id).queued_behind == 1
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert (stats.depth, stats.delayed, stats.accepted) == (2, 2, 4)
 
 
@@ -93,7 +93,7 @@ def test_an_owners_jobs_that_wait_for_their_start_are_counted_apart(queue: Model
     """They are open jobs, and stand before nobody: no estimate of a wait may count them."""
 
     def counts() -> tuple[dict[str, int], dict[str, int]]:
-        stats = queue.store.stats(queue.model)
+        stats = queue.store.stats(queue.name)
         return stats.open, stats.planned
 
     queue.submit(owner="a")
@@ -102,7 +102,7 @@ def test_an_owners_jobs_that_wait_for_their_start_are_counted_apart(queue: Model
     queue.submit(owner="b", delay_s=60.0, deadline_s=0.0)
     assert counts() == ({"a": 2, "b": 2}, {"a": 1, "b": 2})
     queue.store.cancel(cancelled, owner="a")
-    assert queue.store.sweep(queue.model).expired == 1
+    assert queue.store.sweep(queue.name).expired == 1
     assert counts() == ({"a": 1, "b": 1}, {"b": 1})
     queue.store.cancel(kept, owner="b")
     job = promoted(queue, owner="b")
@@ -116,11 +116,11 @@ def test_a_retry_is_no_start(queue: ModelQueue) -> None:
     planned = queue.submit(owner="a", delay_s=60.0)
     had_delay = promoted(queue, owner="a")
     queue.retry(queue.take(), delay_s=60.0)
-    assert queue.store.stats(queue.model).planned == {"a": 1}
+    assert queue.store.stats(queue.name).planned == {"a": 1}
     queue.store.cancel(had_delay, owner="a")
-    assert queue.store.stats(queue.model).planned == {"a": 1}
+    assert queue.store.stats(queue.name).planned == {"a": 1}
     queue.store.cancel(planned, owner="a")
-    assert queue.store.stats(queue.model).planned == {}
+    assert queue.store.stats(queue.name).planned == {}
 
 
 def test_a_repeat_finds_the_job_that_waits_for_its_start(queue: ModelQueue) -> None:
@@ -128,25 +128,25 @@ def test_a_repeat_finds_the_job_that_waits_for_its_start(queue: ModelQueue) -> N
     queue.put(new)
     assert queue.put(new).status is SubmitStatus.EXISTING
     repeat = queue.new(delay_s=60.0, idempotency_key="k", fingerprint="f")
-    assert (queue.put(repeat).id, queue.store.stats(queue.model).delayed) == (new.id, 1)
+    assert (queue.put(repeat).id, queue.store.stats(queue.name).delayed) == (new.id, 1)
 
 
 def test_a_job_that_waits_for_its_start_is_cancelled_at_once(queue: ModelQueue) -> None:
     job = queue.submit(delay_s=60.0)
     assert queue.store.cancel(job) is CancelStatus.CANCELLED
-    assert (queue.state(job), queue.store.stats(queue.model).delayed) == (JobState.CANCELLED, 0)
+    assert (queue.state(job), queue.store.stats(queue.name).delayed) == (JobState.CANCELLED, 0)
 
 
 def test_a_job_whose_deadline_comes_before_its_start_expires_then(queue: ModelQueue) -> None:
     job = queue.submit(delay_s=1_000.0, deadline_s=0.0)
-    assert queue.store.sweep(queue.model).expired == 1
+    assert queue.store.sweep(queue.name).expired == 1
     assert queue.state(job) is JobState.EXPIRED
 
 
 def test_a_retry_of_a_job_that_had_a_delay_is_like_any_other(queue: ModelQueue) -> None:
     job = promoted(queue)
     queue.retry(queue.take())
-    assert queue.store.sweep(queue.model).promoted == 1
+    assert queue.store.sweep(queue.name).promoted == 1
     assert queue.take().id == job
 
 
@@ -154,11 +154,11 @@ def test_the_age_of_a_queue_does_not_count_delays(queue: ModelQueue) -> None:
     """The job that had a delay is the oldest by its id, and mostly has waited for a shorter time than the one behind it."""
     first = queue.submit(delay_s=0.3)
     second = queue.submit()
-    eventually(lambda: queue.store.sweep(queue.model).promoted == 1)
-    stats = queue.store.stats(queue.model)
+    eventually(lambda: queue.store.sweep(queue.name).promoted == 1)
+    stats = queue.store.stats(queue.name)
     started, created = queue.read(first).not_before, queue.read(second).created_at
     assert started is not None
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - min(started, created), abs=0.001)
     queue.store.cancel(second)
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - started, abs=0.001)

@@ -23,7 +23,7 @@ class Listener:
 
     def __init__(self, queue: ModelQueue, worker: str) -> None:
         assert isinstance(queue.store, RedisStore)
-        self._client, self._model, self._channel = queue.store._redis, queue.model, f"ps:worker:{worker}"
+        self._client, self._model, self._channel = queue.store._redis, queue.name, f"ps:worker:{worker}"
         self._pubsub = self._client.pubsub()
         self._pubsub.subscribe(self._channel)
         self._pubsub.get_message(timeout=5.0)  # this first message says that the subscription is in place
@@ -126,9 +126,9 @@ def test_shards_and_jobs_of_another_version_leave_the_offer_alone(queue: ModelQu
 
 def test_a_withdrawn_offer_is_not_used(queue: ModelQueue, slot: Listener) -> None:
     queue.claim("w1", offer=True)
-    assert queue.store.withdraw(queue.model, "1", "w1")
+    assert queue.store.withdraw(queue.name, "1", "w1")
     assert queue.place(queue.submit()) == "ready"
-    assert not queue.store.withdraw(queue.model, "1", "w1")
+    assert not queue.store.withdraw(queue.name, "1", "w1")
 
 
 def test_a_slot_that_does_not_listen_gets_nothing_and_the_job_is_as_new(queue: ModelQueue) -> None:
@@ -169,7 +169,7 @@ def test_a_handed_job_is_taken_back_with_the_lease_of_its_slot(queue: ModelQueue
     queue.claim("w1", offer=True)
     id = queue.submit()
     slot.handed()
-    queue.store.sweep(queue.model, gone=["w1"])
+    queue.store.sweep(queue.name, gone=["w1"])
     assert (queue.state(id), queue.read(id).attempts) == (JobState.QUEUED, 1)
 
 

@@ -58,9 +58,9 @@ def test_every_way_out_of_an_attempt_is_noted(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.release(job)
     queue.retry(queue.take(), delay_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     queue.take("w2")
-    queue.store.sweep(queue.model, gone=["w2"])
+    queue.store.sweep(queue.name, gone=["w2"])
     queue.crash(queue.take())
     queue.fail(queue.take())
     how = ["released", "retried", "worker_lost", "crashed", "failed"]
@@ -92,7 +92,7 @@ def test_the_last_retry_that_was_allowed_ends_the_job_as_failed(queue: ModelQueu
 def test_a_job_that_expires_with_its_worker_has_lost_that_attempt(queue: ModelQueue) -> None:
     job = queue.leased(deadline_s=0.5)
     eventually(lambda: time.time() > job.deadline_at)
-    queue.store.sweep(queue.model, gone=["w1"])
+    queue.store.sweep(queue.name, gone=["w1"])
     assert ends(queue, job.id) == [(1, "worker_lost")]
     assert queue.state(job.id) is JobState.EXPIRED
 
@@ -126,7 +126,7 @@ def test_a_trace_goes_with_the_job_to_its_worker_and_its_readers(queue: ModelQue
 
 def test_a_sweep_names_the_jobs_it_took_back_with_the_batch_they_were_in(queue: ModelQueue) -> None:
     job = queue.leased("w2", trace=TRACE)
-    [change] = queue.store.sweep(queue.model, gone=["w2"]).changes
+    [change] = queue.store.sweep(queue.name, gone=["w2"]).changes
     assert (change.event, change.id, change.version, change.worker, change.batch) == ("lost", job.id, "1", "w2", "nonce0")
     assert change.trace == TRACE
 
@@ -135,7 +135,7 @@ def test_a_sweep_names_the_jobs_it_ended(queue: ModelQueue) -> None:
     cancelled = queue.leased("w2", deadline_s=5.0)
     queue.store.cancel(cancelled.id)
     waiting = queue.submit(deadline_s=0.0)
-    told = {(change.event, change.id, change.state) for change in queue.store.sweep(queue.model, gone=["w2"]).changes}
+    told = {(change.event, change.id, change.state) for change in queue.store.sweep(queue.name, gone=["w2"]).changes}
     assert told == {
         ("finished", waiting, JobState.EXPIRED),
         ("lost", cancelled.id, JobState.LEASED),
@@ -153,4 +153,4 @@ def test_a_claim_names_the_jobs_that_were_too_late(queue: ModelQueue) -> None:
 def test_what_the_holder_settles_is_told_to_nobody_else(queue: ModelQueue) -> None:
     queue.finish(queue.leased())
     queue.release(queue.leased(), ReleaseReason.CRASHED)
-    assert queue.store.sweep(queue.model).changes == ()
+    assert queue.store.sweep(queue.name).changes == ()

@@ -14,7 +14,7 @@ def test_an_owner_at_its_quota_is_refused_and_others_are_not(queue: ModelQueue) 
     assert queue.put(queue.new(owner="a", max_open_jobs=2)).status is SubmitStatus.QUOTA
     assert queue.put(queue.new(owner="b", max_open_jobs=2)).status is SubmitStatus.CREATED
     assert queue.put(queue.new()).status is SubmitStatus.CREATED
-    assert queue.store.stats(queue.model).accepted == 4
+    assert queue.store.stats(queue.name).accepted == 4
 
 
 def test_a_quota_counts_within_one_call_too(queue: ModelQueue) -> None:
@@ -31,7 +31,7 @@ def test_every_way_to_an_end_frees_a_place(queue: ModelQueue) -> None:
     queue.fail(failed)
     queue.release(dead, reason=ReleaseReason.CRASHED)
     queue.store.cancel(cancelled, owner="a")
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     ends = [queue.read(job).state for job in (finished.id, failed.id, dead.id, cancelled, expired)]
     assert ends == [JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED, JobState.EXPIRED]
     answers = [queue.put(queue.new(owner="a", max_open_jobs=5)).status for _ in range(6)]
@@ -56,7 +56,7 @@ def test_a_collected_job_is_remembered_with_its_owner(queue: ModelQueue) -> None
     assert queue.store.collected_owner(mine.id) is None
     queue.finish(mine)
     queue.finish(nobodys)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert queue.store.collected_owner(mine.id) == "a"
     assert queue.store.collected_owner(nobodys.id) == ""
     assert queue.store.cancel(mine.id, owner="a") is CancelStatus.MISSING

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.records import KeptInput, Settled, SubmitStatus
-from penstock.job import LATE_BAND, Call, JobId, JobState, Payload, new_job_id
+from penstock.job import LATE_BAND, Call, JobState, Payload
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.contract.model_queue import ModelQueue
 from tests.eventually import eventually
@@ -37,7 +37,7 @@ def test_a_delayed_job_is_cancelled_at_once(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.retry(job, delay_s=0.0)
     assert queue.store.cancel(job.id) is CancelStatus.CANCELLED
-    assert queue.store.sweep(queue.model).promoted == 0
+    assert queue.store.sweep(queue.name).promoted == 0
     assert queue.state(job.id) is JobState.CANCELLED
 
 
@@ -46,7 +46,7 @@ def test_a_job_that_stepped_aside_is_cancelled_at_once(queue: ModelQueue) -> Non
     queue.submit(deadline_s=60.0)
     queue.claim(limit=1, min_slack_s=10.0)
     assert queue.store.cancel(tight) is CancelStatus.CANCELLED
-    assert queue.store.stats(queue.model).ready == {0: 0, LATE_BAND: 0, 9: 0}
+    assert queue.store.stats(queue.name).ready == {0: 0, LATE_BAND: 0, 9: 0}
 
 
 def test_a_running_job_is_only_asked_to_end(queue: ModelQueue) -> None:
@@ -79,14 +79,14 @@ def test_the_job_of_another_owner_does_not_exist(queue: ModelQueue) -> None:
 
 
 def test_an_unknown_job_cannot_be_cancelled(queue: ModelQueue) -> None:
-    assert queue.store.cancel(new_job_id(queue.model)) is CancelStatus.MISSING
+    assert queue.store.cancel(queue.new_id()) is CancelStatus.MISSING
 
 
 # --- read ----------------------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_job_reads_as_nothing(queue: ModelQueue) -> None:
-    unknown = new_job_id(queue.model)
+    unknown = queue.new_id()
     assert (queue.store.read(unknown), queue.store.result(unknown)) == (None, None)
     assert queue.store.was_collected(unknown) is False
 
@@ -116,25 +116,25 @@ def test_an_owners_jobs_are_found_without_reading_those_of_others(queue: ModelQu
     # Regression: the list of an owner was picked from the records of all owners, up to 5,000 per call.
     mine = [queue.submit(owner="ann") for _ in range(2)]
     others = [queue.submit(owner="bob"), queue.submit()]
-    assert queue.store.newest(queue.model, owner="ann") == mine[::-1]
-    assert queue.store.newest(queue.model, owner="ann", before=mine[1].serial) == mine[:1]
-    assert queue.store.newest(queue.model) == [*others[::-1], *mine[::-1]]
-    assert queue.store.newest(queue.model, owner="eve") == []
-    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == []
+    assert queue.store.newest(queue.name, owner="ann") == mine[::-1]
+    assert queue.store.newest(queue.name, owner="ann", before=mine[1].serial) == mine[:1]
+    assert queue.store.newest(queue.name) == [*others[::-1], *mine[::-1]]
+    assert queue.store.newest(queue.name, owner="eve") == []
+    assert queue.store.newest(queue.name, JobIndex.INBOX, owner="ann") == []
 
 
 def test_what_is_collected_leaves_the_lists_of_its_owner(queue: ModelQueue) -> None:
     failed = queue.leased(owner="ann", result_ttl_s=0.0)
     queue.fail(failed)
-    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [failed.id]
-    queue.store.sweep(queue.model)
+    assert queue.store.newest(queue.name, JobIndex.INBOX, owner="ann") == [failed.id]
+    queue.store.sweep(queue.name)
     for index in JobIndex:
-        assert queue.store.newest(queue.model, index, owner="ann") == []
+        assert queue.store.newest(queue.name, index, owner="ann") == []
 
 
 def test_records_come_in_the_order_asked_for_without_those_that_are_gone(queue: ModelQueue) -> None:
     first, second = queue.submit(), queue.submit()
-    asked = [second, new_job_id(queue.model), first]
+    asked = [second, queue.new_id(), first]
     assert [job.id for job in queue.store.records(asked)] == [second, first]
 
 
@@ -169,7 +169,7 @@ def test_the_input_of_a_job_that_succeeded_or_was_cancelled_is_gone(queue: Model
     dropped = queue.submit(input=given)
     queue.store.cancel(dropped)
     assert (queue.store.input(done.id), queue.store.input(dropped)) == (None, None)
-    assert queue.store.input(new_job_id(queue.model)) is None
+    assert queue.store.input(queue.new_id()) is None
 
 
 def test_the_inbox_holds_what_failed_was_given_up_or_expired_newest_first(queue: ModelQueue) -> None:
@@ -178,13 +178,13 @@ def test_the_inbox_holds_what_failed_was_given_up_or_expired_newest_first(queue:
     dead = queue.leased(max_crashes=1)
     queue.crash(dead)
     late = queue.submit(deadline_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     queue.finish(queue.leased())
     queue.store.cancel(queue.submit())
     queue.submit()
     assert [job.id for job in queue.listed(JobIndex.INBOX)] == [late, dead.id, failed.id]
     assert [job.id for job in queue.listed(JobIndex.INBOX, before=late.serial, limit=1)] == [dead.id]
-    assert queue.store.stats(queue.model).inbox == 3
+    assert queue.store.stats(queue.name).inbox == 3
 
 
 def test_a_replay_and_its_origin_name_each_other_and_the_inbox_is_done_with_it(queue: ModelQueue) -> None:
@@ -202,10 +202,10 @@ def test_a_dismissed_job_leaves_the_inbox_and_keeps_its_record(queue: ModelQueue
     failed, other = queue.leased(owner="ann"), queue.leased(owner="ann")
     queue.fail(failed)
     queue.fail(other)
-    assert queue.store.dismiss([failed.id, new_job_id(queue.model)]) == 1
+    assert queue.store.dismiss([failed.id, queue.new_id()]) == 1
     assert queue.store.dismiss([failed.id]) == 0
-    assert queue.store.newest(queue.model, JobIndex.INBOX) == [other.id]
-    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [other.id]
+    assert queue.store.newest(queue.name, JobIndex.INBOX) == [other.id]
+    assert queue.store.newest(queue.name, JobIndex.INBOX, owner="ann") == [other.id]
     assert queue.state(failed.id) is JobState.FAILED
     assert queue.submit(replay_of=failed.id)
 
@@ -221,7 +221,7 @@ def test_a_replay_that_is_not_stored_leaves_its_origin_in_the_inbox(queue: Model
 def test_a_replay_of_a_job_that_was_collected_meanwhile_is_a_job_like_others(queue: ModelQueue) -> None:
     old = queue.leased(result_ttl_s=0.0)
     queue.fail(old)
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     new = queue.submit(replay_of=old.id)
     assert (queue.state(new), queue.listed(JobIndex.INBOX)) == (JobState.QUEUED, [])
 
@@ -230,7 +230,7 @@ def test_a_replay_of_a_job_that_was_collected_meanwhile_is_a_job_like_others(que
 
 
 def test_the_stats_of_an_unknown_model_are_zero(queue: ModelQueue) -> None:
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert (stats.depth, stats.leased, stats.delayed, stats.accepted, stats.ended) == (0, 0, 0, 0, {})
     assert stats.ready == {0: 0, LATE_BAND: 0, 9: 0}
 
@@ -243,31 +243,31 @@ def test_the_stats_count_every_place(queue: ModelQueue) -> None:
     queue.leased("w2")
     queue.submit()
     queue.bulk()
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert (stats.ready, stats.solo, stats.delayed, stats.leased) == ({0: 1, LATE_BAND: 0, 9: 1}, 0, 1, 2)
     assert (stats.depth, stats.accepted, stats.ended) == (2, 6, {"succeeded": 1})
 
 
 def test_the_age_of_a_queue_is_that_of_its_oldest_job_wherever_it_stands(queue: ModelQueue) -> None:
     oldest = queue.submit(deadline_s=900.0)
-    eventually(lambda: queue.store.stats(queue.model).oldest_age_s[0] > 0.005)
+    eventually(lambda: queue.store.stats(queue.name).oldest_age_s[0] > 0.005)
     for _ in range(20):
         queue.submit(deadline_s=60.0)
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - queue.read(oldest).created_at, abs=0.001)
 
 
 def test_a_deep_queue_of_equal_deadlines_knows_its_oldest_job_too(queue: ModelQueue) -> None:
     oldest = queue.submit()
     queue.store.submit([queue.new() for _ in range(600)])
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - queue.read(oldest).created_at, abs=0.001)
 
 
 def test_a_suspect_counts_with_its_age_too(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.crash(job)
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert stats.solo == 1
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - queue.read(job.id).created_at, abs=0.001)
 
@@ -276,8 +276,8 @@ def test_the_stats_tell_why_jobs_came_back(queue: ModelQueue) -> None:
     queue.crash(queue.leased())
     queue.release(queue.take())
     queue.leased("w2", lease_s=0.0)
-    queue.store.sweep(queue.model)
-    counters = queue.store.stats(queue.model).counters
+    queue.store.sweep(queue.name)
+    counters = queue.store.stats(queue.name).counters
     assert {name: n for name, n in counters.items() if name.startswith("redelivered")} == {
         "redelivered:crashed": 1,
         "redelivered:given_back": 1,
@@ -287,7 +287,7 @@ def test_the_stats_tell_why_jobs_came_back(queue: ModelQueue) -> None:
 
 def test_the_stats_show_how_long_the_next_job_has_waited(queue: ModelQueue) -> None:
     job = queue.submit()
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert stats.oldest_age_s[0] == pytest.approx(stats.now - queue.read(job).created_at, abs=0.001)
     assert (stats.oldest_age_s[LATE_BAND], stats.oldest_age_s[9]) == (0.0, 0.0)
 
@@ -296,16 +296,16 @@ def test_the_stats_show_how_long_the_next_job_has_waited(queue: ModelQueue) -> N
 
 
 def test_an_announced_model_is_known_and_may_be_announced_again(queue: ModelQueue) -> None:
-    first = ModelInfo(queue.model, versions={"1": None})
-    filled = ModelInfo(queue.model, versions={"1": VersionInfo(input_schema={"type": "number"}, accepts=("image/png",))})
+    first = ModelInfo(queue.name, versions={"1": None})
+    filled = ModelInfo(queue.name, versions={"1": VersionInfo(input_schema={"type": "number"}, accepts=("image/png",))})
     for info in (first, filled):
         queue.store.announce_model(info)
-        assert [known for known in queue.store.models() if known.name == queue.model] == [info]
+        assert [known for known in queue.store.models() if known.name == queue.name] == [info]
 
 
 def test_a_worker_is_known_while_it_keeps_announcing_itself(queue: ModelQueue) -> None:
-    slot = SlotInfo(queue.model, "1", "ready", cores=(0, 1), latency_s={8: 0.02})
-    info = WorkerInfo(name=f"worker-{queue.model}", host="here", pid=1, started_at=1.0, slots=(slot,))
+    slot = SlotInfo(queue.name, "1", "ready", cores=(0, 1), latency_s={8: 0.02})
+    info = WorkerInfo(name=f"worker-{queue.name}", host="here", pid=1, started_at=1.0, slots=(slot,))
     queue.store.announce_worker(info)
     [known] = [worker for worker in queue.store.workers() if worker.name == info.name]
     assert (known.slots, known.host, known.pid, known.seen_at > 1.0) == ((slot,), "here", 1, True)
@@ -318,18 +318,18 @@ def test_a_worker_whose_clock_is_off_is_known_as_long_as_any_other(
     queue: ModelQueue, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     """Regression: entries expired by the worker's clock, so that to gateways a worker 20 s behind did not exist."""
-    info = WorkerInfo(name=f"worker-{queue.model}", host="here", pid=1, started_at=1.0)
+    info = WorkerInfo(name=f"worker-{queue.name}", host="here", pid=1, started_at=1.0)
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda at=time.time: at() + ahead_s)
         queue.store.announce_worker(info)
     [known] = [worker for worker in queue.store.workers() if worker.name == info.name]
-    assert abs(known.seen_at - queue.store.stats(queue.model).now) < 60.0
+    assert abs(known.seen_at - queue.store.stats(queue.name).now) < 60.0
     queue.store.announce_worker(info, ttl_s=0.0)
     assert info.name not in [worker.name for worker in queue.store.workers()]
 
 
 def test_a_worker_that_leaves_is_forgotten_at_once(queue: ModelQueue) -> None:
-    info = WorkerInfo(name=f"worker-{queue.model}", host="here", pid=1, started_at=1.0)
+    info = WorkerInfo(name=f"worker-{queue.name}", host="here", pid=1, started_at=1.0)
     queue.store.announce_worker(info)
     queue.store.withdraw_worker(info.name)
     assert info.name not in [worker.name for worker in queue.store.workers()]
@@ -337,7 +337,7 @@ def test_a_worker_that_leaves_is_forgotten_at_once(queue: ModelQueue) -> None:
 
 def test_models_of_like_names_do_not_share_jobs(queue: ModelQueue) -> None:
     job = queue.submit()
-    other = JobId(job.serial, f"{queue.model}x")
+    other = job._replace(model=f"{job.model}x")
     assert queue.store.read(other) is None
     assert queue.store.cancel(other) is CancelStatus.MISSING
     assert queue.finish(queue.take()) is Settled.OK

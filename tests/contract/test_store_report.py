@@ -177,7 +177,7 @@ def test_a_stream_outlives_the_run_and_ends_with_the_record(queue: ModelQueue) -
     for job in (kept, over):
         say(queue, job, b"1")
         queue.finish(job, output=OUTPUT)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert stream(queue, kept.id) == StreamPart("1.0", (b"1",))
     assert queue.store.follow(over.id) is None
     queue.store.forget([kept.id])
@@ -188,7 +188,7 @@ def test_a_job_that_shows_signs_of_life_may_run_long(queue: ModelQueue) -> None:
     job = queue.leased()
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
-        beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1, progressed=[job.id])
+        beat = queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.1, progressed=[job.id])
         assert (beat.lost, beat.overrun) == (False, ())
 
 

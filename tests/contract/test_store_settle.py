@@ -67,7 +67,7 @@ def test_a_finish_repeated_after_a_lost_reply_is_answered_already(queue: ModelQu
     queue.finish(job)
     assert queue.finish(job, output=Payload("application/json", b"other")) is Settled.ALREADY
     assert queue.store.result(job.id) == (queue.read(job.id), OUTPUT)
-    assert queue.store.stats(queue.model).ended == {"succeeded": 1}
+    assert queue.store.stats(queue.name).ended == {"succeeded": 1}
 
 
 def test_the_same_item_twice_in_one_finish_counts_once(queue: ModelQueue) -> None:
@@ -89,14 +89,14 @@ def test_what_settles_a_finished_job_again_changes_nothing(queue: ModelQueue) ->
 def test_an_unknown_job_is_stale(queue: ModelQueue, settle: Settling) -> None:
     known = queue.leased(result_ttl_s=0.0)
     queue.finish(known)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert settle(queue, known) is Settled.STALE
 
 
 @settlings
 def test_a_zombie_writes_nothing_once_its_job_is_queued_again(queue: ModelQueue, settle: Settling) -> None:
     zombie = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert settle(queue, zombie) is Settled.STALE
     assert (queue.state(zombie.id), queue.place(zombie.id)) == (JobState.QUEUED, "ready")
 
@@ -104,7 +104,7 @@ def test_a_zombie_writes_nothing_once_its_job_is_queued_again(queue: ModelQueue,
 @settlings
 def test_a_zombie_writes_nothing_while_another_worker_runs_its_job(queue: ModelQueue, settle: Settling) -> None:
     zombie = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     current = queue.take("w2")
     assert settle(queue, zombie) is Settled.STALE
     assert (queue.state(zombie.id), queue.place(zombie.id)) == (JobState.LEASED, "held:w2")
@@ -114,7 +114,7 @@ def test_a_zombie_writes_nothing_while_another_worker_runs_its_job(queue: ModelQ
 @settlings
 def test_a_zombie_writes_nothing_after_another_worker_finished(queue: ModelQueue, settle: Settling) -> None:
     zombie = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     queue.finish(queue.take("w2"), worker="w2")
     before = queue.store.result(zombie.id)
     assert settle(queue, zombie) is Settled.STALE
@@ -136,9 +136,9 @@ def test_an_empty_token_settles_nothing(queue: ModelQueue, settle: Settling) -> 
 @settlings
 def test_refused_settlings_are_counted(queue: ModelQueue, settle: Settling) -> None:
     zombie = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     settle(queue, zombie)
-    assert queue.store.stats(queue.model).counters["stale"] == 1
+    assert queue.store.stats(queue.name).counters["stale"] == 1
 
 
 @settlings
@@ -164,14 +164,14 @@ def test_a_retried_job_waits_out_its_delay(queue: ModelQueue) -> None:
     job = queue.leased()
     assert queue.retry(job, delay_s=60.0) is Settled.OK
     assert (queue.state(job.id), queue.place(job.id)) == (JobState.DELAYED, "delayed")
-    assert queue.store.sweep(queue.model).promoted == 0
+    assert queue.store.sweep(queue.name).promoted == 0
     assert queue.claim().jobs == ()
 
 
 def test_a_retried_job_is_queued_again_when_its_time_has_come(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.retry(job, delay_s=0.0)
-    assert queue.store.sweep(queue.model).promoted == 1
+    assert queue.store.sweep(queue.name).promoted == 1
     again = queue.take()
     assert (again.id, again.attempts) == (job.id, 2)
 
@@ -191,7 +191,7 @@ def test_a_job_is_run_as_often_as_it_may_be_and_not_once_more(queue: ModelQueue)
     answers = []
     for _ in range(3):
         answers.append(queue.retry(queue.take()))
-        queue.store.sweep(queue.model)
+        queue.store.sweep(queue.name)
     assert answers == [Settled.OK, Settled.OK, Settled.DEAD]
     assert queue.claim().jobs == ()
 
@@ -199,7 +199,7 @@ def test_a_job_is_run_as_often_as_it_may_be_and_not_once_more(queue: ModelQueue)
 def test_a_success_after_a_retry_shows_no_error(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.retry(job)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     queue.finish(queue.take())
     assert (queue.state(job.id), queue.read(job.id).error) == (JobState.SUCCEEDED, None)
 
@@ -256,7 +256,7 @@ def test_a_suspect_that_was_retried_is_still_a_suspect(queue: ModelQueue) -> Non
     job = queue.leased()
     queue.crash(job)
     queue.retry(queue.take())
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert queue.place(job.id) == "solo"
 
 

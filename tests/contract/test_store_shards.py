@@ -40,7 +40,7 @@ def test_a_shard_is_taken_alone_and_only_by_who_asks_for_one(queue: ModelQueue) 
 def test_a_shard_is_bulk_whatever_was_said(queue: ModelQueue) -> None:
     shard = queue.submit(call=Call.SHARD, priority=Priority.INTERACTIVE)
     assert queue.read(shard).priority is Priority.BULK
-    assert (queue.read(shard).call, queue.store.stats(queue.model).ready[9]) == (Call.SHARD, 1)
+    assert (queue.read(shard).call, queue.store.stats(queue.name).ready[9]) == (Call.SHARD, 1)
 
 
 def test_a_claim_counts_the_shards_of_its_version(queue: ModelQueue) -> None:
@@ -65,7 +65,7 @@ def test_a_late_shard_ends_when_it_would_be_claimed(queue: ModelQueue) -> None:
 
 def test_a_late_shard_ends_also_when_nobody_claims_it(queue: ModelQueue) -> None:
     late = queue.shard(deadline_s=0.0)
-    assert queue.store.sweep(queue.model).expired == 1
+    assert queue.store.sweep(queue.name).expired == 1
     assert queue.state(late) is JobState.EXPIRED
 
 
@@ -92,7 +92,7 @@ def test_a_shard_given_back_or_put_aside_stands_in_its_line_again(queue: ModelQu
     assert queue.place(shard) == "shards"
     queue.retry(queue.take_shard())
     assert queue.place(shard) == "delayed"
-    assert queue.store.sweep(queue.model).promoted == 1
+    assert queue.store.sweep(queue.name).promoted == 1
     assert queue.place(shard) == "shards"
     assert queue.finish(queue.take_shard()) is Settled.OK
 
@@ -100,10 +100,10 @@ def test_a_shard_given_back_or_put_aside_stands_in_its_line_again(queue: ModelQu
 def test_the_shard_of_a_lost_worker_comes_back(queue: ModelQueue) -> None:
     shard = queue.shard()
     queue.take_shard(lease_s=0.0)
-    assert queue.store.sweep(queue.model).requeued == 1
+    assert queue.store.sweep(queue.name).requeued == 1
     assert queue.place(shard) == "shards"
     queue.take_shard(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert queue.place(shard) == "solo"
 
 
@@ -120,7 +120,7 @@ def test_a_shard_that_crashed_a_child_comes_out_of_an_ordinary_claim_alone(queue
 def test_a_shard_that_took_too_long_is_taken_back(queue: ModelQueue) -> None:
     shard = queue.shard()
     queue.take_shard()
-    assert queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0).overrun == (shard,)
+    assert queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0).overrun == (shard,)
     assert queue.place(shard) == "solo"
 
 
@@ -129,9 +129,9 @@ def test_a_shard_whose_rows_get_on_may_take_long(queue: ModelQueue) -> None:
     queue.take_shard()
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
-        beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1, progressed=[shard])
+        beat = queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.1, progressed=[shard])
         assert (beat.lost, beat.overrun) == (False, ())
-    eventually(lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.1).overrun == (shard,))
+    eventually(lambda: queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.1).overrun == (shard,))
 
 
 def test_a_slot_with_shards_alone_is_idle(queue: ModelQueue) -> None:
@@ -148,7 +148,7 @@ def test_a_suspect_of_losses_runs_on_a_slot_that_holds_shards_alone(queue: Model
     suspect = queue.submit()
     for _ in range(2):
         queue.take("w9", lease_s=0.0)
-        queue.store.sweep(queue.model)
+        queue.store.sweep(queue.name)
     queue.shard()
     queue.take_shard("w1")
     assert [job.id for job in queue.claim("w1").jobs] == [suspect]
@@ -159,12 +159,12 @@ def test_shards_do_not_take_the_turn_of_ordinary_bulk_jobs(queue: ModelQueue) ->
     for _ in range(20):
         queue.submit()
     assert {job.priority for _ in range(10) for job in queue.claim(limit=2).jobs} == {Priority.INTERACTIVE}
-    assert queue.store.stats(queue.model).counters.get("bulk_turn", 0) == 0
+    assert queue.store.stats(queue.name).counters.get("bulk_turn", 0) == 0
 
 
 def test_shards_count_where_all_that_waits_does(queue: ModelQueue) -> None:
     queue.shard()
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert (stats.depth, stats.ready[9], queue.dump().tickets[9]) == (1, 1, 1)
     assert stats.oldest_age_s[9] >= 0.0
     assert queue.put(queue.new(), max_depth=1).status is SubmitStatus.FULL
@@ -174,7 +174,7 @@ def test_nothing_is_mended_while_shards_wait_and_run(queue: ModelQueue) -> None:
     for owner in ("", "a", "b"):
         queue.shard(owner=owner)
     queue.take_shard()
-    repair = queue.store.reconcile(queue.model)
+    repair = queue.store.reconcile(queue.name)
     assert (repair.scanned, repair.orphans, repair.tickets) == (3, 0, 0)
 
 
@@ -189,7 +189,7 @@ def wakes(queue: ModelQueue, *acts: Callable[[], object]) -> list[int]:
     """Return how often each act wakes the slots. The memory store wakes nobody."""
     if not isinstance(queue.store, RedisStore):
         pytest.skip("the memory store has no wake-ups")
-    client, channel = queue.store._redis, f"ps:{{{queue.model}}}:wake"
+    client, channel = queue.store._redis, f"ps:{{{queue.name}}}:wake"
     counts = []
     with client.pubsub() as heard:
         heard.subscribe(channel)

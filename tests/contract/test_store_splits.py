@@ -34,7 +34,7 @@ def redis_of(queue: ModelQueue) -> RedisStore:
 
 
 def figures(queue: ModelQueue, name: str = "s.0") -> dict[str, VersionFigures]:
-    return figures_of(redis_of(queue).send(split_counts(queue.model, name)))
+    return figures_of(redis_of(queue).send(split_counts(queue.name, name)))
 
 
 def test_a_job_counts_by_its_version_and_its_end(queue: ModelQueue) -> None:
@@ -74,7 +74,7 @@ def test_a_duration_is_what_the_caller_waited(queue: ModelQueue) -> None:
 def test_the_wait_for_a_start_that_the_caller_asked_for_does_not_count(queue: ModelQueue) -> None:
     job = queue.submit(split="s.0", delay_s=0.3)
     time.sleep(0.31)
-    redis_of(queue).sweep(queue.model)
+    redis_of(queue).sweep(queue.name)
     queue.finish(queue.take())
     assert queue.state(job) is JobState.SUCCEEDED
     [bucket] = figures(queue)["1"].durations
@@ -85,7 +85,7 @@ def test_a_job_that_goes_back_counts_once_at_its_end(queue: ModelQueue) -> None:
     job = queue.leased(split="s.0", max_attempts=3)
     queue.retry(job)
     assert figures(queue) == {}
-    redis_of(queue).sweep(queue.model)
+    redis_of(queue).sweep(queue.name)
     queue.finish(queue.take())
     assert figures(queue)["1"].ended == {"succeeded": 1}
 
@@ -93,7 +93,7 @@ def test_a_job_that_goes_back_counts_once_at_its_end(queue: ModelQueue) -> None:
 def test_jobs_that_the_store_ends_count_as_errors(queue: ModelQueue) -> None:
     queue.submit(split="s.0", deadline_s=0.01)
     time.sleep(0.02)
-    redis_of(queue).sweep(queue.model)
+    redis_of(queue).sweep(queue.name)
     queue.crash(queue.leased(split="s.0", max_crashes=1))
     assert dict(figures(queue)["1"].ended) == {"expired": 1, "dead": 1}
     assert figures(queue)["1"].errors == 2
@@ -120,22 +120,22 @@ def test_a_job_counts_beside_those_who_wait_for_it(queue: ModelQueue, client: re
 
 def test_a_job_of_no_split_leaves_no_counts(queue: ModelQueue, client: redis.Redis) -> None:
     queue.finish(queue.leased(reply_to="ps:gateway:a"))
-    assert not client.keys(f"ps:{{{queue.model}}}:split:*")
+    assert not client.keys(f"ps:{{{queue.name}}}:split:*")
 
 
 def test_counts_are_gone_a_week_after_the_last(queue: ModelQueue, client: redis.Redis) -> None:
     queue.finish(queue.leased(split="s.0"))
-    redis_of(queue).run(count_split(queue.model, "s", {"shadow,equal": 2}))
-    redis_of(queue).run(count_split(queue.model, "s", {"shadow,equal": 1, "shadow,lost": 1}))
-    assert redis_of(queue).send(split_counts(queue.model, "s")) == {"shadow,equal": 3, "shadow,lost": 1}
+    redis_of(queue).run(count_split(queue.name, "s", {"shadow,equal": 2}))
+    redis_of(queue).run(count_split(queue.name, "s", {"shadow,equal": 1, "shadow,lost": 1}))
+    assert redis_of(queue).send(split_counts(queue.name, "s")) == {"shadow,equal": 3, "shadow,lost": 1}
     for name in ("s", "s.0"):
-        assert 0 < client.pttl(f"ps:{{{queue.model}}}:split:{name}") <= 7 * 86_400_000
+        assert 0 < client.pttl(f"ps:{{{queue.name}}}:split:{name}") <= 7 * 86_400_000
 
 
 def test_the_first_job_of_a_key_is_found_by_its_owner(queue: ModelQueue) -> None:
     job = queue.submit(owner="a", idempotency_key="k", fingerprint="f")
-    assert redis_of(queue).send(first_job(queue.model, "a", "k")) == job
-    assert redis_of(queue).send(first_job(queue.model, "b", "k")) is None
+    assert redis_of(queue).send(first_job(queue.name, "a", "k")) == job
+    assert redis_of(queue).send(first_job(queue.name, "b", "k")) is None
 
 
 def test_a_repeat_gets_the_first_job_although_the_split_chose_another_version(queue: ModelQueue) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.records import SubmitStatus
-from penstock.job import JobId, JobState, Payload, Priority
+from penstock.job import JobState, Payload, Priority
 from tests.contract.model_queue import ModelQueue
 
 
@@ -36,7 +36,7 @@ def test_the_same_key_and_body_give_the_first_job(queue: ModelQueue) -> None:
     answers = queue.store.submit([first, second])
     assert [(a.status, a.id) for a in answers] == [(SubmitStatus.CREATED, first.id), (SubmitStatus.EXISTING, first.id)]
     assert queue.store.read(second.id) is None
-    assert queue.store.stats(queue.model).accepted == 1
+    assert queue.store.stats(queue.name).accepted == 1
 
 
 def test_the_same_key_with_another_body_is_refused_and_stores_nothing(queue: ModelQueue) -> None:
@@ -52,9 +52,9 @@ def test_keys_of_two_owners_do_not_meet(queue: ModelQueue) -> None:
     assert queue.put(queue.new(idempotency_key="k", fingerprint="g", owner="bob")).status is SubmitStatus.CREATED
 
 
-def test_keys_of_two_models_do_not_meet(queue: ModelQueue) -> None:
+def test_keys_of_two_models_do_not_meet(queue: ModelQueue, model: str) -> None:
     queue.submit(idempotency_key="k", fingerprint="f")
-    other = queue.new(id=JobId(queue.new().id.serial, f"{queue.model}x"), idempotency_key="k", fingerprint="g")
+    other = queue.new(id=queue.new_id()._replace(model=f"{model}x"), idempotency_key="k", fingerprint="g")
     assert queue.put(other).status is SubmitStatus.CREATED
 
 
@@ -65,14 +65,14 @@ def test_an_owner_and_key_are_not_confused_with_another_pair(queue: ModelQueue) 
 
 def test_jobs_without_a_key_are_never_the_same(queue: ModelQueue) -> None:
     assert queue.submit() != queue.submit()
-    assert queue.store.stats(queue.model).accepted == 2
+    assert queue.store.stats(queue.name).accepted == 2
 
 
 def test_a_key_outlives_the_end_and_the_collection_of_its_job(queue: ModelQueue) -> None:
     first = queue.leased(idempotency_key="k", fingerprint="f", result_ttl_s=0.0)
     queue.finish(first)
     assert queue.put(queue.new(idempotency_key="k", fingerprint="f")).id == first.id
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     answer = queue.put(queue.new(idempotency_key="k", fingerprint="f"))
     assert (answer.status, answer.id) == (SubmitStatus.EXISTING, first.id)
 
@@ -119,4 +119,4 @@ def test_running_and_delayed_jobs_leave_room_in_the_queue(queue: ModelQueue) -> 
 def test_many_jobs_go_in_with_one_call(queue: ModelQueue) -> None:
     answers = queue.store.submit([queue.new() for _ in range(500)])
     assert {answer.status for answer in answers} == {SubmitStatus.CREATED}
-    assert queue.store.stats(queue.model).depth == 500
+    assert queue.store.stats(queue.name).depth == 500

@@ -13,12 +13,12 @@ from tests.contract.model_queue import OUTPUT, ModelQueue
 
 
 def test_a_sweep_of_an_empty_model_does_nothing(queue: ModelQueue) -> None:
-    assert queue.store.sweep(queue.model) == SweepReport()
+    assert queue.store.sweep(queue.name) == SweepReport()
 
 
 def test_a_live_lease_is_left_alone(queue: ModelQueue) -> None:
     job = queue.leased(lease_s=60.0)
-    assert queue.store.sweep(queue.model) == SweepReport()
+    assert queue.store.sweep(queue.name) == SweepReport()
     assert queue.finish(job) is Settled.OK
 
 
@@ -27,22 +27,22 @@ def test_a_live_lease_is_left_alone(queue: ModelQueue) -> None:
 
 def test_the_jobs_of_an_expired_lease_are_queued_again(queue: ModelQueue) -> None:
     job = queue.leased("w1", lease_s=0.0)
-    report = queue.store.sweep(queue.model)
+    report = queue.store.sweep(queue.name)
     assert (report.requeued, report.workers_lost) == (1, ("w1",))
     record = queue.read(job.id)
     assert (record.state, record.attempts, record.crashes, queue.place(job.id)) == (JobState.QUEUED, 1, 0, "ready")
-    assert queue.store.stats(queue.model).counters["redelivered:worker_lost"] == 1
+    assert queue.store.stats(queue.name).counters["redelivered:worker_lost"] == 1
 
 
 def test_a_job_taken_back_has_no_token_left(queue: ModelQueue) -> None:
     job = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert queue.dump().jobs[job.id.serial].token == ""
 
 
 def test_a_worker_that_is_gone_loses_its_jobs_before_its_lease_ends(queue: ModelQueue) -> None:
     gone, alive = queue.leased("w1", lease_s=60.0), queue.leased("w2", lease_s=60.0)
-    report = queue.store.sweep(queue.model, gone=["w1", "stranger"])
+    report = queue.store.sweep(queue.name, gone=["w1", "stranger"])
     assert (report.requeued, report.workers_lost) == (1, ("w1",))
     assert (queue.state(gone.id), queue.state(alive.id)) == (JobState.QUEUED, JobState.LEASED)
 
@@ -51,15 +51,15 @@ def test_all_jobs_of_a_lost_worker_come_back(queue: ModelQueue) -> None:
     for _ in range(5):
         queue.submit()
     assert len(queue.claim(lease_s=0.0).jobs) == 5
-    assert queue.store.sweep(queue.model).requeued == 5
-    assert queue.store.stats(queue.model).leased == 0
+    assert queue.store.sweep(queue.name).requeued == 5
+    assert queue.store.stats(queue.name).leased == 0
 
 
 def lose(queue: ModelQueue, times: int) -> None:
     """Claim the one job and lose its worker, `times` times."""
     for _ in range(times):
         queue.take(lease_s=0.0)
-        queue.store.sweep(queue.model)
+        queue.store.sweep(queue.name)
 
 
 def test_a_lost_worker_costs_its_jobs_no_attempt(queue: ModelQueue) -> None:
@@ -81,7 +81,7 @@ def test_a_job_that_loses_worker_after_worker_is_given_up(queue: ModelQueue) -> 
     job = queue.submit()
     lose(queue, 9)
     queue.take(lease_s=0.0)
-    assert queue.store.sweep(queue.model).dead == 1
+    assert queue.store.sweep(queue.name).dead == 1
     record = queue.read(job)
     assert (record.state, record.error and record.error.code) == (JobState.DEAD, "worker_lost")
 
@@ -90,7 +90,7 @@ def lose_elsewhere(queue: ModelQueue) -> None:
     """Lose a worker that held a job of another version, so that the new suspect does not compete with the test's own job."""
     other = queue.submit(version="2")
     queue.claim("elsewhere", version="2", lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     queue.store.cancel(other)
 
 
@@ -120,7 +120,7 @@ def test_what_two_workers_lost_at_once_counts_in_a_row_for_the_jobs_of_both(queu
     for _ in range(9):
         for worker in ("w1", "w2"):
             queue.take(worker, lease_s=0.0)
-        assert queue.store.sweep(queue.model).requeued == 2
+        assert queue.store.sweep(queue.name).requeued == 2
     assert [queue.dump().jobs[job.serial].in_a_row for job in jobs] == [9, 9]
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_takes_its_worker_down_each_time_ends_without_its_neighbours(
     for _ in range(40):
         claim = queue.claim(limit=4)
         if poison in [job.id for job in claim.jobs]:
-            queue.store.sweep(queue.model, gone=["w1"])
+            queue.store.sweep(queue.name, gone=["w1"])
         elif claim.jobs:
             queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, output=OUTPUT) for job in claim.jobs])
     losses = {job: queue.dump().jobs[job.serial].losses for job in jobs}
@@ -142,7 +142,7 @@ def test_a_job_that_takes_its_worker_down_each_time_ends_without_its_neighbours(
 def test_a_lost_job_that_was_to_be_cancelled_is_cancelled(queue: ModelQueue) -> None:
     job = queue.leased(lease_s=0.0)
     queue.store.cancel(job.id)
-    assert queue.store.sweep(queue.model).cancelled == 1
+    assert queue.store.sweep(queue.name).cancelled == 1
     assert queue.state(job.id) is JobState.CANCELLED
 
 
@@ -150,19 +150,19 @@ def test_a_lost_suspect_is_still_a_suspect(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.crash(job)
     queue.take(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert queue.place(job.id) == "solo"
 
 
 def test_a_lost_job_past_its_deadline_is_expired(queue: ModelQueue) -> None:
     job = leased_then_late(queue)
-    report = queue.store.sweep(queue.model, gone=["w1"])
+    report = queue.store.sweep(queue.name, gone=["w1"])
     assert (report.expired, queue.state(job.id)) == (1, JobState.EXPIRED)
 
 
 def test_a_running_job_past_its_deadline_may_still_finish(queue: ModelQueue) -> None:
     job = leased_then_late(queue)
-    assert queue.store.sweep(queue.model).expired == 0
+    assert queue.store.sweep(queue.name).expired == 0
     assert queue.finish(job) is Settled.OK
 
 
@@ -171,7 +171,7 @@ def leased_then_late(queue: ModelQueue) -> ClaimedJob:
     from tests.eventually import eventually
 
     job = queue.leased(deadline_s=0.5)
-    eventually(lambda: queue.store.stats(queue.model).now >= job.deadline_at)
+    eventually(lambda: queue.store.stats(queue.name).now >= job.deadline_at)
     return job
 
 
@@ -180,14 +180,14 @@ def leased_then_late(queue: ModelQueue) -> ClaimedJob:
 
 def test_a_waiting_job_past_its_deadline_is_expired(queue: ModelQueue) -> None:
     late, bulk, live = queue.submit(deadline_s=0.0), queue.bulk(deadline_s=0.0), queue.submit()
-    assert queue.store.sweep(queue.model).expired == 2
+    assert queue.store.sweep(queue.name).expired == 2
     assert [queue.state(job) for job in (late, bulk, live)] == [JobState.EXPIRED, JobState.EXPIRED, JobState.QUEUED]
 
 
 def test_a_waiting_suspect_past_its_deadline_is_expired(queue: ModelQueue) -> None:
     job = leased_then_late(queue)
     queue.crash(job)
-    assert queue.store.sweep(queue.model).expired == 1
+    assert queue.store.sweep(queue.name).expired == 1
     assert queue.state(job.id) is JobState.EXPIRED
 
 
@@ -195,27 +195,27 @@ def test_a_waiting_suspect_past_its_deadline_is_expired(queue: ModelQueue) -> No
 def test_a_delayed_job_past_its_deadline_is_expired(queue: ModelQueue, delay_s: float) -> None:
     job = leased_then_late(queue)
     queue.retry(job, delay_s=delay_s)
-    report = queue.store.sweep(queue.model)
+    report = queue.store.sweep(queue.name)
     assert (report.expired, report.promoted, queue.state(job.id)) == (1, 0, JobState.EXPIRED)
 
 
 def test_an_expired_job_is_not_expired_twice(queue: ModelQueue) -> None:
     queue.submit(deadline_s=0.0)
-    queue.store.sweep(queue.model)
-    assert queue.store.sweep(queue.model) == SweepReport()
+    queue.store.sweep(queue.name)
+    assert queue.store.sweep(queue.name) == SweepReport()
 
 
 def test_a_result_is_kept_until_its_time_is_over(queue: ModelQueue) -> None:
     job = queue.leased(result_ttl_s=60.0)
     queue.finish(job)
-    assert queue.store.sweep(queue.model).collected == 0
+    assert queue.store.sweep(queue.name).collected == 0
     assert queue.store.was_collected(job.id) is False
 
 
 def test_a_collected_job_leaves_nothing_but_a_tombstone(queue: ModelQueue) -> None:
     job = queue.leased(result_ttl_s=0.0)
     queue.finish(job)
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     assert (queue.store.read(job.id), queue.store.result(job.id), queue.listed()) == (None, None, [])
     assert queue.store.was_collected(job.id) is True
 
@@ -251,29 +251,29 @@ def with_blob(queue: ModelQueue, owner: str = "") -> ClaimedJob:
 def test_the_blobs_of_a_collected_job_are_named_for_deletion(queue: ModelQueue) -> None:
     job = with_blob(queue)
     queue.finish(job, output=Payload("image/png", blob=f"{job.id.serial}.out"))
-    assert set(queue.store.sweep(queue.model).blobs) == {f"{job.id.serial}.in", f"{job.id.serial}.out"}
+    assert set(queue.store.sweep(queue.name).blobs) == {f"{job.id.serial}.in", f"{job.id.serial}.out"}
 
 
 def test_a_job_that_was_given_a_blob_does_not_delete_it(queue: ModelQueue) -> None:
     """A stage of a pipeline reads what the stage before has written, and may end first."""
     job = with_blob(queue, owner=new_serial())
     queue.finish(job, output=Payload("image/png", blob=f"{new_serial()}.out"))
-    report = queue.store.sweep(queue.model)
+    report = queue.store.sweep(queue.name)
     assert (report.collected, report.blobs) == (1, ())
 
 
 def test_a_live_job_is_never_collected_whatever_its_result_would_be_kept_for(queue: ModelQueue) -> None:
     queue.submit(result_ttl_s=0.0)
     queue.leased(result_ttl_s=0.0)
-    assert queue.store.sweep(queue.model) == SweepReport()
+    assert queue.store.sweep(queue.name) == SweepReport()
 
 
 def test_a_sweep_does_at_most_its_limit_of_the_due_work(queue: ModelQueue) -> None:
     for _ in range(5):
         job = queue.leased()
         queue.retry(job, delay_s=0.0)
-    assert queue.store.sweep(queue.model, limit=2).promoted == 2
-    assert queue.store.sweep(queue.model, limit=10).promoted == 3
+    assert queue.store.sweep(queue.name, limit=2).promoted == 2
+    assert queue.store.sweep(queue.name, limit=10).promoted == 3
 
 
 # --- extend --------------------------------------------------------------------------------------------------------------
@@ -281,39 +281,39 @@ def test_a_sweep_does_at_most_its_limit_of_the_due_work(queue: ModelQueue) -> No
 
 def test_a_beat_keeps_what_the_worker_holds(queue: ModelQueue) -> None:
     job = queue.leased("w1", lease_s=0.0)
-    assert queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal()
-    assert queue.store.sweep(queue.model) == SweepReport()
+    assert queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal()
+    assert queue.store.sweep(queue.name) == SweepReport()
     assert queue.finish(job) is Settled.OK
 
 
 def test_a_beat_of_one_worker_keeps_nothing_of_another(queue: ModelQueue) -> None:
     job = queue.leased("w1", lease_s=0.0)
     queue.leased("w2")
-    queue.store.extend(queue.model, "w2", lease_s=60.0, max_run_s=60.0)
-    queue.store.sweep(queue.model)
+    queue.store.extend(queue.name, "w2", lease_s=60.0, max_run_s=60.0)
+    queue.store.sweep(queue.name)
     assert queue.state(job.id) is JobState.QUEUED
 
 
 def test_a_worker_whose_lease_was_taken_back_is_told(queue: ModelQueue) -> None:
     queue.leased("w1", lease_s=0.0)
-    queue.store.sweep(queue.model)
-    assert queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=60.0).lost
+    queue.store.sweep(queue.name)
+    assert queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=60.0).lost
 
 
 def test_a_stranger_is_told_that_it_holds_nothing(queue: ModelQueue) -> None:
-    assert queue.store.extend(queue.model, "w9", lease_s=60.0, max_run_s=60.0).lost
+    assert queue.store.extend(queue.name, "w9", lease_s=60.0, max_run_s=60.0).lost
 
 
 def test_a_beat_names_the_jobs_to_be_cancelled(queue: ModelQueue) -> None:
     job, other = queue.leased(), queue.leased()
     queue.store.cancel(job.id)
-    assert queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal(cancelled=(job.id,))
+    assert queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=60.0) == LeaseRenewal(cancelled=(job.id,))
     assert queue.state(other.id) is JobState.LEASED
 
 
 def test_a_job_that_runs_too_long_is_taken_back_as_crashed(queue: ModelQueue) -> None:
     job = queue.leased()
-    beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+    beat = queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0)
     assert (beat.lost, beat.overrun) == (False, (job.id,))
     record = queue.read(job.id)
     assert (record.state, record.crashes, queue.place(job.id)) == (JobState.QUEUED, 1, "solo")
@@ -322,14 +322,14 @@ def test_a_job_that_runs_too_long_is_taken_back_as_crashed(queue: ModelQueue) ->
 
 def test_a_job_that_runs_too_long_too_often_is_dead(queue: ModelQueue) -> None:
     job = queue.leased(max_crashes=1)
-    queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+    queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0)
     assert queue.state(job.id) is JobState.DEAD
 
 
 def test_a_job_that_runs_too_long_and_was_to_be_cancelled_is_cancelled(queue: ModelQueue) -> None:
     job = queue.leased()
     queue.store.cancel(job.id)
-    beat = queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+    beat = queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0)
     assert (beat.overrun, queue.state(job.id)) == ((job.id,), JobState.CANCELLED)
 
 
@@ -344,5 +344,5 @@ def test_a_sound_store_needs_no_repair(queue: ModelQueue) -> None:
     queue.finish(queue.leased())
     queue.leased()
     assert queue.store.cancel(queue.submit()) is CancelStatus.CANCELLED
-    repair = queue.store.reconcile(queue.model)
+    repair = queue.store.reconcile(queue.name)
     assert (repair.cursor, repair.scanned, repair.orphans, repair.tickets) == ("0", 7, 0, 0)

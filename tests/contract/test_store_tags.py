@@ -9,7 +9,7 @@ from tests.contract.model_queue import ModelQueue
 
 
 def tagged(queue: ModelQueue, tag: str, *, owner: str = "", before: str = "", limit: int = 100) -> list[JobId]:
-    return queue.store.newest(queue.model, JobIndex.TAGGED, owner=owner, before=before, limit=limit, tag=tag)
+    return queue.store.newest(queue.name, JobIndex.TAGGED, owner=owner, before=before, limit=limit, tag=tag)
 
 
 def test_a_job_has_the_tags_that_it_was_given(queue: ModelQueue) -> None:
@@ -56,7 +56,7 @@ def test_the_tags_of_a_collected_job_are_gone(queue: ModelQueue) -> None:
     for owner in ("", "a"):
         queue.finish(queue.leased(result_ttl_s=0.0, owner=owner, tags=("x", "y")))
     stays = queue.submit(owner="a", tags=("x",))
-    assert queue.store.sweep(queue.model).collected == 2
+    assert queue.store.sweep(queue.name).collected == 2
     assert tagged(queue, "x") == tagged(queue, "x", owner="a") == [stays]
     assert tagged(queue, "y") == tagged(queue, "y", owner="a") == []
     assert queue.dump().mislisted == set()

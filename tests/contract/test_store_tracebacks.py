@@ -21,7 +21,7 @@ def retry(queue: ModelQueue, job: ClaimedJob, traceback: str = RAISED) -> Settle
 
 
 def promoted(queue: ModelQueue) -> ClaimedJob:
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     return queue.take()
 
 
@@ -38,7 +38,7 @@ def test_a_job_without_a_traceback_has_none(queue: ModelQueue) -> None:
     failed, waiting = queue.leased(), queue.submit()
     queue.fail(failed)
     assert queue.store.traceback(failed.id) == queue.store.traceback(waiting) == ""
-    assert queue.store.traceback(JobId("0" * 26, queue.model)) == ""
+    assert queue.store.traceback(JobId("0" * 26, queue.name)) == ""
 
 
 def test_a_job_that_is_tried_again_has_the_traceback_of_its_last_attempt(queue: ModelQueue) -> None:
@@ -68,7 +68,7 @@ def test_a_job_that_succeeds_at_last_keeps_no_traceback(queue: ModelQueue) -> No
 
 def test_a_worker_that_lost_its_job_keeps_no_traceback_with_it(queue: ModelQueue) -> None:
     job = queue.leased(lease_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert fail(queue, job) is Settled.STALE
     assert queue.store.traceback(job.id) == ""
 
@@ -76,5 +76,5 @@ def test_a_worker_that_lost_its_job_keeps_no_traceback_with_it(queue: ModelQueue
 def test_the_traceback_goes_with_its_job(queue: ModelQueue) -> None:
     job = queue.leased(result_ttl_s=0.0)
     fail(queue, job)
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     assert queue.store.traceback(job.id) == ""

@@ -116,7 +116,7 @@ def test_jobs_of_owners_are_counted_together(queue: ModelQueue) -> None:
     flood(queue, "a", 2)
     flood(queue, "b", 3, Priority.BULK)
     queue.submit()
-    stats = queue.store.stats(queue.model)
+    stats = queue.store.stats(queue.name)
     assert (stats.ready, stats.depth) == ({0: 3, 6: 0, 9: 3}, 6)
 
 
@@ -133,7 +133,7 @@ def test_a_job_of_an_owner_past_its_deadline_ends_wherever_it_is_met(queue: Mode
     live = queue.submit(owner="a")
     claim = queue.claim(limit=1)
     assert ([job.id for job in claim.jobs], claim.expired, queue.state(met)) == ([live], 1, JobState.EXPIRED)
-    eventually(lambda: queue.store.sweep(queue.model).expired)
+    eventually(lambda: queue.store.sweep(queue.name).expired)
     assert queue.state(swept) is JobState.EXPIRED
 
 

@@ -54,7 +54,7 @@ def poison(queue: ModelQueue) -> JobId:
 @_end("job.failed")
 def ran_for_too_long(queue: ModelQueue) -> JobId:
     job = queue.leased(webhook=HOOK, max_crashes=1)
-    queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+    queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0)
     return job.id
 
 
@@ -77,14 +77,14 @@ def cancelled_while_it_runs(queue: ModelQueue) -> JobId:
 def cancelled_and_its_worker_lost(queue: ModelQueue) -> JobId:
     job = queue.leased(webhook=HOOK)
     queue.store.cancel(job.id)
-    queue.store.sweep(queue.model, gone=["w1"])
+    queue.store.sweep(queue.name, gone=["w1"])
     return job.id
 
 
 @_end("job.expired")
 def expired_in_a_sweep(queue: ModelQueue) -> JobId:
     job = queue.submit(webhook=HOOK, deadline_s=0.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     return job
 
 
@@ -98,7 +98,7 @@ def expired_in_a_claim(queue: ModelQueue) -> JobId:
 @_end("job.expired")
 def expired_before_its_start(queue: ModelQueue) -> JobId:
     job = queue.submit(webhook=HOOK, deadline_s=0.0, delay_s=60.0)
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     return job
 
 
@@ -127,7 +127,7 @@ def test_an_end_of_which_nobody_wants_to_hear_makes_no_event_and_holds_nothing(q
     deliverer = Deliverer(queue)
     assert (deliverer.take(), deliverer.log(job).state) == ([], EventState.UNASKED)
     assert queue.put(queue.new(webhook=Webhook("https://a.example/x", max_undelivered=1))).status is SubmitStatus.CREATED
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     assert deliverer.outbox.logs([job.serial]) == {}
 
 
@@ -189,7 +189,7 @@ def test_progress_at_a_closed_url_is_passed_over_and_the_end_is_given_up(queue: 
     assert deliverer.take() == []
     assert deliverer.outbox.undelivered() == [first.serial]
     queue.finish(job)
-    assert queue.store.reconcile(queue.model).orphans == 0
+    assert queue.store.reconcile(queue.name).orphans == 0
     assert deliverer.take() == []
     assert deliverer.outbox.undelivered() == [job.id.serial, first.serial]
 
@@ -260,7 +260,7 @@ def test_progress_is_tried_three_times_and_then_forgotten(queue: ModelQueue) -> 
 def test_a_record_stays_until_its_event_was_delivered(queue: ModelQueue) -> None:
     job = ended(queue, result_ttl_s=0.0)
     deliverer = Deliverer(queue)
-    assert queue.store.sweep(queue.model).collected == 0
+    assert queue.store.sweep(queue.name).collected == 0
     deliverer.settle(deliverer.take_one())
     assert queue.store.result(job) is not None
 
@@ -269,7 +269,7 @@ def test_the_event_that_nobody_delivers_holds_its_record_for_two_days(queue: Mod
     job = ended(queue, result_ttl_s=0.0)
     deliverer = Deliverer(queue)
     deliverer.age(job, 49 * 3_600.0)
-    assert queue.store.sweep(queue.model).collected == 0
+    assert queue.store.sweep(queue.name).collected == 0
     assert deliverer.outbox.undelivered() == [job.serial]
     assert [one.answer for one in deliverer.log(job).attempts] == ["nobody delivered it"]
 
@@ -278,7 +278,7 @@ def test_a_delivered_record_is_collected_with_its_event(queue: ModelQueue) -> No
     job = ended(queue, result_ttl_s=0.0)
     deliverer = Deliverer(queue)
     deliverer.settle(deliverer.take_one())
-    assert queue.store.sweep(queue.model).collected == 1
+    assert queue.store.sweep(queue.name).collected == 1
     assert (deliverer.outbox.logs([job.serial]), queue.dump().events) == ({}, {})
 
 
@@ -286,7 +286,7 @@ def test_a_given_up_record_stays_for_a_day(queue: ModelQueue) -> None:
     job = ended(queue, result_ttl_s=0.0)
     deliverer = Deliverer(queue)
     deliverer.settle(deliverer.take_one(), REFUSED)
-    assert queue.store.sweep(queue.model).collected == 0
+    assert queue.store.sweep(queue.name).collected == 0
     assert queue.store.result(job) is not None
 
 
@@ -323,7 +323,7 @@ def test_of_one_owner_a_thousand_given_up_events_are_listed(queue: ModelQueue) -
     other = ended(queue, owner="bob")
     for _ in range(5):
         queue.store.submit([queue.new(owner="ann", webhook=HOOK) for _ in range(201)])
-    jobs = queue.store.newest(queue.model, owner="ann", limit=2_000)
+    jobs = queue.store.newest(queue.name, owner="ann", limit=2_000)
     for job in jobs:
         queue.store.cancel(job, owner="ann")
     deliverer = Deliverer(queue)

@@ -82,7 +82,7 @@ def claim_a_shard(queue: ModelQueue) -> Act:
 def finish(queue: ModelQueue) -> Act:
     """Small and large outputs, a failure, a cancelled job, stock Celery's result, watchers, webhooks."""
     jobs = [
-        queue.leased(owner="a", celery_id=f"celery-{queue.model}", reply_to="ps:gateway:g"),
+        queue.leased(owner="a", celery_id=f"celery-{queue.name}", reply_to="ps:gateway:g"),
         queue.leased(input=LARGE, webhook=HOOK),
     ]
     failed, cancelled = queue.leased(owner="a", webhook=HOOK), queue.leased(webhook=Webhook(HOOK.url, "s"))
@@ -126,7 +126,7 @@ def extend(queue: ModelQueue) -> Act:
     """Jobs that ran for too long: queued again, given up, cancelled."""
     jobs = [queue.leased(), queue.leased(max_crashes=1, webhook=HOOK), queue.leased(webhook=HOOK)]
     queue.store.cancel(jobs[2].id)
-    return lambda: queue.store.extend(queue.model, "w1", lease_s=60.0, max_run_s=0.0)
+    return lambda: queue.store.extend(queue.name, "w1", lease_s=60.0, max_run_s=0.0)
 
 
 def sweep(queue: ModelQueue) -> Act:
@@ -147,11 +147,11 @@ def sweep(queue: ModelQueue) -> Act:
     deliverer = Deliverer(queue)
     deliverer.settle(next(event for event in deliverer.take(lease_s=0.0, per_endpoint=8) if event.id == delivered.serial))
     deliverer.age(old, 49 * 3_600.0)
-    return lambda: queue.store.sweep(queue.model, gone=["w1", "w2"])
+    return lambda: queue.store.sweep(queue.name, gone=["w1", "w2"])
 
 
 def cancel(queue: ModelQueue) -> Act:
-    job = queue.submit(owner="a", celery_id=f"celery-{queue.model}", webhook=HOOK)
+    job = queue.submit(owner="a", celery_id=f"celery-{queue.name}", webhook=HOOK)
     return lambda: queue.store.cancel(job, owner="a")
 
 

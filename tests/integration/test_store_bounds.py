@@ -39,10 +39,10 @@ def late_flood(queue: ModelQueue) -> None:
 
 def test_five_thousand_late_jobs_of_five_owners_expire_whole(queue: ModelQueue) -> None:
     late_flood(queue)
-    reports = [queue.store.sweep(queue.model) for _ in range(6)]
+    reports = [queue.store.sweep(queue.name) for _ in range(6)]
     assert [(report.expired, report.more) for report in reports] == [(EACH, True)] * 5 + [(0, False)]
     check_invariants(queue.dump())
-    assert queue.store.stats(queue.model).ended == {"expired": len(OWNERS) * EACH}
+    assert queue.store.stats(queue.name).ended == {"expired": len(OWNERS) * EACH}
 
 
 def test_a_batch_at_the_bound_is_claimed_and_settled_in_one_call_each(queue: ModelQueue) -> None:
@@ -106,7 +106,7 @@ def test_a_take_looks_at_a_bounded_number_of_endpoints_and_the_next_one_goes_on(
 
 def test_a_flood_of_old_events_of_an_endpoint_that_fails_is_given_up_in_parts(queue: ModelQueue) -> None:
     queue.store.submit([queue.new(webhook=HOOK, deadline_s=0.0) for _ in range(350)])
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     deliverer = Deliverer(queue)
     deliverer.settle(deliverer.take_one(limit=1), AttemptEnd(EventOutcome.AGAIN, "500"))
     found = []

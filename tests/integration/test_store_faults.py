@@ -40,11 +40,11 @@ def queue(fresh_redis: str, client: redis.Redis) -> Iterator[ModelQueue]:
 
 
 def key(queue: ModelQueue, name: str) -> str:
-    return f"ps:{{{queue.model}}}:{name}"
+    return f"ps:{{{queue.name}}}:{name}"
 
 
 def celery_queue(queue: ModelQueue) -> str:
-    return f"penstock.{{{queue.model}}}"
+    return f"penstock.{{{queue.name}}}"
 
 
 # --- repair --------------------------------------------------------------------------------------------------------------
@@ -57,18 +57,18 @@ def test_an_owners_jobs_from_before_its_lists_are_listed_after_a_look(queue: Mod
     queue.finish(done)
     waiting = queue.submit(owner="ann")
     client.delete(key(queue, "index:ann"), key(queue, "inbox:ann"))
-    assert queue.store.newest(queue.model, owner="ann") == []
-    queue.store.reconcile(queue.model)
-    assert queue.store.newest(queue.model, owner="ann") == [waiting, done.id, failed.id]
-    assert queue.store.newest(queue.model, JobIndex.INBOX, owner="ann") == [failed.id]
-    assert queue.store.reconcile(queue.model).orphans == 0
+    assert queue.store.newest(queue.name, owner="ann") == []
+    queue.store.reconcile(queue.name)
+    assert queue.store.newest(queue.name, owner="ann") == [waiting, done.id, failed.id]
+    assert queue.store.newest(queue.name, JobIndex.INBOX, owner="ann") == [failed.id]
+    assert queue.store.reconcile(queue.name).orphans == 0
 
 
 def test_a_queued_job_that_no_index_lists_is_found_again(queue: ModelQueue, client: redis.Redis) -> None:
     job = queue.submit()
     client.delete(key(queue, "ready:1"), celery_queue(queue))
     assert queue.claim().jobs == ()
-    assert queue.store.reconcile(queue.model).orphans == 1
+    assert queue.store.reconcile(queue.name).orphans == 1
     check_invariants(queue.dump())
     assert queue.take().id == job
 
@@ -76,7 +76,7 @@ def test_a_queued_job_that_no_index_lists_is_found_again(queue: ModelQueue, clie
 def test_a_line_whose_turn_was_lost_gets_one_again(queue: ModelQueue, client: redis.Redis) -> None:
     job = queue.submit(owner="a")
     client.delete(key(queue, "turns:1:0"))
-    repair = queue.store.reconcile(queue.model)
+    repair = queue.store.reconcile(queue.name)
     assert (repair.orphans, repair.tickets) == (1, 0)
     check_invariants(queue.dump())
     assert queue.take().id == job
@@ -87,24 +87,24 @@ def test_a_leased_job_whose_lease_vanished_is_queued_again_and_its_holder_is_not
 ) -> None:
     job = queue.leased()
     client.delete(key(queue, "leases"))
-    assert queue.store.reconcile(queue.model).orphans == 1
+    assert queue.store.reconcile(queue.name).orphans == 1
     check_invariants(queue.dump())
     assert queue.finish(job) is Settled.STALE
-    assert queue.store.stats(queue.model).counters["repaired"] == 1
+    assert queue.store.stats(queue.name).counters["repaired"] == 1
 
 
 def test_a_delayed_job_that_no_index_lists_is_queued_again(queue: ModelQueue, client: redis.Redis) -> None:
     job = queue.leased()
     queue.retry(job, delay_s=60.0)
     client.delete(key(queue, "delayed"))
-    assert queue.store.reconcile(queue.model).orphans == 1
+    assert queue.store.reconcile(queue.name).orphans == 1
     check_invariants(queue.dump())
 
 
 def test_a_job_with_a_delay_that_no_index_lists_is_put_aside_again(queue: ModelQueue, client: redis.Redis) -> None:
     job = queue.submit(delay_s=60.0)
     client.delete(key(queue, "delayed"))
-    assert queue.store.reconcile(queue.model).orphans == 1
+    assert queue.store.reconcile(queue.name).orphans == 1
     check_invariants(queue.dump())
     assert queue.state(job) is JobState.DELAYED
     due = client.zscore(key(queue, "delayed"), job.serial)
@@ -115,18 +115,18 @@ def test_a_job_with_a_delay_that_no_index_lists_is_put_aside_again(queue: ModelQ
 def test_tags_that_no_list_has_are_listed_again(queue: ModelQueue, client: redis.Redis) -> None:
     job = queue.submit(owner="a", tags=("x", "y"))
     client.delete(key(queue, "tagged"), key(queue, "tagged:a"))
-    assert queue.store.reconcile(queue.model).orphans == 1
+    assert queue.store.reconcile(queue.name).orphans == 1
     check_invariants(queue.dump())
     for owner in ("", "a"):
-        assert queue.store.newest(queue.model, JobIndex.TAGGED, owner=owner, tag="y") == [job]
-    assert queue.store.reconcile(queue.model).orphans == 0
+        assert queue.store.newest(queue.name, JobIndex.TAGGED, owner=owner, tag="y") == [job]
+    assert queue.store.reconcile(queue.name).orphans == 0
 
 
 def test_tickets_that_were_purged_are_replaced(queue: ModelQueue, client: redis.Redis) -> None:
     """`celery purge` empties the list that shows the depth of the queue; the jobs themselves stand elsewhere."""
     jobs = [queue.submit() for _ in range(3)]
     client.delete(celery_queue(queue))
-    assert queue.store.reconcile(queue.model).tickets == 3
+    assert queue.store.reconcile(queue.name).tickets == 3
     check_invariants(queue.dump())
     assert [job.id for job in queue.claim().jobs] == jobs
 
@@ -137,7 +137,7 @@ def test_a_repair_goes_page_by_page(queue: ModelQueue, client: redis.Redis) -> N
     client.delete(key(queue, "ready:1"), celery_queue(queue))
     cursor, found = "0", 0
     for _ in range(3):
-        repair = queue.store.reconcile(queue.model, cursor=cursor, limit=2)
+        repair = queue.store.reconcile(queue.name, cursor=cursor, limit=2)
         cursor, found = repair.cursor, found + repair.orphans
     assert (cursor, found) == ("0", 5)
     check_invariants(queue.dump())
@@ -156,7 +156,7 @@ def test_a_store_that_came_back_empty_takes_new_jobs_and_hears_no_zombie(queue: 
     job = queue.leased()
     client.flushall()
     assert queue.finish(job) is Settled.STALE
-    assert queue.store.extend(queue.model, "w1", lease_s=15.0, max_run_s=60.0).lost
+    assert queue.store.extend(queue.name, "w1", lease_s=15.0, max_run_s=60.0).lost
     assert queue.store.read(job.id) is None
     queue.leased()
     check_invariants(queue.dump())
@@ -169,7 +169,7 @@ def test_tombstones_and_keys_forget_by_themselves_and_live_jobs_never(queue: Mod
     assert client.pttl(idem) == pytest.approx(2 * day_ms, abs=60_000)
     assert client.pttl(key(queue, f"job:{live.serial}")) == -1
     queue.finish(queue.take())
-    queue.store.sweep(queue.model)
+    queue.store.sweep(queue.name)
     assert client.pttl(key(queue, f"tomb:{live.serial}")) == pytest.approx(60_000, abs=5_000)
     left = set(client.scan_iter(key(queue, "*"))) - {key(queue, n).encode() for n in ("counters", "leases", "versions", "want")}
     assert left == {key(queue, f"tomb:{live.serial}").encode(), idem}

@@ -52,7 +52,7 @@ def fresh_queue(failing: FailingLibrary, client: redis.Redis) -> ModelQueue:
 def final_views(store: RedisStore, queue: ModelQueue) -> Views:
     """What a reader sees of each job that has ended. A success always has its output."""
     jobs = list(queue.dump().jobs)
-    found = dict(zip(jobs, store.results([JobId(serial, queue.model) for serial in jobs]), strict=True))
+    found = dict(zip(jobs, store.results([JobId(serial, queue.name) for serial in jobs]), strict=True))
     ended = {serial: view for serial, view in found.items() if view is not None and view[0].state.final}
     outputs = [view[1] for view in ended.values() if view[0].state is JobState.SUCCEEDED]
     assert all(output in (OUTPUT, LARGE) for output in outputs), "a success without its output"
@@ -73,14 +73,14 @@ def act_and_fail(failing: FailingLibrary, act: Act, fail_at: int, *, for_good: b
 
 def mend(queue: ModelQueue) -> None:
     """One sweep that takes back what the workers of the test hold, and one reconcile."""
-    queue.store.sweep(queue.model, gone=WORKERS)
-    queue.store.reconcile(queue.model)
+    queue.store.sweep(queue.name, gone=WORKERS)
+    queue.store.reconcile(queue.name)
 
 
 def run_to_the_end(queue: ModelQueue) -> None:
     """Every job that was kept can still be run."""
     for _ in range(40):
-        queue.store.sweep(queue.model)
+        queue.store.sweep(queue.name)
         jobs = [*queue.claim("mender").jobs, *queue.claim("mender", shard=True).jobs]
         if jobs:
             queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, output=OUTPUT) for job in jobs], worker="mender")
@@ -121,7 +121,7 @@ def fail_everywhere(
             serial: view for serial, view in now.items() if serial in kept
         }, f"an end was retracted after a failure at command {fail_at}"
         yield queue, act
-        client.delete(*client.scan_iter(f"*{{{queue.model}}}*", count=1000))
+        client.delete(*client.scan_iter(f"*{{{queue.name}}}*", count=1000))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
