@@ -1,8 +1,9 @@
-"""One run, an offline job over files: its states, its specification and its progress."""
+"""One run, an offline job over files: its states, its specification, its progress, and the tags of runs and jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -10,11 +11,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from penstock.errors import InvalidInput
+from penstock.errors import BadRequest, InvalidInput
 from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
+MAX_TAGS = 8
+_TAG = re.compile(r"[A-Za-z0-9._:=-]{1,64}")
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -174,3 +177,21 @@ class Run(Struct, frozen=True, kw_only=True):
     error_message: str = ""
     details: dict[str, Any] = {}
     drives: int = 0
+
+
+# Tags: the words by which callers find their runs and jobs.
+
+
+def checked_tag(text: str) -> str:
+    """The tag; raises `BadRequest` for a text that cannot be one."""
+    if not _TAG.fullmatch(text):
+        raise BadRequest(f"a tag has 1 to 64 characters of A-Z a-z 0-9 . _ : = -, and {text[:80]!r} is none")
+    return text
+
+
+def checked_tags(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each tag once, in order. Raises `BadRequest` as `checked_tag` does, and for too many of them."""
+    found = tuple(dict.fromkeys(map(checked_tag, texts)))
+    if len(found) > MAX_TAGS:
+        raise BadRequest(f"a job or run has at most {MAX_TAGS} tags, not {len(found)}")
+    return found

@@ -130,7 +130,7 @@ def cancel(
 
 def _newest(runs: Runs, tag: str | None) -> Iterator[Run]:
     """The runs, newest first; of a tag, if one is given. Raises `BadRequest` for a text that is no tag."""
-    from penstock.tags import checked_tag
+    from penstock.run import checked_tag
 
     wanted, after = None if tag is None else checked_tag(tag), ""
     while page := runs.runs(after=after, limit=_PAGE):

@@ -91,8 +91,7 @@ def start(
 
     Uses the store that is named, or that of this folder's `penstock up`; without either it starts a store and workers itself.
     """
-    from penstock.run import RunSpec
-    from penstock.tags import checked_tags
+    from penstock.run import RunSpec, checked_tags
 
     spec = RunSpec(
         model=model,

@@ -32,7 +32,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.media import filename_parameters, split_filename
-from penstock.tags import checked_tag
+from penstock.run import checked_tag
 
 PAGE_JOBS = 25
 

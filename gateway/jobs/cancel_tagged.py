@@ -17,7 +17,7 @@ from penstock.gateway.jobs.job_list import MAX_READ, JobList, newest, records
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, parse_job_id
-from penstock.tags import checked_tag
+from penstock.run import checked_tag
 
 _AT_ONCE = 100
 

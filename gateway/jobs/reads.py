@@ -34,7 +34,7 @@ from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.views import model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
-from penstock.tags import checked_tag
+from penstock.run import checked_tag
 
 JSON = "application/json"
 

@@ -32,8 +32,7 @@ from penstock.gateway.runs.request import (
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import run_view
 from penstock.outbound.webhook import RUN_EVENTS
-from penstock.run import FailureLimit, Run, RunSpec, RunState, check_said, format_of
-from penstock.tags import MAX_TAGS, checked_tag, checked_tags
+from penstock.run import MAX_TAGS, FailureLimit, Run, RunSpec, RunState, check_said, checked_tag, checked_tags, format_of
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")

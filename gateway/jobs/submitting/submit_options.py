@@ -10,7 +10,7 @@ from datetime import datetime
 from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
 from penstock.job import MAX_DELAY_S, Priority
-from penstock.tags import checked_tags
+from penstock.run import checked_tags
 
 NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events")
 _UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
