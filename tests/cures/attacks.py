@@ -187,8 +187,8 @@ ATTACKS = (
     Cure(
         "A32",
         "gateway/webhooks/deliveries.py",
-        "LoggedEvent(_public_id(event, model), model, str(parse_url(log.url)), log)",
-        "LoggedEvent(_public_id(event, model), model, log.url, log)",
+        "LoggedEvent(_public_id(event, queue), model_of(queue), str(parse_url(log.url)), log)",
+        "LoggedEvent(_public_id(event, queue), model_of(queue), log.url, log)",
         (f"{_SECURITY}/test_webhook_owners.py::test_the_events_of_another_owner_are_neither_seen_nor_changed",),
     ),
     Cure(
