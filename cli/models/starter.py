@@ -1,8 +1,13 @@
-"""`penstock new`: writes a starter folder with a model, its settings and a test."""
+"""`penstock new`: writes a starter folder with a model, its settings and a test, from one of the templates in `starters/`."""
 
 from __future__ import annotations
 
+import base64
+import re
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Annotated
 
 import typer
@@ -14,96 +19,102 @@ from penstock.job import MODEL_NAME
 
 app = typer.Typer(add_completion=False)
 
-HANDLER = '''"""The model {name}: change `inference`, and the types of its input and output."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from penstock import Context, Handler
-
-
-@dataclass
-class Input:
-    x: float
-
-
-@dataclass
-class Output:
-    y: float
-
-
-class {cls}(Handler):
-    def initialize(self, context: Context) -> None:
-        """Called once per process: load weights here."""
-        self.factor = 2.0
-
-    def inference(self, batch: list[Input]) -> list[Output]:
-        """Return one output per input, in the same order. Compute the whole batch at once if you can."""
-        return [Output(y=item.x * self.factor) for item in batch]
-'''
-
-SETTINGS = """# Every setting is listed by `penstock config show`.
-[models."{name}"]
-source = "{module}.py:{cls}"
-max_batch_size = 8      # at most this many inputs in one call
+DEFAULT_TEMPLATE = "json"
+_SETTINGS = """# Every setting is listed by `penstock config show`.
+[models."$name"]
+source = "$module.py"
 max_wait_s = 0.01       # how long an input waits for others to join its batch
 workers = 1             # processes that run the model
 """
+# A section of a template begins with this and the name of its file. `first` and `try` are commands, not files.
+_SECTION = re.compile(r"^=== (.+)\n", re.MULTILINE)
+_BASE64 = ".base64"
 
-TEST = """from __future__ import annotations
 
-from {module} import {cls}, Input, Output
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """`files`: contents by path. `first`: the command to run before `penstock up`, if any. `call`: the rest of a first call."""
+
+    files: dict[str, bytes]
+    call: str
+    first: str = ""
 
 
-def test_every_input_has_its_output() -> None:
-    model = {cls}()
-    model.factor = 2.0
-    assert model.inference([Input(x=1.0), Input(x=4.0)]) == [Output(y=2.0), Output(y=8.0)]
-"""
+def templates() -> dict[str, str]:
+    """What each template is for, by its name."""
+    found = sorted((files("penstock.cli.models") / "starters").iterdir(), key=lambda path: path.name)
+    return {path.name.removesuffix(".txt"): path.read_text("utf-8").partition("\n")[0] for path in found}
+
+
+def _list_templates(show: bool) -> None:
+    if show:
+        for name, purpose in templates().items():
+            typer.echo(f"{name:<11} {purpose}")
+        raise typer.Exit
 
 
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The name of the model and of the folder.")],
+    template: Annotated[
+        str, typer.Option("--template", "-t", help="What the model is like; --list-templates shows all.")
+    ] = DEFAULT_TEMPLATE,
     folder: Annotated[Path | None, typer.Option("--folder", help="Where to write. Default: a new folder NAME here.")] = None,
+    list_templates: Annotated[
+        bool, typer.Option("--list-templates", is_eager=True, callback=_list_templates, help="List the templates and exit.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a folder with a model, its settings and a test. Overwrites nothing."""
     if not MODEL_NAME.fullmatch(name):
         raise typer.BadParameter(f"{name!r} cannot be a model's name: 1 to 64 letters, digits, '_', '.' or '-'")
-    target = folder or Path(name)
-    written = write_all(target, starter_files(name))
+    known = templates()
+    if template not in known:
+        raise typer.BadParameter(f"there is no template {template!r}; there are {', '.join(known)}")
+    target, starter = folder or Path(name), starter_of(name, template)
+    written = write_all(target, starter.files)
     if as_json:
         return print_json({"folder": str(target.absolute()), "files": [str(path) for path in written]})
     for path in written:
         typer.echo(f"wrote {path}")
-    return typer.echo(f"""next: cd {target} && penstock up, then penstock call {name} '{{"x": 4}}'""")
+    steps = [f"cd {target}", *([starter.first] if starter.first else []), "penstock up"]
+    return typer.echo(f"next: {' && '.join(steps)}, then penstock call {name} {starter.call}")
 
 
-def starter_files(name: str) -> dict[str, str]:
-    """The content of the files, by name."""
+def starter_of(name: str, template: str = DEFAULT_TEMPLATE) -> Starter:
+    """The files of a template for a model of this name."""
+    text = (files("penstock.cli.models") / "starters" / f"{template}.txt").read_text("utf-8")
+    _, *parts = _SECTION.split(text)
+    words = _words(name)
+    sections = {Template(title).substitute(words): body for title, body in zip(parts[::2], parts[1::2], strict=True)}
+    commands = {title: sections.pop(title, "").strip() for title in ("first", "try")}
+    written = {"penstock.toml": _SETTINGS, **sections}
+    contents = {title.removesuffix(_BASE64): _content(title, body, words) for title, body in written.items()}
+    return Starter(contents, call=commands["try"], first=commands["first"])
+
+
+def _words(name: str) -> dict[str, str]:
+    """The words that stand for the model's name: as a module, a function and a class of Python they are other ones."""
     module = "".join(letter if letter.isalnum() else "_" for letter in name.lower())
     module = f"model_{module}" if module[0].isdigit() else module
-    words = {"name": name, "module": module, "cls": "".join(word.capitalize() for word in module.split("_"))}
-    return {
-        f"{module}.py": HANDLER.format(**words),
-        "penstock.toml": SETTINGS.format(**words),
-        f"test_{module}.py": TEST.format(**words),
-    }
+    return {"name": name, "module": module, "function": module, "cls": "".join(word.capitalize() for word in module.split("_"))}
 
 
-def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
+def _content(title: str, body: str, words: dict[str, str]) -> bytes:
+    return base64.b64decode(body) if title.endswith(_BASE64) else Template(body).substitute(words).encode()
+
+
+def write_all(folder: Path, contents: dict[str, bytes]) -> list[Path]:
     """Write all files or, if one of them exists, none."""
-    present = [name for name in files if (folder / name).exists()]
+    present = [name for name in contents if (folder / name).exists()]
     if present:
         raise BadRequest(
             f"{folder} already has {', '.join(present)}; nothing was written", hint="choose another NAME or --folder"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_text(content, "utf-8")
+        for name, content in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
     except OSError as fault:
         raise BadRequest(f"cannot write to {folder}: {fault.strerror}", hint="choose another --folder") from fault
-    return [folder / name for name in files]
+    return [folder / name for name in contents]
