@@ -170,16 +170,17 @@ class AsyncClient:
         content_type: str | None = None,
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
+        progress: bool = False,
     ) -> AsyncIterator[Any]:
         """The outputs, with at most `in_flight` jobs unfinished. Reads `inputs` only as fast as jobs end.
 
         The iteration ends with an error at the first job that does not succeed. Unfinished jobs are then cancelled, as they are
-        when the iterator is closed.
+        when the iterator is closed. `progress`: show a bar, at a terminal or in a notebook.
         """
         submit = partial(
             self.submit, model, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
         )
-        return job_map_aio.outputs(submit, inputs, in_flight=in_flight, ordered=ordered)
+        return job_map_aio.outputs(submit, inputs, in_flight=in_flight, ordered=ordered, progress=model if progress else "")
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         return AsyncJobHandle(self, protocol.job_of(await self.send(calls.job_call(job_id))))

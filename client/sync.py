@@ -163,16 +163,17 @@ class Client:
         content_type: str | None = None,
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
+        progress: bool = False,
     ) -> Iterator[Any]:
         """The outputs, with at most `in_flight` jobs unfinished. Reads `inputs` only as fast as jobs end.
 
         The iteration ends with an error at the first job that does not succeed. Unfinished jobs are then cancelled, as they are
-        when the iterator is closed.
+        when the iterator is closed. `progress`: show a bar, at a terminal or in a notebook.
         """
         submit = partial(
             self.submit, model, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
         )
-        return job_map.outputs(submit, inputs, in_flight=in_flight, ordered=ordered)
+        return job_map.outputs(submit, inputs, in_flight=in_flight, ordered=ordered, progress=model if progress else "")
 
     def job(self, job_id: str) -> JobHandle:
         return JobHandle(self, protocol.job_of(self.send(calls.job_call(job_id))))

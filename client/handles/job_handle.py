@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import calls, flows, job_events, protocol
+from penstock.client import calls, display, flows, job_events, protocol
 from penstock.client.handles import stream
 from penstock.client.job_events import JobEvent, OnRestart
 from penstock.client.timelines import TimelineView
@@ -27,6 +27,9 @@ class JobHandle:
     def __repr__(self) -> str:
         return f"JobHandle({self.id!r}, {self.status!r})"
 
+    def _repr_html_(self) -> str:
+        return display.job_table(self.view)
+
     @property
     def id(self) -> str:
         return self.view.id
@@ -39,10 +42,26 @@ class JobHandle:
         self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
         return self.view
 
-    def wait(self, timeout_s: float | None = None) -> JobView:
-        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
+    def wait(self, timeout_s: float | None = None, *, progress: bool = False) -> JobView:
+        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first.
+
+        `progress`: show a bar with what the job's handler reports, at a terminal or in a notebook.
+        """
+        if progress and display.is_watched():
+            self._show_progress(timeout_s)
         self.view = self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         return self.view
+
+    def _show_progress(self, timeout_s: float | None) -> None:
+        """Move a bar until the job has ended or the time is over."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        with display.progress_bar(self.id, shown=True) as on_step:
+            while ends_at is None or time.monotonic() < ends_at:
+                seen = self.refresh()
+                display.job_step(seen, on_step)
+                if seen.final:
+                    return
+                time.sleep(display.LOOK_EVERY_S)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import calls, flows, job_events, protocol
+from penstock.client import calls, display, flows, job_events, protocol
 from penstock.client.handles import stream_aio
 from penstock.client.job_events import JobEvent, OnRestart
 from penstock.client.timelines import TimelineView
@@ -26,6 +27,9 @@ class AsyncJobHandle:
     def __repr__(self) -> str:
         return f"AsyncJobHandle({self.id!r}, {self.status!r})"
 
+    def _repr_html_(self) -> str:
+        return display.job_table(self.view)
+
     @property
     def id(self) -> str:
         return self.view.id
@@ -38,10 +42,26 @@ class AsyncJobHandle:
         self.view = protocol.job_of(await self._client.send(calls.poll_call(self.view)))
         return self.view
 
-    async def wait(self, timeout_s: float | None = None) -> JobView:
-        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first."""
+    async def wait(self, timeout_s: float | None = None, *, progress: bool = False) -> JobView:
+        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first.
+
+        `progress`: show a bar with what the job's handler reports, at a terminal or in a notebook.
+        """
+        if progress and display.is_watched():
+            await self._show_progress(timeout_s)
         self.view = await self._client.follow(flows.wait_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
         return self.view
+
+    async def _show_progress(self, timeout_s: float | None) -> None:
+        """Move a bar until the job has ended or the time is over."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        with display.progress_bar(self.id, shown=True) as on_step:
+            while ends_at is None or time.monotonic() < ends_at:
+                seen = await self.refresh()
+                display.job_step(seen, on_step)
+                if seen.final:
+                    return
+                await asyncio.sleep(display.LOOK_EVERY_S)
 
     async def result(self, timeout_s: float | None = None) -> Any:
         """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import protocol
+from penstock.client import display, protocol
 from penstock.client.problems import WaitTimeout
 from penstock.errors import PenstockError
 
@@ -21,8 +21,25 @@ def outputs(
     *,
     in_flight: int,
     ordered: bool,
+    progress: str = "",
 ) -> Iterator[Any]:
-    """The outputs of one job per input, in the order of the inputs or as the jobs end."""
+    """The outputs of one job per input, in the order of the inputs or as the jobs end. `progress`: the title of a bar."""
+    with display.progress_bar(progress, shown=bool(progress)) as on_step:
+        done, total = 0, display.total_of(inputs)
+        with contextlib.closing(_outputs(submit, inputs, in_flight=in_flight, ordered=ordered)) as values:
+            for value in values:
+                done += 1
+                on_step(done, total, "")
+                yield value
+
+
+def _outputs(
+    submit: Callable[[Any], JobHandle],
+    inputs: Iterable[Any],
+    *,
+    in_flight: int,
+    ordered: bool,
+) -> Generator[Any, None, None]:
     protocol.check_window(in_flight)
     window: deque[JobHandle] = deque()
     take = _take_oldest if ordered else _take_ended

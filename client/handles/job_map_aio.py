@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import protocol
+from penstock.client import display, protocol
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -20,8 +20,25 @@ async def outputs(
     *,
     in_flight: int,
     ordered: bool,
+    progress: str = "",
 ) -> AsyncIterator[Any]:
-    """The outputs of one job per input, in the order of the inputs or as the jobs end."""
+    """The outputs of one job per input, in the order of the inputs or as the jobs end. `progress`: the title of a bar."""
+    with display.progress_bar(progress, shown=bool(progress)) as on_step:
+        done, total = 0, display.total_of(inputs)
+        async with contextlib.aclosing(_outputs(submit, inputs, in_flight=in_flight, ordered=ordered)) as values:
+            async for value in values:
+                done += 1
+                on_step(done, total, "")
+                yield value
+
+
+async def _outputs(
+    submit: Callable[[Any], Awaitable[AsyncJobHandle]],
+    inputs: Iterable[Any] | AsyncIterable[Any],
+    *,
+    in_flight: int,
+    ordered: bool,
+) -> AsyncGenerator[Any, None]:
     protocol.check_window(in_flight)
     window: list[asyncio.Task[Any]] = []
     try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import runs
+from penstock.client import display, runs
 from penstock.client.problems import RunTimeout
 from penstock.client.runs import OnProgress, RunView
 
@@ -30,6 +30,9 @@ class AsyncRunHandle:
     def __repr__(self) -> str:
         return f"AsyncRunHandle({self.id!r}, {self.status!r})"
 
+    def _repr_html_(self) -> str:
+        return display.run_table(self.view)
+
     @property
     def id(self) -> str:
         return self.view.id
@@ -48,17 +51,24 @@ class AsyncRunHandle:
         self.view = runs.run_of(await self._client.send(runs.read_call(self.id)))
         return self.view
 
-    async def wait(self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None) -> RunView:
-        """The run at its end, whatever its final status. Raises `RunTimeout` when `timeout_s` passes first."""
+    async def wait(
+        self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None, progress: bool = False
+    ) -> RunView:
+        """The run at its end, whatever its final status. Raises `RunTimeout` when `timeout_s` passes first.
+
+        `progress`: show a bar of the rows, at a terminal or in a notebook.
+        """
+        with display.progress_bar(self.id, shown=progress) as on_step:
+            return await self._wait(timeout_s, display.run_steps(on_step, on_progress))
+
+    async def _wait(self, timeout_s: float | None, on_progress: OnProgress) -> RunView:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not (await self.refresh()).final:
-            if on_progress is not None:
-                on_progress(self.view)
+            on_progress(self.view)
             if until is not None and time.monotonic() >= until:
                 raise RunTimeout(f"run {self.id} has not ended yet", hint="the run goes on; wait again")
             await asyncio.sleep(runs.POLL_S)
-        if on_progress is not None:
-            on_progress(self.view)
+        on_progress(self.view)
         return self.view
 
     async def cancel(self) -> RunView:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,3 +175,41 @@ async def test_several_files_come_back_in_their_places(up: Up, client: Client, t
         assert await other.predict("files", "a b") == expected
     assert up.penstock("call", "files", '"a b"', "-o", f"{tmp_path}").stdout == f"{tmp_path}\n"
     assert (tmp_path / "b.csv").read_bytes() == b"b" * 100_000
+
+
+WATCHED = """
+import sys
+from penstock import Client
+
+with Client(sys.argv[1]) as client:
+    assert list(client.map("moody", [1, 2, 3], progress=True)) == [1, 2, 3]
+    job = client.submit("moody", 4)
+    assert job.wait(progress=True).status == "succeeded"
+    run = client.run("moody", [5, 6])
+    assert run.wait(progress=True).status == "completed"
+print("done")
+"""
+
+
+def run_at_a_terminal(command: list[str]) -> tuple[bytes, str]:
+    """What a program writes to standard output, and what it shows on a terminal that is its standard error."""
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 160))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal that nobody holds any more
+            while part := os.read(screen, 1 << 16):
+                shown += part
+        said, _ = process.communicate(timeout=60)
+    os.close(screen)
+    return said, shown.decode(errors="replace")
+
+
+def test_at_a_terminal_a_map_a_job_and_a_run_show_how_far_they_are_and_in_a_log_nothing(up: Up) -> None:
+    command = [sys.executable, "-c", WATCHED, up.ready["url"]]
+    said, shown = run_at_a_terminal(command)
+    assert said == b"done\n", shown
+    assert all(part in shown for part in ("3/3", "100/100", "2/2")), shown
+    logged = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert (logged.stdout, logged.stderr) == (b"done\n", b"")

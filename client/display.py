@@ -1,0 +1,95 @@
+"""How jobs and runs show themselves: a progress bar where somebody looks, and a table in a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from penstock.client.runs import OnProgress, RunView
+from penstock.client.views import JobView
+
+# How often the bar of one job looks at it.
+LOOK_EVERY_S = 0.5
+# Called with how much is done, how much there is (None: unknown), and a short note.
+OnStep = Callable[[float, float | None, str], None]
+
+
+def is_watched() -> bool:
+    """Whether somebody sees a bar on standard error: at a terminal or in a notebook, and not in a log."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextmanager
+def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
+    """A bar on standard error while the block runs; nothing where nobody looks, or if it is not to be shown."""
+    if not (shown and is_watched()):
+        yield lambda done, total, note: None
+        return
+    # Programs without a bar do without this import.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None, note="")
+        yield lambda done, total, note: bar.update(task, completed=done, total=total, note=note)
+
+
+def total_of(inputs: object) -> int | None:
+    """How many there are, if that is known before they are read."""
+    return len(inputs) if isinstance(inputs, Sized) else None
+
+
+def run_steps(on_step: OnStep, on_progress: OnProgress | None) -> OnProgress:
+    """The call-back of a run that moves its bar, and then calls the caller's own."""
+
+    def both(view: RunView) -> None:
+        on_step(view.done + view.failed, view.rows, f"{view.failed} failed" if view.failed else view.status)
+        if on_progress is not None:
+            on_progress(view)
+
+    return both
+
+
+def job_step(view: JobView, on_step: OnStep) -> None:
+    """Moves the bar of a job to where its handler says that it is."""
+    said = view.progress
+    on_step(100 if view.final else 100 * (said.fraction if said else 0.0), 100, (said.note if said else "") or view.status)
+
+
+def job_table(view: JobView) -> str:
+    """The job as a table of HTML, for notebooks."""
+    said = view.progress
+    known: dict[str, Any] = {
+        "job": view.id,
+        "status": view.status,
+        "place in the queue": view.position,
+        "progress": f"{said.fraction:.0%} {said.note}" if said else None,
+        "attempts": view.attempts or None,
+        "error": view.error,
+    }
+    return _table(known)
+
+
+def run_table(view: RunView) -> str:
+    """The run as a table of HTML, for notebooks."""
+    rows = "?" if view.rows is None else f"{view.rows:,}"
+    known: dict[str, Any] = {
+        "run": view.id,
+        "status": view.status,
+        "rows": f"{view.done + view.failed:,} of {rows}",
+        "failed": view.failed or None,
+        "rows/s": f"{view.rows_per_s:,.0f}" if view.rows_per_s else None,
+        "seconds left": None if view.eta_s is None else f"{view.eta_s:,.0f}",
+    }
+    return _table(known)
+
+
+def _table(known: Mapping[str, Any]) -> str:
+    lines: Iterable[str] = (
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in known.items() if value is not None
+    )
+    return f"<table>{''.join(lines)}</table>"
