@@ -10,7 +10,7 @@ local function cancel(keys, args, todo)
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
     redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')
-    redis.call('PUBLISH', 'ps:worker:' .. job.worker, 'c' .. serial)
+    redis.call('SPUBLISH', p .. 'worker:' .. job.worker, 'c' .. serial)
     return 'requested'
   end
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final

@@ -18,7 +18,7 @@ local function draw_messages(keys, args, todo)
     end
   end
   if args[1] == '1' then return hand_out(p .. 'foreign', now_ms(), DRAW_MAX) end
-  if drawn > 0 then redis.call('PUBLISH', p .. 'wake', 'w') end
+  if drawn > 0 then redis.call('SPUBLISH', p .. 'wake', 'w') end
   return {}
 end
 
@@ -31,7 +31,7 @@ local function pass_messages(keys, args, todo)
     local p = 'ps:{' .. args[i] .. '}:'
     redis.call('ZADD', p .. 'foreign', 'NX', 0, args[i + 1])
     redis.call('ZREM', keys[1] .. 'foreign', args[i + 1])
-    redis.call('PUBLISH', p .. 'wake', 'w')
+    redis.call('SPUBLISH', p .. 'wake', 'w')
   end
   return 'ok'
 end

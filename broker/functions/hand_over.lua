@@ -41,7 +41,7 @@ local function serve(p, args)
   local ok, reply = pcall(claim, {p}, args, todo)
   local leased = todo.leased
   if ok then
-    local sent, heard = pcall(redis.call, 'PUBLISH', 'ps:worker:' .. worker, as_message(args[3], reply))
+    local sent, heard = pcall(redis.call, 'SPUBLISH', p .. 'worker:' .. worker, as_message(args[3], reply))
     if sent and heard > 0 then return true end -- guard:heard
   else
     pcall(complete, p, todo)

@@ -81,7 +81,8 @@ local function register(name, callback, flags)
 end
 
 -- D89: docs/design/workers-and-devices.md. The registry's edition, by which workers know that they need not read it again; and of each worker what it serves.
-local EDITION = 'ps:registry'
+local REGISTRY = 'ps:{registry}:' -- of the keys of the registry, which functions use together, so that they lie in one slot
+local EDITION = REGISTRY .. 'edition'
 local function new_edition() redis.call('HINCRBY', EDITION, 'number', 1) end
 
 local function now_ms()

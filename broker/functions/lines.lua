@@ -58,7 +58,7 @@ local function wake(p, shards_came)
   local want = redis.call('GET', p .. 'want')
   local due = want and ordinary_depth(p) >= tonumber(want) -- guard:want
   if due then redis.call('DEL', p .. 'want') end
-  if due or shards_came then redis.call('PUBLISH', p .. 'wake', 'w') end
+  if due or shards_came then redis.call('SPUBLISH', p .. 'wake', 'w') end
 end
 
 -- Give the owner the last turn, unless the owner has one. Returns whether there was none.

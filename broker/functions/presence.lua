@@ -1,7 +1,7 @@
 -- Which workers there are: the registry that gateways read, and the lease holders whose process has ended. What one worker does
 -- for all.
 
-local LOOKED = 'ps:registry:looked'
+local LOOKED = REGISTRY .. 'looked'
 local LOOK_EVERY_MS = 1000
 
 local function remove_worker(key, worker)
@@ -97,12 +97,12 @@ register('identity', identity, {'allow-oom'})
 local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
 local LOOKS_REMEMBERED = 4 -- what was missing must be seen missing again soon, or after a pause of the store all would be gone
 
-local function without_subscriber(workers)
+local function without_subscriber(p, workers)
   local missing = {}
   for from = 1, #workers, NAMES_AT_ONCE do
     local channels = {}
-    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = 'ps:worker:' .. workers[i] end
-    local found = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = p .. 'worker:' .. workers[i] end
+    local found = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
     for i = 2, #found, 2 do
       if tonumber(found[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
     end
@@ -123,7 +123,7 @@ local function absent(keys, args)
   local sweeper = redis.call('GET', p .. 'look')
   if sweeper and sweeper ~= args[1] then return {'0', 0} end
   if not sweeper then redis.call('SET', p .. 'look', args[1], 'PX', args[2]) end
-  local before, missing = missing_since(p), without_subscriber(holders)
+  local before, missing = missing_since(p), without_subscriber(p, holders)
   for _, worker in ipairs(missing) do
     local since = before[worker]
     before[worker] = nil

@@ -6,7 +6,7 @@
 -- A rollout that was replaced is published on the channel that has the name of the hash; a worker whose slots miss that follows
 -- at its next beat.
 -- D23: docs/design/workers-and-devices.md
-local ROLLOUTS = 'ps:rollouts'
+local ROLLOUTS = REGISTRY .. 'rollouts'
 
 local function swap(keys, args)
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then return 0 end

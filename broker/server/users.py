@@ -23,12 +23,12 @@ _PASSWORD_BYTES = 24
 # The commands that the Lua functions call; a test compares them with the source.
 CALLED_BY_FUNCTIONS = (
     "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hrandfield hset hsetnx lindex llen lpos lpush lrange "
-    "lrem mset pexpire publish pubsub|numsub rpop rpush sadd set smembers srem time zadd zcard zcount zrange zrangebylex "
+    "lrem mset pexpire publish pubsub|shardnumsub rpop rpush sadd set smembers spublish srem time zadd zcard zcount zrange zrangebylex "
     "zrangebyscore zrank zrem zrevrangebylex zscore"
 )
 # The commands that our clients send besides.
 _CONNECTED = "ping client|setname client|setinfo hello quit"
-_OURS = f"fcall fcall_ro subscribe unsubscribe {_CONNECTED}"
+_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe {_CONNECTED}"
 # To answer once a replica has what was written.
 _WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
@@ -43,7 +43,7 @@ _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celer
 # Flower listens to events, asks workers and counts waiting jobs; it reads our keys and writes none. Like every client of remote
 # control it can also order a worker to stop, which no rule of Redis can tell from a question.
 _FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys {_CONNECTED}"
-_READ_BY_FLOWER = ("penstock.*", "ps:models")
+_READ_BY_FLOWER = ("penstock.*", "ps:{registry}:models")
 _FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")
 # A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use
 # remote control. Each part in parentheses stands alone, so that no command works on the keys of another.

@@ -54,6 +54,9 @@ class RolloutChanged:
 
 
 Message = Wake | CancelRequested | HandedOver | RolloutChanged
+# Of a `WakeUps`: two sharded channels and one that is not; and what comes on either kind.
+_SUBSCRIPTIONS = 3
+_MESSAGES = (b"smessage", b"message")
 
 
 class WakeUps:
@@ -70,10 +73,12 @@ class WakeUps:
 
     def open(self) -> WakeUps:
         """Subscribe; all subscriptions stand when this returns."""
-        channels = (f"{prefix(self._queue)}wake", ROLLOUTS_KEY, f"ps:worker:{self._worker}")
+        own = prefix(self._queue)
         try:
-            self._pubsub.subscribe(*channels)
-            for _ in channels:
+            # D108: sharded, so that the node of a cluster that has the queue knows who listens.
+            self._pubsub.ssubscribe(f"{own}wake", f"{own}worker:{self._worker}")
+            self._pubsub.subscribe(ROLLOUTS_KEY)
+            for _ in range(_SUBSCRIPTIONS):
                 self._pubsub.get_message(timeout=5.0)
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
@@ -94,7 +99,9 @@ class WakeUps:
             # Not by `get_message`, which takes longer, and breaks the link at a message of which only a part has arrived.
             while connection is not None and connection.can_read():
                 kind, _, data = connection.read_response()
-                if kind == b"message":
+                if kind == b"sunsubscribe":
+                    raise redis.ConnectionError("another node has the queue now")
+                if kind in _MESSAGES:
                     found.append(self._parse(data))
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error

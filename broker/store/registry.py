@@ -15,10 +15,12 @@ from penstock.broker.store.ops import Command, Operation, digest, ms, prefix
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
-MODELS_KEY = "ps:models"
-WORKERS_KEY = "ps:workers"
-ROLLOUTS_KEY = "ps:rollouts"
-PROFILES_KEY = "ps:profiles"
+# In one slot of a cluster, because functions use several of them together. As in `lib.lua`.
+REGISTRY = "ps:{registry}:"
+MODELS_KEY = f"{REGISTRY}models"
+WORKERS_KEY = f"{REGISTRY}workers"
+ROLLOUTS_KEY = f"{REGISTRY}rollouts"
+PROFILES_KEY = f"{REGISTRY}profiles"
 STORE_KEY = "ps:store"
 # As long as results are kept by default, and a day more.
 PLACE_TTL_S = 2 * 86_400

@@ -241,8 +241,8 @@ def test_flower_needs_no_right_that_its_user_lacks(up: Up, watcher: httpx2.Clien
 WRITES = [
     ("LPUSH", "penstock.{square}", "x"),
     ("DEL", "penstock.{square}"),
-    ("SET", "ps:models", "x"),
-    ("HGETALL", "ps:workers"),
+    ("SET", "ps:{registry}:models", "x"),
+    ("HGETALL", "ps:{registry}:workers"),
     ("HGETALL", "ps:{square}:counters"),
     ("GET", "ps:{square}:in:x"),
     ("FCALL", "penstock_stats", 1, "ps:{square}:"),
@@ -257,7 +257,7 @@ WRITES = [
 def test_flowers_user_reads_lengths_and_names_and_nothing_else(up: Up, command: tuple[str | int, ...]) -> None:
     with Redis.from_url(flower_url(up.folder / ".penstock")) as redis:
         assert redis.llen("penstock.{square}") == 0
-        assert redis.hkeys("ps:models") == [b"square"]
+        assert redis.hkeys("ps:{registry}:models") == [b"square"]
         with pytest.raises(NoPermissionError):
             redis.execute_command(*command)
 

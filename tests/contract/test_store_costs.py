@@ -169,16 +169,16 @@ def lease_holders(queue: ModelQueue, count: int) -> list[str]:
 
 
 @contextmanager
-def subscribed(client: Any, workers: Sequence[str]) -> Iterator[None]:
-    channels = [f"ps:worker:{worker}" for worker in workers]
+def subscribed(client: Any, name: str, workers: Sequence[str]) -> Iterator[None]:
+    channels = [f"ps:{{{name}}}:worker:{worker}" for worker in workers]
     with ExitStack() as opened:
         pubsub = opened.enter_context(client.pubsub())
-        pubsub.subscribe(*channels)
+        pubsub.ssubscribe(*channels)
         for _ in workers:
             assert pubsub.get_message(timeout=10.0)
         yield
     # The store notices only after a moment that a connection was closed.
-    eventually(lambda: not any(count for _, count in client.pubsub_numsub(*channels)))
+    eventually(lambda: not any(count for _, count in client.pubsub_shardnumsub(*channels)))
 
 
 def test_five_hundred_workers_are_looked_for_once_and_not_by_each_of_them(queue: ModelQueue, client: Any) -> None:
@@ -191,7 +191,7 @@ def test_five_hundred_workers_are_looked_for_once_and_not_by_each_of_them(queue:
         for worker in workers:
             store.absent(queue.name, sweeper=worker, **LOOK)
 
-    with subscribed(client, workers):
+    with subscribed(client, queue.name, workers):
         assert commands(client, look_all, only="pubsub") == 1
         assert commands(client, look_all) < 4 * len(workers)
 
@@ -200,11 +200,11 @@ def test_only_who_is_missing_at_two_looks_is_gone(queue: ModelQueue, client: Any
     alive, dead = lease_holders(queue, 2)
     store = queue.store
     assert isinstance(store, RedisStore)
-    with subscribed(client, [alive]):
+    with subscribed(client, queue.name, [alive]):
         first, second = (store.absent(queue.name, sweeper="s1", **LOOK) for _ in range(2))
     assert (first.looked, first.fresh, first.gone) == (True, 1, ())
     assert (second.looked, second.fresh, second.gone) == (True, 0, (dead,))
-    with subscribed(client, [dead]):
+    with subscribed(client, queue.name, [dead]):
         assert store.absent(queue.name, sweeper="s1", **LOOK).gone == ()
     third = store.absent(queue.name, sweeper="s1", **LOOK)
     assert (third.fresh, third.gone) == (1, (alive,)), "who came back in between is missing anew"
@@ -283,10 +283,10 @@ def test_killed_workers_are_forgotten(queue: ModelQueue, client: Any) -> None:
     live = WorkerInfo(f"live-{queue.name}", "here", 1, 0.0)
     # What nobody can read must not keep the others from being forgotten.
     names.append(f"unreadable-{queue.name}")
-    client.hset("ps:workers", names[-1], "no entry")
-    client.delete("ps:registry:looked")  # as after a second
+    client.hset("ps:{registry}:workers", names[-1], "no entry")
+    client.delete("ps:{registry}:looked")  # as after a second
     store.announce_worker(live, ttl_s=60.0)
-    left = {name.decode() for name in client.hkeys("ps:workers")}
+    left = {name.decode() for name in client.hkeys("ps:{registry}:workers")}
     assert left.isdisjoint(names)
     assert live.name in left
     store.withdraw_worker(live.name)
@@ -308,7 +308,7 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
         beat(name)
     assert reads(beat(fleet[0])) == 2
     assert [reads(beat(name, busy=1)) for name in fleet] == [0] * 50
-    client.set("ps:registry:looked", "1")  # as after the look of another beat, however slow this machine is
+    client.set("ps:{registry}:looked", "1")  # as after the look of another beat, however slow this machine is
     assert commands(client, lambda: beat(fleet[0])) < 7
     assert reads(beat(fleet[1], "failed")) == 2
     assert {worker.slots[0].state for worker in others.workers if worker.name == fleet[1]} == {"failed"}
@@ -316,7 +316,7 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
         store.withdraw_worker(fleet[2])
     assert reads(beat(fleet[0])) == 2
     beat(fleet[3], ttl_s=0.0)
-    client.delete("ps:registry:looked")
+    client.delete("ps:{registry}:looked")
     assert reads(beat(fleet[0])) == 2
     assert len([worker for worker in others.workers if worker.name in fleet]) == 48
     store.swap_model(queue.name, StoredModel(), ModelInfo(queue.name))
@@ -326,7 +326,7 @@ def test_a_beat_reads_the_registry_only_when_it_has_another_edition(queue: Model
     assert reads(beat(fleet[0]), now=61.0) == 2
     for name in fleet:
         store.withdraw_worker(name)
-    assert client.hkeys("ps:registry") == [b"number"]
+    assert client.hkeys("ps:{registry}:edition") == [b"number"]
 
 
 def test_stages_that_begin_at_the_same_moment_read_the_registry_once(queue: ModelQueue, client: Any, redis_url: str) -> None:

@@ -23,14 +23,14 @@ class Listener:
 
     def __init__(self, queue: ModelQueue, worker: str) -> None:
         assert isinstance(queue.store, RedisStore)
-        self._client, self._model, self._channel = queue.store._redis, queue.name, f"ps:worker:{worker}"
+        self._client, self._model, self._channel = queue.store._redis, queue.name, f"ps:{{{queue.name}}}:worker:{worker}"
         self._pubsub = self._client.pubsub()
-        self._pubsub.subscribe(self._channel)
+        self._pubsub.ssubscribe(self._channel)
         self._pubsub.get_message(timeout=5.0)  # this first message says that the subscription is in place
 
     def heard(self) -> list[HandedOver]:
         """All that was published until now."""
-        self._client.publish(self._channel, "end")
+        self._client.execute_command("SPUBLISH", self._channel, "end")
         texts = iter(lambda: eventually(lambda: self._pubsub.get_message(timeout=1.0))["data"], b"end")
         return [HandedOver(*handed_over(text[1:], self._model)) for text in texts]
 

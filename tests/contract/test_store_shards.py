@@ -192,11 +192,11 @@ def wakes(queue: ModelQueue, *acts: Callable[[], object]) -> list[int]:
     client, channel = queue.store._redis, f"ps:{{{queue.name}}}:wake"
     counts = []
     with client.pubsub() as heard:
-        heard.subscribe(channel)
+        heard.ssubscribe(channel)
         heard.get_message(timeout=5.0)  # this first message says that the subscription is in place
         for act in acts:
             act()
-            client.publish(channel, "end")
+            client.execute_command("SPUBLISH", channel, "end")
             words = iter(lambda: eventually(lambda: heard.get_message(timeout=1.0))["data"], b"end")
             counts.append(sum(1 for _ in words))
     return counts

@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
     def listen(self) -> None:
         """Be slot w1, which hears what is handed to it. A subscription ends with the server that has it."""
         self.slots = self.client.pubsub(ignore_subscribe_messages=True)
-        self.slots.subscribe("ps:worker:w1")
+        self.slots.ssubscribe(f"ps:{{{self.model}}}:worker:w1")
         # The subscription is confirmed before anything is published; the confirmation itself is no message.
         assert self.slots.get_message(timeout=5.0) is None
 
@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def follow_hand_over(self) -> None:
         """A submit that serves the offer of a slot is the submit and that slot's claim in one: the twin makes the claim."""
-        self.client.publish("ps:worker:w1", "end")
+        self.client.execute_command("SPUBLISH", f"ps:{{{self.model}}}:worker:w1", "end")
         texts = iter(lambda: self.slots.get_message(timeout=5.0)["data"], b"end")
         for text in filter(lambda text: text[:1] == b"h", texts):
             nonce, claim = handed_over(text[1:], self.model)

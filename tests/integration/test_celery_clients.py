@@ -193,7 +193,7 @@ def test_a_revoked_task_ends_its_chain_and_calls_no_errback(shop: StockClient, s
     ("code", "reason"),
     [
         ('(m(1) | s("double").set(exchange="celery.pidbox"))().parent', "unknown field `exchange`"),
-        ('m(1).apply_async(link=s("double").set(queue="ps:models"))', "no queue that a follow-up may be sent to"),
+        ('m(1).apply_async(link=s("double").set(queue="ps:{registry}:models"))', "no queue that a follow-up may be sent to"),
         ('m(1).apply_async(link=m() | s("double"))', "not by a chain"),
         ('m(1).apply_async(link=[s("double")] * 101)', "at most 100 tasks may follow"),
         ('m(1).apply_async(link=s("double", "x" * 70_000))', "at most 65536 bytes"),

@@ -274,7 +274,7 @@ async def test_whatever_models_workers_and_jobs_are_called_or_say_is_shown_as_te
             texts["live"] = "".join(takewhile(lambda line: "</table>" not in line, stream.iter_lines()))
     finally:
         hand.store.withdraw_worker(f"{hand.name}-{HOSTILE}")
-        hand.store._redis.hdel("ps:models", name)
+        hand.store._redis.hdel("ps:{registry}:models", name)
     shown = {path for path, text in texts.items() if "alert(1)" in text}
     assert {"/", "live", "/ui/workers", "/ui/failed", f"/ui/jobs/{job}", hostile} <= shown
     for path, text in texts.items():

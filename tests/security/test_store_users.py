@@ -48,7 +48,7 @@ REFUSED = [
     ("FLUSHDB",),
     ("REPLICAOF", "192.0.2.1", "6379"),
     ("SLAVEOF", "192.0.2.1", "6379"),
-    ("MIGRATE", "192.0.2.1", "6379", "ps:models", "0", "10"),
+    ("MIGRATE", "192.0.2.1", "6379", "ps:{registry}:models", "0", "10"),
     ("DEBUG", "SLEEP", "0"),
     ("MODULE", "LOAD", "/tmp/x.so"),
     ("ACL", "LIST"),
@@ -59,11 +59,11 @@ REFUSED = [
     ("SHUTDOWN", "NOSAVE"),
     ("SAVE",),
     ("BGREWRITEAOF",),
-    ("DUMP", "ps:models"),
+    ("DUMP", "ps:{registry}:models"),
     ("RESTORE", "ps:x", 0, "x"),
-    ("RENAME", "ps:models", "ps:x"),
-    ("OBJECT", "ENCODING", "ps:models"),
-    ("SORT", "ps:models"),
+    ("RENAME", "ps:{registry}:models", "ps:x"),
+    ("OBJECT", "ENCODING", "ps:{registry}:models"),
+    ("SORT", "ps:{registry}:models"),
     ("XADD", "ps:x", "*", "a", "b"),
 ]
 FOREIGN_KEYS = [
@@ -253,9 +253,9 @@ def test_a_celery_client_does_its_work_as_its_user(open_server: EmbeddedServer, 
 
 CELERYS_OWN = [("LPUSH", "penstock.{square}", "t"), ("RPOP", "penstock"), ("DEL", "penstock"), ("FCALL", "x", 0), ("INFO",)]
 CELERYS_OWN += [
-    ("GET", "ps:models"),
+    ("GET", "ps:{registry}:models"),
     ("SET", "celery-task-meta-1", "x"),
-    ("SUBSCRIBE", "ps:worker:x"),
+    ("SSUBSCRIBE", "ps:{square}:worker:x"),
     ("LRANGE", "penstock", 0, -1),
 ]
 
