@@ -47,7 +47,9 @@ def run_steps(on_step: OnStep, on_progress: OnProgress | None) -> OnProgress:
     """The call-back of a run that moves its bar, and then calls the caller's own."""
 
     def both(view: RunView) -> None:
-        on_step(view.done + view.failed, view.rows, f"{view.failed} failed" if view.failed else view.status)
+        ended = view.done + view.failed
+        # The rows of a run over an upload are counted while it is read, and nobody counts them once more at its end.
+        on_step(ended, ended if view.final else view.rows, f"{view.failed} failed" if view.failed else view.status)
         if on_progress is not None:
             on_progress(view)
 
