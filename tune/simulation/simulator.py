@@ -23,7 +23,7 @@ from penstock.workers.child.calls.cuts import Bounds
 from penstock.workers.child.calls.planner import Plan, Planner
 from penstock.workers.child.calls.run import Pace
 from penstock.workers.slot.batch import ChildLoad
-from penstock.workers.slot.batcher import Batcher
+from penstock.workers.slot.batcher import Batcher, KnownQueue
 from penstock.workers.slot.latency import Latency
 
 # D40: docs/design/batching.md
@@ -137,7 +137,8 @@ class Simulation:
             latency.observe(size, run_s)
             planner.on_ran(size, (), run_s)
         spec = ModelSpec(_MODEL, "", _VERSION, self._scenario.policy)
-        batcher = Batcher(spec, latency, worker=lambda: name, new_nonce=lambda: str(next(self._nonces)), lease_s=1e9)
+        view = KnownQueue(_MODEL, worker=lambda: name)
+        batcher = Batcher(spec, latency, view=view, new_nonce=lambda: str(next(self._nonces)), lease_s=1e9)
         batcher.peers = self._scenario.workers - 1
         return SimulatedSlot(name, batcher, planner)
 
@@ -153,7 +154,7 @@ class Simulation:
 
     def _wake_all(self) -> None:
         for slot in self._slots:
-            slot.batcher.on_wake_up()
+            slot.batcher.view.on_wake_up()
             self._ask(slot)
 
     def _sweep(self) -> None:

@@ -10,6 +10,7 @@ import structlog
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.workers.slot.slot import Slot
+from penstock.workers.slot.sources import Lease
 
 log = structlog.get_logger(__name__)
 BEAT_MISSED = "beat_missed"
@@ -35,27 +36,29 @@ class Beat:
         """Raises `StoreUnavailable`; an error in one slot's renewal stays that slot's. `now` is monotonic."""
         for slot in self._slots():
             try:
-                if slot.is_holding:
-                    self._renew(slot, now)
+                if leases := slot.leases():
+                    self._renew(slot, leases, now)
             except StoreUnavailable:
                 raise
             except Exception:
                 log.exception(SLOT_NOT_RENEWED, model=slot.spec.name)
         self._on_beat(self._store)
 
-    def _renew(self, slot: Slot, now: float) -> None:
+    def _renew(self, slot: Slot, leases: Sequence[tuple[str, Lease]], now: float) -> None:
         if now - slot.turned_at > self._lease_s * 2 / 3:
             # A slot whose loop does not turn cannot settle its jobs, so another worker should run them.
             log.error(SLOT_STUCK, model=slot.spec.name, still_s=round(now - slot.turned_at, 1))
             return
-        # D4: the lease is the slot's, under a name that only this incarnation of the slot has.
-        name, sent_at = slot.lease.name, time.monotonic()
         # Twice max_run_s, because a batch may wait in the child for as long as the one before it runs.
         max_run_s = 2 * slot.spec.limits.max_run_s + _OVERRUN_GRACE_S
         moved = slot.progress.moved()
-        renewal = self._store.extend(slot.spec.name, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=moved)
-        if renewal.lost:
-            slot.fence(name)
-        else:
-            slot.lease.confirm(sent_at)
-            slot.give_up(renewal.cancelled)
+        for queue, lease in leases:
+            # D4: the lease is the slot's, under a name that only this incarnation of the slot has.
+            name, sent_at = lease.name, time.monotonic()
+            own = [job for job in moved if job.queue == queue]
+            renewal = self._store.extend(queue, name, lease_s=self._lease_s, max_run_s=max_run_s, progressed=own)
+            if renewal.lost:
+                slot.fence(name)
+            else:
+                lease.confirm(sent_at)
+                slot.give_up(renewal.cancelled)

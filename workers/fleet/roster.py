@@ -223,8 +223,8 @@ class Roster:
 
     def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
-            open_store=lambda: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
-            listen=lambda model, incarnation: WakeUps(self._url, model, incarnation).open(),
+            open_store=lambda store: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
+            listen=lambda place, incarnation: WakeUps(self._url, place.queue, incarnation).open(),
             on_rollout=self._on_change,
             blobs=self._blobs,
             observers=observers,
@@ -238,7 +238,7 @@ class Roster:
 
 def _spareable(one: RunningSlot) -> int:
     """How little is lost without the slot: most readily goes one that cannot run, then one that loads, then an idle one."""
-    return {"failed": 3, "loading": 2}.get(one.slot.state, 0 if one.slot.is_holding else 1)
+    return {"failed": 3, "loading": 2}.get(one.slot.state, 0 if one.slot.leases() else 1)
 
 
 class _ChangeObserver(Observer):

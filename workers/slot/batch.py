@@ -55,6 +55,11 @@ class Batch:
         return len(self.jobs)
 
     @property
+    def queue(self) -> str:
+        """The queue that its jobs were claimed from."""
+        return self.jobs[0].id.queue
+
+    @property
     def is_solo(self) -> bool:
         return self.reason == SOLO
 
@@ -107,6 +112,10 @@ class Retry:
     message: str
     traceback: str = ""
 
+    @property
+    def queue(self) -> str:
+        return self.item.id.queue
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -117,8 +126,13 @@ class Release:
     reason: ReleaseReason
     detail: str = ""
 
+    @property
+    def queue(self) -> str:
+        return self.items[0].id.queue
+
     def joined(self, other: Release) -> Release | None:
         """Both as one; None if they differ in more than their jobs, or are too many for one call."""
+        # A worker's name is that of one queue.
         is_alike = (self.worker, self.reason, self.detail) == (other.worker, other.reason, other.detail)
         if not is_alike or len(self.items) + len(other.items) > MAX_BATCH_SIZE:
             return None

@@ -6,7 +6,7 @@ idle or a full batch is waiting, and otherwise shortly before the running batch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.broker.records import Claim, ClaimRequest
@@ -15,11 +15,6 @@ from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.slot.batch import IDLE, ChildLoad
 from penstock.workers.slot.latency import Latency, Smoothed
 
-# One shard runs and one waits in the child, so that the device need not wait for a claim.
-SHARDS_AHEAD = 2
-# A request for a shard that brought none is repeated after this: other slots were faster, or the next shard is not free yet.
-_VAIN_PAUSE_S = 0.05
-_NEVER = float("inf")
 # One batch runs and one is ready in the child; a third would only hide work from other slots.
 BATCHES_AHEAD = 2
 # An idle slot whose wake-up was lost finds the work at most this much later.
@@ -52,10 +47,54 @@ FULL = "full"
 EFFICIENCY = "efficiency"
 
 
-class Batcher:
-    """One slot's view of its queue. `peers` is the number of other slots that serve the same queue.
+class KnownQueue:
+    """What a slot knows of one queue, from the store's answers there. `worker` is called for the slot's name in that queue.
 
-    Requests are for leases of `lease_s`; `worker` and `new_nonce` are called once for each.
+    `is_home`: a submit may hand its jobs to the slot there. Moments are monotonic.
+    """
+
+    __slots__ = ("asked_at", "asked_for", "depth", "foreign_at", "is_home", "queue", "retry_at", "vain_for", "woken", "worker")
+
+    def __init__(self, queue: str, *, worker: Callable[[], str] = str) -> None:
+        self.queue = queue
+        self.worker = worker
+        self.is_home = True
+        self.depth = 0
+        # The store wakes only slots whose last claim found nothing, once the queue is as long as they wished; the others ask.
+        self.asked_for = 1
+        self.vain_for: int | None = None
+        self.woken = False
+        self.retry_at: float | None = None
+        self.asked_at = float("-inf")
+        self.foreign_at = float("-inf")
+
+    def on_wake_up(self) -> None:
+        """A wake-up came, or there is another reason to believe that there is work."""
+        self.woken = True
+        self.vain_for = None
+
+    def on_answer(self, claim: Claim, now: float) -> None:
+        """The store's answer to a request of this slot, whoever made the call."""
+        self.depth = claim.depth
+        self.asked_at = now
+        self.woken = False
+        if claim.foreign:
+            self.foreign_at = now
+        self.vain_for = None if claim.jobs or claim.foreign else self.asked_for
+        self.retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
+
+    @property
+    def weight(self) -> int:
+        """By which the slot chooses among queues: the length as last heard, and twice that at home."""
+        length = self.depth or int(self.woken)
+        return 2 * length + 1 if self.is_home else length
+
+
+class Batcher:
+    """One slot's view of its queues. `peers` is the number of other slots that serve the same ones.
+
+    `view` is the queue that is asked for jobs next, or has answered; `views` are all of them. Requests are for leases of
+    `lease_s`; `new_nonce` is called once for each.
     """
 
     def __init__(
@@ -63,25 +102,18 @@ class Batcher:
         spec: ModelSpec,
         latency: Latency,
         *,
-        worker: Callable[[], str] = str,
+        view: KnownQueue | None = None,
         new_nonce: Callable[[], str] = str,
         lease_s: float = 15.0,
     ) -> None:
         self._spec = spec
         self._policy = spec.policy
         self._latency = latency
-        self._worker = worker
+        self.view = view or KnownQueue(spec.name)
+        self.views: Sequence[KnownQueue] = (self.view,)
         self._new_nonce = new_nonce
         self._lease_s = lease_s
-        self._depth = 0
-        # The store wakes only slots whose last claim found nothing, once the queue is as long as they wished; the others ask.
-        self._asked_for = 1
-        self._vain_for: int | None = None
-        self._woken = False
-        self._retry_at: float | None = None
         self._urgent = False
-        self._asked_at = float("-inf")
-        self._foreign_at = float("-inf")
         self._memory_cap = self._policy.max_batch_size
         self._grow_after = _GROW_AFTER
         self._passed = 0
@@ -105,11 +137,6 @@ class Batcher:
         if fits is not None and fits < self._memory_cap:
             self.cap(fits)
 
-    def on_wake_up(self) -> None:
-        """A wake-up came, or there is another reason to believe that there is work."""
-        self._woken = True
-        self._vain_for = None
-
     def on_claim(self, claim: Claim, *, asked_at: float, now: float) -> None:
         """The store's answer to a request of `next_request`."""
         self.claim_s.add(now - asked_at)
@@ -117,17 +144,11 @@ class Batcher:
 
     def on_handed_over(self, claim: Claim, now: float) -> None:
         """The store's answer to a request of this slot, whoever made the call."""
-        self._depth = claim.depth
-        self._asked_at = now
-        self._woken = False
-        if claim.foreign:
-            self._foreign_at = now
-        self._vain_for = None if claim.jobs or claim.foreign else self._asked_for
+        self.view.on_answer(claim, now)
         if claim.jobs:
             self._claimed.add(len(claim.jobs))
             slack_s = min(job.deadline_at for job in claim.jobs) - claim.now
             self._urgent = slack_s < _URGENT_BATCHES * (self._latency.bound(self._policy.max_batch_size) or 0.0)
-        self._retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
 
     def on_ran(self, size: int, seconds: float, *, feed_s: float | None = None, wish: int = 0) -> None:
         """A batch of `size` took `seconds` on the device. `feed_s`: from its claim to its start, if the device was idle.
@@ -136,9 +157,10 @@ class Batcher:
         """
         self._latency.observe(size, seconds)
         self._wish = wish
-        if self._retry_at is not None:
-            # Jobs that were refused in order to gather more may leave now: with this batch ended, the pool may be idle.
-            self._vain_for = None
+        for view in self.views:
+            if view.retry_at is not None:
+                # Jobs that were refused in order to gather more may leave now: with this batch ended, the pool may be idle.
+                view.vain_for = None
         if feed_s is not None:
             self.feed_s.add(feed_s)
         self._passed = self._passed + 1 if size >= self._memory_cap else 0
@@ -177,7 +199,7 @@ class Batcher:
     def _is_about_to_grow(self) -> bool:
         """Whether the next batch may be larger once the running one has ended, and there are jobs for it (D8)."""
         cap = min(self._policy.max_batch_size, self._memory_cap)
-        return self._grown_to < cap and self._depth >= self._grown_to and self.limit == self._grown_to
+        return self._grown_to < cap and self.view.depth >= self._grown_to and self.limit == self._grown_to
 
     def _as_wished(self, grown: int, cap: int) -> int:
         """D65: fewer than one call may have where that is cheaper; more where the child can then choose items that are alike.
@@ -186,7 +208,7 @@ class Batcher:
         """
         if 0 < self._wish <= cap or cap < self._policy.max_batch_size:
             return min(grown, self._wish or grown)
-        share = self._depth // (_PARTS_OF_SHARE * (self.peers + 1))
+        share = self.view.depth // (_PARTS_OF_SHARE * (self.peers + 1))
         return max(grown, min(self._wish, share, _MOST_JOBS)) if grown == cap else grown
 
     @property
@@ -203,7 +225,7 @@ class Batcher:
         """What to ask the queue for now, or None: then wait until `ask_at` or the next event."""
         request = self._chosen(now, load)
         if request is not None:
-            self._asked_for = request.enough
+            self.view.asked_for = request.enough
         return request
 
     def _chosen(self, now: float, load: ChildLoad) -> ClaimRequest | None:
@@ -216,7 +238,7 @@ class Batcher:
         if self._is_about_to_grow:
             return None
         # D8: while a batch runs, only a full one is claimed early; a partial one keeps growing in the queue.
-        is_full_likely = not self._urgent and self._vain_for is None and (self._woken or self._depth >= self.limit)
+        is_full_likely = not self._urgent and self.view.vain_for is None and (self.view.woken or self.view.depth >= self.limit)
         if not is_full_likely and now < self._fetch_at(now, load):
             return None
         rest_s = self._rest_s(now, load)
@@ -233,8 +255,8 @@ class Batcher:
         return self._poll_at(now)
 
     def _poll_at(self, now: float) -> float:
-        poll_at = self._asked_at + self._poll_s
-        return max(now, poll_at if self._retry_at is None else min(poll_at, self._retry_at))
+        poll_at = self.view.asked_at + self._poll_s
+        return max(now, poll_at if self.view.retry_at is None else min(poll_at, self.view.retry_at))
 
     def _room_at(self, now: float, load: ChildLoad) -> float:
         if not self._has_room(load):
@@ -256,20 +278,20 @@ class Batcher:
         return max(0.0, load.since + (self._latency.expect(load.size) or 0.0) - now)
 
     def _is_worth_asking(self, now: float) -> bool:
-        has_waited = self._retry_at is not None and now >= self._retry_at
-        return not self._is_registered or has_waited or now >= self._asked_at + self._poll_s
+        has_waited = self.view.retry_at is not None and now >= self.view.retry_at
+        return not self._is_registered or has_waited or now >= self.view.asked_at + self._poll_s
 
     @property
     def _is_lone(self) -> bool:
-        """Whether jobs come one by one. Of several that come together, the first would be handed over, and leave the others to
-        a batch of their own.
+        """Whether jobs come one by one, at home. Of several that come together, the first would be handed over, and leave the
+        others to a batch of their own.
         """
-        return self._claimed.value < _FEW
+        return self.view.is_home and self._claimed.value < _FEW
 
     @property
     def _is_registered(self) -> bool:
         """Whether the store will wake this slot as soon as there is enough; a vain request for a full batch promises less."""
-        return self._vain_for is not None and self._vain_for <= self._wanted
+        return self.view.vain_for is not None and self.view.vain_for <= self._wanted
 
     @property
     def _wanted(self) -> int:
@@ -277,7 +299,7 @@ class Batcher:
 
     @property
     def _poll_s(self) -> float:
-        return _FOREIGN_POLL_S if self._asked_at < self._foreign_at + _FOREIGN_RECENT_S else IDLE_POLL_S
+        return _FOREIGN_POLL_S if self.view.asked_at < self.view.foreign_at + _FOREIGN_RECENT_S else IDLE_POLL_S
 
     def _fetch_at(self, now: float, load: ChildLoad) -> float:
         """When to fetch a partial batch so that it reaches the device as the running one ends.
@@ -293,7 +315,7 @@ class Batcher:
         start, closing, overdue = end - lead, end - call_s, end + max(call_s, _LEAD_LEAST_S)
         # If no job is known to wait, asking during the run is worth its cost only if runs are long.
         long_run = _LONG_RUN_BESIDE_SHARDS if load.shards else _LONG_RUN
-        is_pointless = not self._woken and not self._depth and expected < long_run * call_s
+        is_pointless = not self.view.woken and not self.view.depth and expected < long_run * call_s
         if self._is_registered or is_pointless:
             return now + IDLE_POLL_S
         return start if start < closing and now < closing else overdue
@@ -307,7 +329,7 @@ class Batcher:
         if not self.peers:
             # No other slot could run these jobs meanwhile: batches grow by claiming late, not while the device idles.
             return self._request(limit, rest_s)
-        hurry_s = self._latency.bound(min(limit, max(1, self._depth) + 1)) or 0.0
+        hurry_s = self._latency.bound(min(limit, max(1, self.view.depth) + 1)) or 0.0
         margin_s = self.claim_s.value + self.feed_s.value
         return self._request(limit, rest_s, enough=self._wanted, max_wait_s=self._policy.max_wait_s, hurry_s=hurry_s + margin_s)
 
@@ -317,9 +339,9 @@ class Batcher:
         """`rest_s`: how long the batch will wait in the child; its jobs need that much more slack."""
         full_s, item_s = self._run_times(limit)
         return ClaimRequest(
-            queue=self._spec.name,
+            queue=self.view.queue,
             version=self._spec.version,
-            worker=self._worker(),
+            worker=self.view.worker(),
             nonce=self._new_nonce(),
             limit=limit,
             enough=enough,
@@ -336,33 +358,6 @@ class Batcher:
         if full_s is None or one_s is None:
             return 0.0, 0.0
         return full_s, max(0.0, full_s - one_s) / (limit - 1) if limit > 1 else 0.0
-
-
-class ShardLane:
-    """The slot's view of the shards that wait in line. Every claim, of either lane, says how many there are."""
-
-    def __init__(self) -> None:
-        self._in_line = 0
-        self._ask_at = float("-inf")
-
-    def note(self, claim: Claim) -> None:
-        """The answer to a request of the ordinary lane."""
-        self._in_line = claim.shards
-
-    def on_claim(self, claim: Claim, now: float) -> None:
-        """The answer to a `shard_request`."""
-        self._in_line = claim.shards
-        self._ask_at = float("-inf") if claim.jobs else now + _VAIN_PAUSE_S
-
-    def ask_at(self, *, in_child: int, peers: int) -> float:
-        """When to ask, or infinity to wait for the next answer. `peers`: how many other slots serve the model."""
-        # The child gets a second shard only if there is a first one for every other slot.
-        enough = 1 if in_child == 0 else peers + 1
-        return self._ask_at if in_child < SHARDS_AHEAD and self._in_line >= enough else _NEVER
-
-
-def shard_request(spec: ModelSpec, worker: str, *, nonce: str, lease_s: float) -> ClaimRequest:
-    return ClaimRequest(spec.name, spec.version, worker, nonce, limit=1, lease_s=lease_s, shard=True)
 
 
 class LaneProgress:

@@ -1,12 +1,12 @@
-"""A slot's calls to the store: it settles what it owes and claims batches and shards under its lease, with their inputs."""
+"""A slot's calls to the stores: it settles what it owes and claims batches and shards under its leases, with their inputs."""
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from selectors import EVENT_READ, BaseSelector
+from itertools import count
+from selectors import BaseSelector
 
 import structlog
 from msgspec import structs
@@ -18,13 +18,13 @@ from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.batcher import Batcher, ShardLane, shard_request
+from penstock.workers.slot.batch import Batch, ChildLoad
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
-from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.context import ClaimPlace, SlotContext
 from penstock.workers.slot.latency import Latency
-from penstock.workers.slot.lease import Lease
-from penstock.workers.slot.settlement import Absence, Settlements
+from penstock.workers.slot.settlement import Absence, Account, Debts
+from penstock.workers.slot.sources import ClaimSource, Lease, in_order, new_nonce, shard_request
 
 log = structlog.get_logger(__name__)
 BLOBS_AWAY = "blobs_away"
@@ -85,20 +85,14 @@ def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:
     return Item(media, path=path, call=job.call, own=file.own, offset=file.offset, length=file.length, checksum=file.checksum)
 
 
-STORE_AWAY = "store_away"
-STORE_BACK = "store_back"
-
-LISTENER = "listener"
 _NEVER = float("inf")
 _PAST = float("-inf")
-# An answer that was published before an offer could be withdrawn arrives within this time, or not at all.
-_ANSWER_ARRIVES_S = 2.0
 
 
 class Claims:
-    """Used by the slot's thread only, except for `lease`. `waiting`: claimed batches that the child has not been given yet.
+    """Used by the slot's thread only, except for `sources`. `waiting`: claimed batches that the child has not been given yet.
 
-    `selector` reports messages for `read_messages` under the name `LISTENER`.
+    `selector` reports messages for `read_messages` with the source that they are for.
     """
 
     def __init__(
@@ -116,212 +110,256 @@ class Claims:
         self._context = context
         self._selector = selector
         self._child_supervisor = child_supervisor
+        self._name = name
         self._device = device
-        self.lease = lease = Lease(
-            name, lease_s=context.lease_s, listen=lambda incarnation: context.listen(spec.name, incarnation)
-        )
-        self.batcher = Batcher(spec, latency, worker=lambda: lease.name, new_nonce=_new_nonce, lease_s=context.lease_s)
-        self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, observers=context.observers
-        )
+        self._numbers = count(1)
+        # How many calls asked for jobs.
+        self._asked = 0
+        # Other threads replace it.
+        self.wanted: Sequence[ClaimPlace] = (ClaimPlace(spec.name),)
+        self._followed: Sequence[ClaimPlace] = ()
+        # Replaced as a whole, because the beat's thread reads it.
+        self.sources: tuple[ClaimSource, ...] = ()
+        self.debts = Debts(spec, context)
+        self.batcher = Batcher(spec, latency, new_nonce=new_nonce, lease_s=context.lease_s)
         self.waiting: list[Batch] = []
-        self._shards = ShardLane()
-        self._absence = Absence()
-        self._listener_fd: int | None = None
-        # Whether the store may have granted a claim whose answer was lost.
-        self._is_unsure = False
-        # Whether a submit may claim for this slot, and until when (monotonic) the answer to a used offer is waited for.
-        self._has_offered = False
-        self._awaited_until = _PAST
+        self.follow_wanted()
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether jobs are leased to this slot."""
-        return bool(self.waiting or self._child_supervisor.in_flight.awaited())
+    # The sources.
+
+    def follow_wanted(self) -> None:
+        """Claim from the wanted queues, the first of which is at home, and from no others."""
+        places = self.wanted
+        if places is self._followed:
+            return
+        self._followed = places
+        known = {source.place: source for source in self.sources}
+        wanted = [known.get(place) or self._source(place) for place in places]
+        left = [source for source in self.sources if source.place not in places]
+        for source in (*wanted, *left):
+            source.is_leaving = source in left
+            source.view.is_home = source is wanted[0]
+            source.is_offer_stale = not source.view.is_home
+        self._use((*wanted, *left))
+
+    def _source(self, place: ClaimPlace) -> ClaimSource:
+        lease = Lease(
+            self._name,
+            lease_s=self._context.lease_s,
+            listen=lambda incarnation: self._context.listen(place, incarnation),
+            numbers=self._numbers,
+        )
+        return ClaimSource(place, self.debts.account(place), lease)
+
+    def _use(self, sources: tuple[ClaimSource, ...]) -> None:
+        self.sources = sources
+        self.batcher.views = tuple(source.view for source in sources)
+        self.batcher.view = sources[0].view
+
+    def _drop_left(self) -> None:
+        """Forget the sources that are not claimed from any more, once nothing of them is held or awaited."""
+        gone = [one for one in self.sources if one.is_leaving and not one.is_expecting and not self.is_holding(one.queue)]
+        if gone:
+            for source in gone:
+                source.stop_listening(self._selector)
+            self._use(tuple(source for source in self.sources if source not in gone))
+
+    def is_holding(self, queue: str = "") -> bool:
+        """Whether jobs are leased to this slot: of this queue, or any."""
+        held = (*self.waiting, *self._child_supervisor.in_flight.awaited())
+        return any(batch.queue == queue for batch in held) if queue else bool(held)
+
+    def is_name(self, incarnation: str) -> bool:
+        """Whether this is the slot's present name in one of its queues."""
+        return any(source.lease.name == incarnation for source in self.sources)
+
+    def lapsed(self, now: float) -> list[ClaimSource]:
+        """The sources whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
+        return [one for one in self.sources if one.lease.has_lapsed(now) and self.is_holding(one.queue)]
 
     @property
     def is_unsure(self) -> bool:
-        """Whether this slot claims nothing more before it has ended what it holds, and goes on under a new name."""
-        return self._is_unsure
+        """Whether the slot holds jobs of a queue from which it claims nothing more before it has ended them."""
+        return any(one.is_unsure and self.is_holding(one.queue) for one in self.sources)
 
     @property
     def is_expecting(self) -> bool:
         """Whether a submit may have handed jobs to this slot."""
-        return self._has_offered or self._awaited_until > _PAST
+        return any(source.is_expecting for source in self.sources)
 
-    # The subscription.
+    # The subscriptions.
 
-    def read_messages(self, *, since: float) -> None:
+    def read_messages(self, source: ClaimSource, *, since: float) -> None:
         """`since`: a moment (monotonic) before which no message that is read now had arrived."""
         try:
-            messages = self.lease.read()
+            messages = source.lease.read()
         except StoreUnavailable:
             # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name. And the
             # store that answers next may have lost its last moments, in which this slot settled jobs: it holds them again.
-            self._is_unsure = True
-            self._stop_listening()
+            source.is_unsure = True
+            source.stop_listening(self._selector)
             return
         for message in messages:
             if isinstance(message, HandedOver):
-                self._on_handed_over(message, since)
+                self._on_handed_over(source, message, since)
             elif isinstance(message, CancelRequested):
-                self.settlements.unwanted.append(message.id)
+                self.debts.give_up([message.id])
             elif isinstance(message, Wake):
-                self.batcher.on_wake_up()
+                source.view.on_wake_up()
             elif isinstance(message, RolloutChanged):
                 self._context.on_rollout()
 
-    def _on_handed_over(self, message: HandedOver, since: float) -> None:
-        now = time.monotonic()
-        self._has_offered, self._awaited_until = _is_open(message.claim), _PAST
-        self.batcher.on_handed_over(message.claim, now)
-        self._shards.note(message.claim)
-        self._take(message.claim, self.lease.name, message.nonce, asked_at=since, now=now)
-        if message.claim.foreign:
-            self._adopt(message.claim)
+    def _on_handed_over(self, source: ClaimSource, message: HandedOver, since: float) -> None:
+        now, claim = time.monotonic(), message.claim
+        source.on_handed_over(claim)
+        self.batcher.view = source.view
+        self.batcher.on_handed_over(claim, now)
+        self._take(source, claim, source.lease.name, message.nonce, asked_at=since, now=now)
+        if claim.foreign:
+            self._adopt(source, claim)
 
-    def _listen(self) -> None:
-        self._listener_fd = self.lease.open()
-        self._selector.register(self._listener_fd, EVENT_READ, LISTENER)
-        # A wake-up may have been missed meanwhile.
-        self.batcher.on_wake_up()
-
-    def _stop_listening(self) -> None:
-        if self._listener_fd is not None:
-            self._selector.unregister(self._listener_fd)
-            self._listener_fd = None
-        self.lease.close()
-
-    def renew_lease(self) -> None:
-        """Go on under a new name; what the store leased to the old one is given up."""
+    def renew_leases(self) -> None:
+        """Go on under new names; what the stores leased to the old ones is given up."""
         self.waiting.clear()
-        self._stop_listening()
-        self.lease.renew()
-        self._is_unsure = self._has_offered = False
-        self._awaited_until = _PAST
+        for source in self.sources:
+            source.renew_lease(self._selector)
 
     # When to call.
 
     def due_at(self, now: float, *, is_draining: bool) -> float:
-        """When the store is to be called if nothing happens before."""
-        due_at = _NEVER
-        if self.settlements.has_debts or not self.lease.is_listening or self._is_withdrawal_due(is_draining=is_draining):
-            due_at = self._absence.try_at
-        if self._awaited_until > _PAST:
-            due_at = min(due_at, self._awaited_until)
-        if self._can_claim(is_draining=is_draining):
-            ask_at = min(self.batcher.ask_at(now, self._child_supervisor.in_flight.load()), self._shard_at())
-            due_at = min(due_at, max(self._absence.try_at, ask_at))
+        """When a store is to be called if nothing happens before."""
+        can_claim = self._can_claim(is_draining=is_draining)
+        due_at, load = _NEVER, self._child_supervisor.in_flight.load()
+        for source in self.sources:
+            try_at = source.account.absence.try_at
+            if source.is_call_due(can_claim=can_claim):
+                due_at = min(due_at, try_at)
+            if source.awaited_until > _PAST:
+                due_at = min(due_at, source.awaited_until)
+            if can_claim and source.is_open:
+                self.batcher.view = source.view
+                ask_at = min(self.batcher.ask_at(now, load), self._shard_at(source, load))
+                due_at = min(due_at, max(try_at, ask_at))
         return due_at
 
     def _can_claim(self, *, is_draining: bool) -> bool:
-        return (
-            not is_draining
-            and not self.waiting
-            and not self._is_unsure
-            and self.lease.is_listening
-            and self._child_supervisor.is_taking
-        )
+        return not is_draining and not self.waiting and self._child_supervisor.is_taking
 
-    def _is_withdrawal_due(self, *, is_draining: bool) -> bool:
-        """Whether jobs that were handed over now would wait for a child that cannot take them, while other slots could."""
-        return self._has_offered and not self._can_claim(is_draining=is_draining)
-
-    def _shard_at(self) -> float:
+    def _shard_at(self, source: ClaimSource, load: ChildLoad) -> float:
         """When to ask for a shard."""
-        if not self._child_supervisor.is_taking_shards:
+        if load.alone or not self._child_supervisor.is_taking_shards:
             return _NEVER
-        load = self._child_supervisor.in_flight.load()
-        return _NEVER if load.alone else self._shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
+        return source.shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
 
     # The calls.
 
     def settle_and_claim(self, *, is_draining: bool) -> None:
         """Settle what is owed and claim the batch that the policy asks for, as one call where possible."""
         now = time.monotonic()
-        if now < self._absence.try_at:
+        can_claim = self._can_claim(is_draining=is_draining)
+        for source in self.sources:
+            self._prepare(source, now, can_claim=can_claim, is_draining=is_draining)
+        asked, request = self._next(now) if can_claim else (None, None)
+        for account in self.debts.accounts:
+            if asked is not None and request is not None and asked.account is account:
+                self._claim(asked, request, now)
+            elif account.settlements.has_debts and now >= account.absence.try_at:
+                self._settle(account)
+
+    def _prepare(self, source: ClaimSource, now: float, *, can_claim: bool, is_draining: bool) -> None:
+        """End an offer that cannot be kept, take a new name where the old one may not be used, and listen."""
+        account = source.account
+        if now < account.absence.try_at:
             return
-        request: ClaimRequest | None = None
         try:
-            self._end_offer(now, is_draining=is_draining)
-            self._prepare_lease(is_draining=is_draining)
-            if self._can_claim(is_draining=is_draining):
-                request = self.batcher.next_request(now, self._child_supervisor.in_flight.load())
-            if request is None and not self.settlements.has_debts:
-                return
-            claim = self.settlements.settle_and_claim(request)
+            source.end_offer(self._spec.version, now, can_claim=can_claim)
+            if source.is_unsure and not account.settlements.has_debts and not self.is_holding(source.queue):
+                source.renew_lease(self._selector)
+            if not source.lease.is_listening and not is_draining and not source.is_leaving:
+                source.listen(self._selector)
+        except StoreUnavailable as error:
+            account.on_failure(error)
+        if source.is_leaving:
+            self._drop_left()
+
+    def _next(self, now: float) -> tuple[ClaimSource, ClaimRequest] | tuple[None, None]:
+        """What to ask for now, and where."""
+        load = self._child_supervisor.in_flight.load()
+        for source in in_order(self.sources, self._asked):
+            if source.is_open and now >= source.account.absence.try_at:
+                self.batcher.view = source.view
+                if request := self.batcher.next_request(now, load):
+                    return source, request
+        return None, None
+
+    def _settle(self, account: Account) -> None:
+        try:
+            account.settlements.settle_and_claim(None)
+        except StoreUnavailable as error:
+            account.on_failure(error)
+            return
+        account.on_answer()
+
+    def _claim(self, source: ClaimSource, request: ClaimRequest, now: float) -> None:
+        self._asked += 1
+        try:
+            claim = source.account.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
             # D11: never repeated; if the claim was granted, its jobs go back when this name is given up.
-            self._is_unsure = self._is_unsure or request is not None
-            self._on_failure(error)
+            source.is_unsure = True
+            source.account.on_failure(error)
             return
-        if self._absence.on_answer():
-            log.info(STORE_BACK, model=self._spec.name)
-        if claim is not None and request is not None:
-            self._on_claim(claim, request, asked_at=now)
+        source.account.on_answer()
+        assert claim is not None
+        self._on_claim(source, claim, request, asked_at=now)
 
-    def _end_offer(self, now: float, *, is_draining: bool) -> None:
-        """Withdraw an offer that cannot be kept; if a submit has used it, its answer is on the way, and is waited for."""
-        if _PAST < self._awaited_until < now:
-            self._awaited_until, self._is_unsure = _PAST, True
-        if not self._is_withdrawal_due(is_draining=is_draining):
-            return
-        self._has_offered = False
-        try:
-            if not self.settlements.withdraw(self.lease.name):
-                self._awaited_until = now + _ANSWER_ARRIVES_S
-        except StoreUnavailable:
-            self._is_unsure = True
-            raise
-
-    def _prepare_lease(self, *, is_draining: bool) -> None:
-        if self._is_unsure and not self.is_holding and not self.settlements.has_debts:
-            self.renew_lease()
-        if not self.lease.is_listening and not is_draining:
-            self._listen()
-
-    def _on_failure(self, error: StoreUnavailable) -> None:
-        if self._absence.on_failure(time.monotonic()):
-            log.warning(STORE_AWAY, model=self._spec.name, error=str(error))
-        self._context.observers.notify(lambda observer: observer.on_store_failed("slot"))
-
-    def _on_claim(self, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
+    def _on_claim(self, source: ClaimSource, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
+        source.on_claim(claim, offered=request.offer)
+        self.batcher.view = source.view
         self.batcher.on_claim(claim, asked_at=asked_at, now=now)
-        self._shards.note(claim)
-        self._has_offered = request.offer and _is_open(claim)
         # First what is leased to this slot: a call for the messages that fails must not cost it.
-        self._take(claim, request.worker, request.nonce, asked_at=asked_at, now=now)
+        self._take(source, claim, request.worker, request.nonce, asked_at=asked_at, now=now)
+        if claim.jobs:
+            for other in self.sources:
+                other.is_offer_stale = other is not source
         if claim.foreign:
-            self._adopt(claim)
+            self._adopt(source, claim)
 
-    def _adopt(self, claim: Claim) -> None:
+    def _adopt(self, source: ClaimSource, claim: Claim) -> None:
         try:
-            self.settlements.adopt(claim, self._context.info(self._spec))
+            source.account.settlements.adopt(claim, source.queue, self._context.info(self._spec))
         except StoreUnavailable as error:
             # The store keeps the messages, and hands them out again.
-            self._on_failure(error)
+            source.account.on_failure(error)
 
     def claim_shard(self, *, is_draining: bool) -> bool:
-        """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if the store was asked."""
-        now = time.monotonic()
-        if not self._can_claim(is_draining=is_draining) or self.settlements.has_debts:
+        """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if a store was asked."""
+        if not self._can_claim(is_draining=is_draining):
             return False
-        if now < max(self._absence.try_at, self._shard_at()):
-            return False
-        request = shard_request(self._spec, self.lease.name, nonce=_new_nonce(), lease_s=self._context.lease_s)
+        now, load = time.monotonic(), self._child_supervisor.in_flight.load()
+        for source in self.sources:
+            account = source.account
+            if not source.is_open or now < max(account.absence.try_at, self._shard_at(source, load)):
+                continue
+            if not account.settlements.has_debts:
+                return self._claim_shard(source, now)
+        return False
+
+    def _claim_shard(self, source: ClaimSource, now: float) -> bool:
+        request = shard_request(self._spec, source.queue, source.lease.name, nonce=new_nonce(), lease_s=self._context.lease_s)
         try:
-            claim = self.settlements.settle_and_claim(request)
+            claim = source.account.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
-            self._is_unsure = True
-            self._on_failure(error)
+            source.is_unsure = True
+            source.account.on_failure(error)
             return False
         assert claim is not None
-        self._shards.on_claim(claim, time.monotonic())
-        self._take(claim, request.worker, request.nonce, asked_at=now, now=time.monotonic())
+        source.shards.on_claim(claim, time.monotonic())
+        self._take(source, claim, request.worker, request.nonce, asked_at=now, now=time.monotonic())
         return True
 
-    def _take(self, claim: Claim, worker: str, nonce: str, *, asked_at: float, now: float) -> None:
+    def _take(self, source: ClaimSource, claim: Claim, worker: str, nonce: str, *, asked_at: float, now: float) -> None:
         if claim.changes:
             # D28: no worker settled these jobs, so the one whose call changed them reports it.
             self._context.observers.notify(lambda observer: observer.on_changed(claim.changes))
@@ -330,7 +368,7 @@ class Claims:
         if not claim.jobs:
             return
         failpoint("after_claim")
-        self.lease.confirm(asked_at)
+        source.lease.confirm(asked_at)
         batch = Batch(
             claim.jobs,
             self.batcher.reason(claim),
@@ -347,23 +385,15 @@ class Claims:
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
         """How long batches of each size took in earlier processes of this kind; empty if nobody knows."""
+        account = self.sources[0].account
         try:
-            return self.settlements.learned_times(kind)
+            return account.settlements.learned_times(kind)
         except StoreUnavailable as error:
             # The slot learns the times anew.
-            self._on_failure(error)
+            account.on_failure(error)
             return {}
 
     def close(self) -> None:
-        self._stop_listening()
-        self.settlements.close()
-
-
-def _is_open(claim: Claim) -> bool:
-    """Whether the claim's offer stands after this answer: nothing was taken, and nothing waits for a later moment."""
-    return not claim.jobs and claim.retry_in_s is None
-
-
-def _new_nonce() -> str:
-    # D4: random, and a part of each job's token.
-    return secrets.token_hex(8)
+        for source in self.sources:
+            source.stop_listening(self._selector)
+        self.debts.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
@@ -22,13 +22,30 @@ from penstock.broker.records import (
     Submitted,
 )
 from penstock.broker.store.celery_ops import Rejected
+from penstock.broker.store.notifications import Message
 from penstock.broker.store.registry import KeptTimes
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
-from penstock.workers.slot.lease import WakeUpListener
+
+
+class ClaimPlace(NamedTuple):
+    """A queue, and the name of the store that holds it; empty: the main store."""
+
+    queue: str
+    store: str = ""
+
+
+class WakeUpListener(Protocol):
+    """What `WakeUps` offers."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> list[Message]: ...
+
+    def close(self) -> None: ...
 
 
 class SlotStore(Protocol):
@@ -146,8 +163,10 @@ class Observers:
 class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
-    open_store: Callable[[], SlotStore]
-    listen: Callable[[str, str], WakeUpListener]
+    # Opens the store of this name.
+    open_store: Callable[[str], SlotStore]
+    # Subscribes to a queue under the name of the slot's incarnation there.
+    listen: Callable[[ClaimPlace, str], WakeUpListener]
     blobs: BlobStore
     observers: Observers
     lease_s: float

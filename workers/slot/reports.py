@@ -17,9 +17,13 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Reports that the store is owed, at most one per job."""
+    """Reports that the store is owed, at most one per job, and all of jobs of one queue."""
 
     reports: tuple[Report, ...]
+
+    @property
+    def queue(self) -> str:
+        return self.reports[0].id.queue
 
 
 @dataclass(slots=True)
@@ -86,11 +90,15 @@ class Reports:
             if key in self.said and self.said[key].before and key not in self.pending:
                 self.pending[key] = self.said.pop(key)
 
-    def take(self, now: float) -> Said:
+    def take(self, now: float) -> list[Said]:
+        """What is pending, by queue."""
         self.due_at, self._bytes, self.is_full = now + _PACE_S, 0, False
         taken, self.pending = self.pending, {}
         self.said |= {key: one.rest() for key, one in taken.items()}
-        return Said(tuple(one.report() for one in taken.values()))
+        by_queue: dict[str, list[Report]] = {}
+        for one in taken.values():
+            by_queue.setdefault(one.job.id.queue, []).append(one.report())
+        return [Said(tuple(reports)) for reports in by_queue.values()]
 
     def forget(self, batch: Batch) -> None:
         """The batch is over, and what it said was taken."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar
 
 import structlog
 
@@ -16,9 +17,9 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
 from penstock.broker.store.celery_ops import Rejected
-from penstock.errors import InternalError
+from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
-from penstock.job import JobId, JobState, Payload, new_job_id
+from penstock.job import JobId, JobState, Payload, job_in, new_serial
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import (
@@ -35,7 +36,7 @@ from penstock.workers.slot.batch import (
 )
 from penstock.workers.slot.celery_messages import job_from
 from penstock.workers.slot.child.events import BatchLost, Cause
-from penstock.workers.slot.context import Observers, SlotStore
+from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext, SlotStore
 from penstock.workers.slot.reports import AttemptKey, Said
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,8 @@ SETTLED_STALE = "settled_stale"
 FOREIGN_REJECTED = "foreign_rejected"
 BATCH_LOST = "batch_lost"
 SLOT_FAULT = "slot_fault"
+STORE_AWAY = "store_away"
+STORE_BACK = "store_back"
 _MISCOUNTED = "answered with a wrong number of outcomes"
 _NO_LIMIT = 1_000_000_000
 RETRY_MOST_S = 2.0
@@ -50,7 +53,7 @@ RETRY_MOST_S = 2.0
 _MOST_TOGETHER = 64
 _BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
-# A `Batch` in a debt has its endings.
+# A `Batch` in a debt has its endings. All jobs of a debt are in one queue.
 Debt = Batch | Retry | Release | Said
 
 
@@ -75,7 +78,7 @@ class Absence:
 
 
 class Settlements:
-    """Debts to the store. Each stays until the store has taken it: nothing is forgotten while Redis is away.
+    """Debts to one store. Each stays until the store has taken it: nothing is forgotten while Redis is away.
 
     Outputs over `inline_bytes` go to the blob store.
     """
@@ -89,7 +92,7 @@ class Settlements:
         self._debts: deque[Debt] = deque()
         # How many jobs this slot has ended.
         self.ended = 0
-        # Running jobs whose end was asked for. Other threads append as well.
+        # Running jobs whose end was asked for.
         self.unwanted: deque[JobId] = deque()
         # Attempts that run here and were lost: the store did not hear what they said.
         self.lost: deque[AttemptKey] = deque()
@@ -121,9 +124,9 @@ class Settlements:
             self._debts.popleft()
         return self._store.claim(request) if request is not None else None
 
-    def withdraw(self, worker: str) -> bool:
+    def withdraw(self, queue: str, version: str, worker: str) -> bool:
         """End the offer of `worker`; False if it was used, or there is none. Raises `StoreUnavailable`."""
-        return self._store.withdraw(self._spec.name, self._spec.version, worker)
+        return self._store.withdraw(queue, version, worker)
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
         kept = self._store.learned_times(self._spec.name).get(kind)
@@ -214,20 +217,20 @@ class Settlements:
         for observer in self._observers.of_batches if succeeded else self._observers.all:
             observer.on_settled(self._spec, batch, answers, store_s)
 
-    def adopt(self, claim: Claim, info: ModelInfo) -> None:
-        """Turn the stock Celery messages that a claim found into jobs, and answer those that cannot become one.
+    def adopt(self, claim: Claim, queue: str, info: ModelInfo) -> None:
+        """Turn the stock Celery messages that a claim found in the queue into jobs, and answer those that cannot become one.
 
         The messages already stood in the queue (D3), so no limit of its depth applies.
         """
         name, store = self._spec.name, self._store
         read = [
-            job_from(message, new_job_id(name), spec=self._spec, info=info, now=claim.now, may_send=store.may_send)
+            job_from(message, job_in(new_serial(), queue), spec=self._spec, info=info, now=claim.now, may_send=store.may_send)
             for message in claim.foreign
         ]
         if rejected := [item for item in read if isinstance(item, Rejected)]:
             for item in rejected:
                 log.warning(FOREIGN_REJECTED, model=name, reason=item.reason)
-            store.reject_foreign(name, rejected)
+            store.reject_foreign(queue, rejected)
         if jobs := [item for item in read if isinstance(item, NewJob)]:
             store.submit(jobs, max_depth=_NO_LIMIT)
 
@@ -235,12 +238,96 @@ class Settlements:
         self._store.close()
 
 
-class Verdicts:
-    """What becomes of a slot's batches: each verdict is a debt in `settlements` and a report to the observers."""
+class Account:
+    """What a slot owes one store, and whether that store is away."""
 
-    def __init__(self, spec: ModelSpec, settlements: Settlements, observers: Observers) -> None:
+    def __init__(self, spec: ModelSpec, context: SlotContext, store: str) -> None:
+        self._model = spec.name
+        self._observers = context.observers
+        self.absence = Absence()
+        self.settlements = Settlements(
+            spec,
+            context.open_store(store),
+            context.blobs,
+            inline_bytes=context.inline_output_bytes,
+            observers=context.observers,
+        )
+
+    def on_answer(self) -> None:
+        """The store answered a call."""
+        if self.absence.on_answer():
+            log.info(STORE_BACK, model=self._model)
+
+    def on_failure(self, error: StoreUnavailable) -> None:
+        """The store did not answer a call."""
+        if self.absence.on_failure(time.monotonic()):
+            log.warning(STORE_AWAY, model=self._model, error=str(error))
+        self._observers.notify(lambda observer: observer.on_store_failed("slot"))
+
+
+class Debts:
+    """What a slot owes all stores that it claims from. Each debt goes to the account of its queue."""
+
+    def __init__(self, spec: ModelSpec, context: SlotContext) -> None:
         self._spec = spec
-        self._settlements = settlements
+        self._context = context
+        self._by_store: dict[str, Account] = {}
+        self._by_queue: dict[str, Account] = {}
+        self.accounts: tuple[Account, ...] = ()
+        # Running jobs whose end was asked for. Other threads append.
+        self._unwanted: deque[JobId] = deque()
+
+    def account(self, place: ClaimPlace) -> Account:
+        """Where debts of this queue are settled from now on."""
+        if place.store not in self._by_store:
+            self._by_store[place.store] = Account(self._spec, self._context, place.store)
+            self.accounts = tuple(self._by_store.values())
+        account = self._by_queue[place.queue] = self._by_store[place.store]
+        return account
+
+    def owe(self, debt: Debt) -> None:
+        self._by_queue[debt.queue].settlements.owe(debt)
+
+    @property
+    def has_debts(self) -> bool:
+        return any(one.settlements.has_debts for one in self.accounts)
+
+    @property
+    def ended(self) -> int:
+        """How many jobs the slot has ended."""
+        return sum(one.settlements.ended for one in self.accounts)
+
+    def give_up(self, jobs: Sequence[JobId]) -> None:
+        """Somebody asked for the end of these jobs, which run here."""
+        self._unwanted.extend(jobs)
+
+    def take_unwanted(self) -> tuple[set[JobId], set[AttemptKey]]:
+        """Running jobs whose end was asked for, and attempts that run here and were lost, since the last call."""
+        unwanted, lost = set(_drained(self._unwanted)), set[AttemptKey]()
+        for one in self.accounts:
+            unwanted.update(_drained(one.settlements.unwanted))
+            lost.update(_drained(one.settlements.lost))
+        return unwanted, lost
+
+    def close(self) -> None:
+        for one in self.accounts:
+            one.settlements.close()
+
+
+_Entry = TypeVar("_Entry")
+
+
+def _drained(line: deque[_Entry]) -> Iterator[_Entry]:
+    while line:
+        yield line.popleft()
+
+
+class Verdicts:
+    """What becomes of a slot's batches: each verdict is a debt in `debts` and a report to the observers."""
+
+    def __init__(self, spec: ModelSpec, debts: Debts, observers: Observers) -> None:
+        self._spec = spec
+        self._debts = debts
         self._observers = observers
 
     def on_ran(self, batch: Batch, done: BatchDone) -> None:
@@ -251,9 +338,9 @@ class Verdicts:
             self.give_back(batch, ReleaseReason.CRASHED, _MISCOUNTED)
             return
         if ended.endings:
-            self._settlements.owe(ended)
+            self._debts.owe(ended)
         for retry in retries:
-            self._settlements.owe(retry)
+            self._debts.owe(retry)
         for observer in self._observers.of_batches:
             observer.on_ran(self._spec, batch, done)
 
@@ -270,7 +357,7 @@ class Verdicts:
         self._observers.notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
 
     def fail(self, batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
-        self._settlements.owe(fail(batch, jobs, code, message, stamp))
+        self._debts.owe(fail(batch, jobs, code, message, stamp))
 
     def give_back(self, batch: Batch, reason: ReleaseReason, detail: str = "") -> None:
-        self._settlements.owe(release(batch, reason, detail))
+        self._debts.owe(release(batch, reason, detail))

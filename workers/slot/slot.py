@@ -33,18 +33,17 @@ from penstock.workers.slot.child.events import (
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.supervisor import ChildSupervisor
-from penstock.workers.slot.claims import LISTENER, Claims, Inputs
-from penstock.workers.slot.context import SlotContext
+from penstock.workers.slot.claims import Claims, Inputs
+from penstock.workers.slot.context import ClaimPlace, SlotContext
 from penstock.workers.slot.facts import slot_info, version_info
 from penstock.workers.slot.latency import Latency
-from penstock.workers.slot.lease import Lease
 from penstock.workers.slot.reports import Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
+from penstock.workers.slot.sources import ClaimSource, Lease
 
 log = structlog.get_logger(__name__)
 LEASE_LOST = "lease_lost"
 LEASE_LAPSED = "lease_lapsed"
-
 _WAKER = "waker"
 _SETTLE_LATE_S = 5.0
 
@@ -74,9 +73,9 @@ class Slot:
         self._claims = Claims(
             spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
         )
-        self._settlements = self._claims.settlements
+        self._debts = self._claims.debts
         self._batcher = self._claims.batcher
-        self._verdicts = Verdicts(spec, self._settlements, context.observers)
+        self._verdicts = Verdicts(spec, self._debts, context.observers)
         self._inputs = inputs(context.blobs)
         self.progress = LaneProgress()
         self._reports = Reports()
@@ -114,7 +113,13 @@ class Slot:
     def give_up(self, jobs: Sequence[JobId]) -> None:
         """Somebody asked for the end of these jobs, which run here: their handler may stop early."""
         if jobs:
-            self._settlements.unwanted.extend(jobs)
+            self._debts.give_up(jobs)
+            self.wake()
+
+    def follow(self, places: Sequence[ClaimPlace]) -> None:
+        """Claim from these queues from now on, first from the first one, which is at home."""
+        if places != self._claims.wanted:
+            self._claims.wanted = places
             self.wake()
 
     def wake(self) -> None:
@@ -134,19 +139,14 @@ class Slot:
     def set_peers(self, count: int) -> None:
         self._batcher.peers = count
 
-    @property
-    def lease(self) -> Lease:
-        return self._claims.lease
+    def leases(self) -> list[tuple[str, Lease]]:
+        """The queues from which jobs are leased to this slot, each with the lease."""
+        return [(source.queue, source.lease) for source in self._claims.sources if self._claims.is_holding(source.queue)]
 
     @property
     def ended(self) -> int:
         """How many jobs this slot has ended."""
-        return self._settlements.ended
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether jobs are leased to this slot."""
-        return self._claims.is_holding
+        return self._debts.ended
 
     def active_batches(self) -> list[Batch]:
         """In the child, or waiting for it."""
@@ -190,9 +190,9 @@ class Slot:
         for key, mask in self._selector.select(self._pause_s(now)):
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
-            elif key.data == LISTENER:
+            elif isinstance(key.data, ClaimSource):
                 # What had arrived before the turn before this one was read in that turn.
-                self._claims.read_messages(since=before)
+                self._claims.read_messages(key.data, since=before)
             else:
                 for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
@@ -207,7 +207,7 @@ class Slot:
         ]
         if self._drain_by is not None:
             times.append(self._drain_by)
-        if self._reports.pending and not self._settlements.has_debts:
+        if self._reports.pending and not self._debts.has_debts:
             times.append(self._reports.due_at)
         return max(0.0, min(times) - now)
 
@@ -221,7 +221,7 @@ class Slot:
                 self._verdicts.on_ran(batch, done)
             case BatchEnded(batch):
                 self._owe_reports(batch)
-                self._settlements.owe(batch)
+                self._debts.owe(batch)
             case ItemsSaid(batch, said):
                 self._on_said(batch, said)
             case BatchLost(batch):
@@ -250,7 +250,8 @@ class Slot:
         if ended is not None and self._reports.said:
             self._reports.close(ended)
         if self._reports.pending:
-            self._settlements.owe(self._reports.take(time.monotonic()))
+            for said in self._reports.take(time.monotonic()):
+                self._debts.owe(said)
         if ended is not None and self._reports.said:
             self._reports.forget(ended)
 
@@ -282,10 +283,7 @@ class Slot:
 
     def _tend(self) -> None:
         now = time.monotonic()
-        if self._fenced and self._fenced == self.lease.name:
-            log.warning(LEASE_LOST, model=self.spec.name, worker=self.lease.name, batches=len(self.active_batches()))
-            self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
-            self._abandon()
+        self._obey()
         if self._drain_by is not None:
             self._wind_down(now, self._drain_by)
         else:
@@ -300,33 +298,38 @@ class Slot:
             self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
         self.progress.note(in_flight.signs_of_life(self._claims.waiting))
         self._tell_child(in_flight, now)
-        if self._reports.pending and now >= self._reports.due_at and not self._settlements.has_debts:
+        if self._reports.pending and now >= self._reports.due_at and not self._debts.has_debts:
             # While the store is away they wait, and the latest replaces what came before.
             self._owe_reports()
         if self._reports.is_full != self._child_supervisor.is_paused:
             self._child_supervisor.pause(now, is_paused=self._reports.is_full)
 
+    def _obey(self) -> None:
+        """What other threads told the slot."""
+        self._claims.follow_wanted()
+        if self._fenced and self._claims.is_name(self._fenced):
+            log.warning(LEASE_LOST, model=self.spec.name, worker=self._fenced, batches=len(self.active_batches()))
+            self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
+            self._abandon()
+
     def _tell_child(self, in_flight: InFlight, now: float) -> None:
         """Which of its items nobody wants any more."""
-        unwanted: set[JobId] = set()
-        while self._settlements.unwanted:
-            unwanted.add(self._settlements.unwanted.popleft())
-        if unwanted or self._settlements.lost:
-            in_flight.give_up(unwanted, lost=set(self._settlements.lost))
-            self._settlements.lost.clear()
+        unwanted, lost = self._debts.take_unwanted()
+        if unwanted or lost:
+            in_flight.give_up(unwanted, lost=lost)
         in_flight.give_up_late(now)
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
-        has_lapsed = self.is_holding and self.lease.has_lapsed(now)
-        if has_lapsed and not self._has_lapsed:
-            log.warning(LEASE_LAPSED, model=self.spec.name, worker=self.lease.name)
+        lapsed = self._claims.lapsed(now)
+        if lapsed and not self._has_lapsed:
+            log.warning(LEASE_LAPSED, model=self.spec.name, worker=lapsed[0].lease.name)
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
             self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
-        if has_lapsed:
+        if lapsed:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
-        self._has_lapsed = has_lapsed
+        self._has_lapsed = bool(lapsed)
         if self._claims.is_unsure and not self._child_supervisor.runs_model_code:
             # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
             self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
@@ -334,16 +337,13 @@ class Slot:
     def _wind_down(self, now: float, drain_by: float) -> None:
         if not self._is_draining or self._claims.waiting:
             self._is_draining = True
-            self._give_back_unstarted(ReleaseReason.DRAIN)
+            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.DRAIN)
+            self._give_back_waiting(ReleaseReason.DRAIN)
         self._child_supervisor.end_if_hung(now)
         if now >= drain_by:
             self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
-        if not self.is_holding and not self._claims.is_expecting:
-            self._is_over = not self._settlements.has_debts or now > drain_by + _SETTLE_LATE_S
-
-    def _give_back_unstarted(self, reason: ReleaseReason) -> None:
-        self._give_back(self._child_supervisor.in_flight.recall(), reason)
-        self._give_back_waiting(reason)
+        if not self._claims.is_holding() and not self._claims.is_expecting:
+            self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
 
     def _give_back_waiting(self, reason: ReleaseReason) -> None:
         self._give_back(self._claims.waiting, reason)
@@ -358,7 +358,7 @@ class Slot:
         self._child_supervisor.in_flight.disown()
         # What was said under the old lease is nobody's news: the same job may come back, with another token and a stream anew.
         self._reports = Reports()
-        self._claims.renew_lease()
+        self._claims.renew_leases()
 
     def _start_over(self) -> None:
         self._abandon()

@@ -34,10 +34,9 @@ class Store:
 def slot(model: str) -> Any:
     """What the beat sees of a slot that holds jobs and whose loop turns."""
     return SimpleNamespace(
-        is_holding=True,
         turned_at=100.0,
         spec=SimpleNamespace(name=model, limits=Limits()),
-        lease=SimpleNamespace(name=f"{model}.1", confirm=lambda at: None),
+        leases=lambda: [(model, SimpleNamespace(name=f"{model}.1", confirm=lambda at: None))],
         progress=SimpleNamespace(moved=list),
         fence=lambda name: None,
     )

@@ -37,7 +37,7 @@ def batcher(*, limit: int = 8, run_s: float = RUN_S, wait_s: float = 0.010) -> B
             latency.observe(size, run_s)
     made = Batcher(spec(max_batch_size=limit, max_wait_s=wait_s), latency)
     made.on_claim(NOTHING, asked_at=-CALL_S, now=0.0)
-    made.on_wake_up()
+    made.view.on_wake_up()
     return made
 
 
@@ -51,7 +51,7 @@ def test_after_a_vain_question_an_idle_slot_waits_for_a_wake_up() -> None:
     slot = batcher()
     slot.on_claim(NOTHING, asked_at=1.0, now=1.001)
     assert slot.next_request(1.002) is None
-    slot.on_wake_up()
+    slot.view.on_wake_up()
     assert slot.next_request(1.003) is not None
 
 
@@ -344,7 +344,7 @@ def test_the_store_is_asked_once_more_after_it_gave_something_so_that_it_wakes_t
     slot.on_claim(NOTHING, asked_at=1.0, now=1.001)
     assert slot.next_request(1.002, busy) is None
     assert slot.ask_at(1.002, busy) == 2.001
-    slot.on_wake_up()
+    slot.view.on_wake_up()
     assert slot.next_request(1.003, busy) is not None
 
 

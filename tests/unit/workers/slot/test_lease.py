@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.broker.store.notifications import Message, Wake
-from penstock.workers.slot.lease import Lease
+from penstock.workers.slot.sources import Lease
 
 
 class Listener:

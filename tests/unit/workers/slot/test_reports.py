@@ -16,12 +16,17 @@ def batch(size: int) -> Batch:
     return Batch(tuple(jobs), "full", "w", "n", claimed_at=0.0)
 
 
+def said(reports: Reports, now: float) -> tuple[Report, ...]:
+    [one] = reports.take(now)
+    return one.reports
+
+
 def test_the_latest_progress_of_each_job_is_reported_under_its_token() -> None:
     reports, some = Reports(), batch(3)
     reports.note(some, ItemReports(1, [ItemReport(0, 0.1, "a"), ItemReport(2, 0.1, "c")]))
     reports.note(some, ItemReports(1, [ItemReport(2, 0.2, "d")]))
     first, _, last = some.jobs
-    assert reports.take(5.0) == Said((Report(first.id, "0:w:n", 0.1, "a"), Report(last.id, "2:w:n", 0.2, "d")))
+    assert reports.take(5.0) == [Said((Report(first.id, "0:w:n", 0.1, "a"), Report(last.id, "2:w:n", 0.2, "d")))]
     assert not reports.pending
 
 
@@ -41,12 +46,12 @@ def test_chunks_are_numbered_over_reports_until_the_stream_begins_anew() -> None
     reports, some = Reports(), batch(1)
     chunks(reports, some, b"1", b"2")
     chunks(reports, some, b"3")
-    [first] = reports.take(0.0).reports
+    [first] = said(reports, 0.0)
     chunks(reports, some, b"4")
-    [second] = reports.take(0.1).reports
+    [second] = said(reports, 0.1)
     chunks(reports, some, b"5")
     chunks(reports, some, b"6", restarts=1)
-    [third] = reports.take(0.2).reports
+    [third] = said(reports, 0.2)
     assert [(one.restarts, one.before, one.chunks) for one in (first, second, third)] == [
         (0, 0, (b"1", b"2", b"3")),
         (0, 3, (b"4",)),
@@ -63,7 +68,7 @@ def test_at_its_end_the_store_is_asked_whether_it_has_all_of_a_stream() -> None:
     reports.take(0.0)
     reports.close(some)
     first, _ = some.jobs
-    assert reports.take(0.1) == Said((Report(first.id, first.token, before=2),))
+    assert reports.take(0.1) == [Said((Report(first.id, first.token, before=2),))]
 
 
 def test_the_child_is_not_listened_to_while_a_mebibyte_waits_for_the_store() -> None:
@@ -81,10 +86,18 @@ def test_a_job_that_comes_back_while_its_lost_attempt_still_speaks_has_a_stream_
     reports.take(0.0)
     chunks(reports, again, b"1")
     chunks(reports, lost, b"3")
-    assert [(one.token, one.before, one.chunks) for one in reports.take(0.1).reports] == [
+    assert [(one.token, one.before, one.chunks) for one in said(reports, 0.1)] == [
         ("1:w:n", 0, (b"1",)),
         ("0:w:n", 2, (b"3",)),
     ]
     reports.forget(lost)
     reports.forget(again)
     assert not reports.said
+
+
+def test_reports_go_to_the_queues_of_their_jobs() -> None:
+    reports, at_home = Reports(), batch(2)
+    elsewhere = replace(at_home, jobs=(replace(at_home.jobs[0], id=new_job_id("m", 2)),))
+    for some in (at_home, elsewhere):
+        chunks(reports, some, b"1")
+    assert [(one.queue, len(one.reports)) for one in reports.take(0.0)] == [("m", 1), ("m:2", 1)]
