@@ -34,6 +34,7 @@
 --   planned           hash    owner -> those of them that wait for their start
 --   learned           hash    version, device, runtime and threads -> how long batches take there
 --   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)
+--   closed            string  there once new jobs of the model go to other queues: this one drains
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
 -- The ticket lists `penstock.{queue}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.

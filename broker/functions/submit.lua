@@ -4,7 +4,8 @@
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
 --       delay ms (0 = none; else the job is put aside until then), tags (joined by commas),
 --       webhook (letters of the wanted events, endpoint, most undelivered events of the owner, URL; mostly empty)
--- REPLY: depth; per job: created | existing | key_reused | full | quota | undelivered, serial
+-- REPLY: depth; per job: created | existing | key_reused | closed | full | quota | undelivered, serial. A closed queue takes no new
+--        job, but for replays of its own jobs: they lie where what they repeat does.
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 local SUBMIT_STRIDE = 22
@@ -19,13 +20,14 @@ local function known(p, call, digest, fingerprint)
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
 
--- The serials that are stored already: their submit is repeated after a lost reply. Mostly one call finds that there is none.
+-- The serials that are stored already: their submit is repeated after a lost reply; and whether the queue is closed. Mostly one
+-- call finds that there is nothing of this.
 local function repeated(p, args)
-  local keys, found = {}, {}
+  local keys, found = {p .. 'closed'}, {}
   for i = 3, #args, SUBMIT_STRIDE do keys[#keys + 1] = p .. 'job:' .. args[i] end
-  if redis.call('EXISTS', unpack(keys)) == 0 then return found end
+  if redis.call('EXISTS', unpack(keys)) == 0 then return found, false end
   for i = 3, #args, SUBMIT_STRIDE do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
-  return found
+  return found, redis.call('EXISTS', p .. 'closed') == 1
 end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
@@ -183,7 +185,8 @@ end
 local function submit(keys, args, todo)
   if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
   local p, now = keys[1], now_ms()
-  local waiting, before, reply, adopted = depth(p), repeated(keys[1], args), {0}, {}
+  local waiting, reply, adopted = depth(p), {0}, {}
+  local before, closed = repeated(p, args)
   local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, pending = {}, waiting = waiting,
     delayed = 0}
   for i = 3, #args, SUBMIT_STRIDE do
@@ -192,6 +195,7 @@ local function submit(keys, args, todo)
     if not status then
       first = serial
       if before[serial] then status = 'existing'
+      elseif closed and args[i + 18] == '' then status = 'closed' -- guard:closed
       elseif is_full(p, call, waiting, tonumber(args[1]), args[i + 19]) then status = 'full'
       elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       elseif is_behind(p, call, args[i + 5], args[i + 21]) then status = 'undelivered'
@@ -201,7 +205,7 @@ local function submit(keys, args, todo)
         if tonumber(args[i + 19]) > 0 then call.delayed = call.delayed + 1 else waiting = waiting + 1 end
       end
     end
-    if foreign ~= '' and status ~= 'full' then adopted[#adopted + 1] = foreign end
+    if foreign ~= '' and status ~= 'full' and status ~= 'closed' then adopted[#adopted + 1] = foreign end
     reply[#reply + 1] = status
     reply[#reply + 1] = first
   end

@@ -49,6 +49,7 @@ from penstock.settings.pipelines import (
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, store_url
+from penstock.settings.stores import Stores, stores_faults
 from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
 
@@ -217,6 +218,7 @@ class Settings(Table):
     """All settings of a process. Paths are absolute."""
 
     store: StoreSettings
+    stores: Stores = Field(default_factory=dict)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     runs: RunsSettings = Field(default_factory=RunsSettings)
@@ -280,6 +282,7 @@ class Settings(Table):
             faults += explain(invalid, cls, origins)
         else:
             faults += pipeline_faults(settings.pipelines, settings.models)
+            faults += stores_faults(settings.store.url, settings.stores)
         if faults:
             raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins

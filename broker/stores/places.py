@@ -1,0 +1,93 @@
+"""Where the stores are, and what opens them: a plain store where there is one, else one that sends each call to the right one."""
+
+# D108: docs/design/store.md
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.settings.stores import MAIN_STORE, OtherStoreSettings
+
+if TYPE_CHECKING:
+    from penstock.broker.store.aio import AsyncStore
+    from penstock.broker.store.sync import RedisStore
+    from penstock.broker.stores.plan import StorePlan
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """`replicated`: a submit is answered once a replica has it on its disk."""
+
+    url: str = field(repr=False)
+    replicated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlaces:
+    """`main` holds the registry, runs and sessions, and the queues that no other store takes. `others` and `patterns` are by the
+    names of the other stores, in their order in the settings.
+    """
+
+    main: StoreAddress
+    others: Mapping[str, StoreAddress] = field(default_factory=dict)
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def all(self) -> dict[str, StoreAddress]:
+        """By name, the main one first."""
+        return {MAIN_STORE: self.main, **self.others}
+
+
+def places_of(main: StoreAddress, stores: Mapping[str, OtherStoreSettings]) -> StorePlaces:
+    others = {name: StoreAddress(table.url, table.durability == "replicated") for name, table in stores.items()}
+    return StorePlaces(main, others, {name: table.models for name, table in stores.items()})
+
+
+class StoreMap:
+    """Which store holds which queue, as this process knows it. Its threads share it; each opens stores of its own."""
+
+    def __init__(self, places: StorePlaces) -> None:
+        self.places = places
+        self.plan: StorePlan | None = None
+        if places.others:
+            # Few deployments have several stores, and the others do without this import.
+            from penstock.broker.stores.plan import StorePlan
+
+            self.plan = StorePlan(places.patterns)
+
+    @classmethod
+    def of_one(cls, url: str) -> StoreMap:
+        return cls(StorePlaces(StoreAddress(url)))
+
+    def open(self, *, name: str = "") -> RedisStore:
+        """For one thread. `name`: what the servers show of its connections."""
+        if self.plan is not None:
+            from penstock.broker.stores.thread_stores import RedisStores
+
+            return RedisStores(self, name=name)
+        from penstock.broker.store.sync import RedisStore
+
+        return RedisStore(self.places.main.url, name=name)
+
+    def open_async(self) -> AsyncStore:
+        """For one event loop."""
+        if self.plan is not None:
+            from penstock.broker.stores.loop_stores import AsyncStores
+
+            return AsyncStores(self)
+        from penstock.broker.store.aio import AsyncStore
+
+        return AsyncStore(self.places.main.url, replicated=self.places.main.replicated)
+
+    def store_of(self, queue: str) -> str:
+        """The name of the store that holds the queue."""
+        return MAIN_STORE if self.plan is None else self.plan.store_of(queue)
+
+    def url_of(self, queue: str) -> str:
+        """Raises `StoreUnavailable` for a queue in a store that the settings do not name."""
+        if self.plan is None:
+            return self.places.main.url
+        from penstock.broker.stores.plan import named_address
+
+        return named_address(self.places, self.plan.store_of(queue), queue).url

@@ -1,0 +1,110 @@
+"""Which store holds a queue: what the registry says of it, else what the settings say. Pure.
+
+A queue lies in one store for ever, so the id of a job, which names the queue, also says where the job lies. A model that moves
+gets other queues.
+"""
+
+# D108: docs/design/store.md
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.broker.store.ops import Command, Operation
+from penstock.broker.stores.places import StoreAddress, StorePlaces
+from penstock.broker.stores.queue_records import StoredQueues
+from penstock.errors import StoreUnavailable
+from penstock.job import queue_of
+from penstock.model_queues import ModelQueues
+from penstock.settings.stores import MAIN_STORE, store_by_pattern
+
+# The keys of a queue, as `prefix` makes them. No model is called `*`, which stands for the door of Celery's clients.
+_QUEUE = re.compile(r"ps:\{([A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?::[0-9]{1,9})?)\}:")
+
+
+def queue_in(key: object) -> str:
+    """The queue whose key this is; empty for keys of the registry, of runs, and for all else that the main store holds."""
+    found = _QUEUE.match(key) if isinstance(key, str) else None
+    return found.group(1) if found else ""
+
+
+def queue_of_command(command: Command[Any]) -> str:
+    """Every plain command on a queue names its key first."""
+    return queue_in(command.words[1]) if len(command.words) > 1 else ""
+
+
+def queue_of_operation(operation: Operation[Any]) -> str:
+    return queue_in(operation.key)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """`patterns`: those of each store beside the main one. `records`: the queues of models as the registry has them; None before
+    it was read for the first time.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    records: Mapping[str, StoredQueues] | None = None
+    homes: Mapping[str, str] = field(default_factory=dict)
+
+    def knows(self, queue: str) -> bool:
+        """Whether the registry says where this queue lies."""
+        return not queue or queue in self.homes
+
+    def store_of(self, queue: str) -> str:
+        if not queue:
+            return MAIN_STORE
+        return self.homes.get(queue) or store_by_pattern(queue, self.patterns)
+
+    def found(self, model: str) -> StoredQueues:
+        return (self.records or {}).get(model, StoredQueues())
+
+    def following(self, records: Mapping[str, StoredQueues]) -> StorePlan:
+        homes = {queue: store for model, found in records.items() for queue, store in found.queues.homes(model).items()}
+        return replace(self, records=records, homes=homes)
+
+    def placed(self, model: str, queues: ModelQueues, in_main: frozenset[str]) -> ModelQueues:
+        """The queues with a store for each. `in_main`: those that have jobs in the main store already, where they stay."""
+        stores = {}
+        for number in queues.numbers:
+            queue = queue_of(model, number)
+            stores[number] = MAIN_STORE if queue in in_main else store_by_pattern(queue, self.patterns)
+        return queues.placed(stores)
+
+    def misplaced(self) -> dict[str, tuple[str, str]]:
+        """Queues for new jobs that lie in another store than the settings say, with both, first where they lie: they were moved, or
+        the settings have changed. A registry that came back empty would place them as the settings say.
+        """
+        found = {}
+        for model, stored in (self.records or {}).items():
+            for number in stored.queues.open:
+                queue = queue_of(model, number)
+                here, wanted = self.store_of(queue), store_by_pattern(queue, self.patterns)
+                if here != wanted:
+                    found[queue] = (here, wanted)
+        return found
+
+
+def named_address(places: StorePlaces, store: str, queue: str) -> StoreAddress:
+    """Raises `StoreUnavailable` for a store that the settings do not name."""
+    found = places.all().get(store)
+    if found is None:
+        raise unnamed_store(store, queue)
+    return found
+
+
+def unnamed_store(store: str, queue: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{queue.partition(':')[0]} lies in the store {store!r}, which the settings of this process do not name",
+        hint=f"add [stores.{store}] with its url to penstock.toml here, as the other gateways and workers have it",
+    )
+
+
+def of_store(error: StoreUnavailable, store: str) -> StoreUnavailable:
+    """The same error, which names the store."""
+    named = type(error)(f"store {store!r}: {error.message}", hint=error.hint)
+    named.__cause__ = error.__cause__
+    return named

@@ -1,0 +1,101 @@
+"""Stores beside the main one: `[stores.NAME]` names a Redis or Valkey, and the models whose jobs lie there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from penstock.settings.keys import Table
+from penstock.settings.store_url import StoreRequirement, store_url
+
+# The store of `[store]`, in every place where a store is named.
+MAIN_STORE = "main"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+# What a queue's name has, and what a pattern of fnmatch has beside it.
+_PATTERN = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]{1,100}")
+_PORTS = {"redis": 6379, "rediss": 6379}
+
+
+def _store_name(name: str) -> str:
+    if name == MAIN_STORE:
+        raise ValueError(f"{MAIN_STORE!r} is the name of the store of [store]; choose another")
+    if not _NAME.fullmatch(name):
+        raise ValueError("stores are named by 1 to 32 lower-case letters, digits, '_' or '-', and start with a letter or digit")
+    return name
+
+
+def _pattern(text: str) -> str:
+    if not _PATTERN.fullmatch(text):
+        raise ValueError("write the name of a model, or a pattern such as vision-* or *")
+    return text
+
+
+StoreName = Annotated[str, AfterValidator(_store_name)]
+QueuePattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class OtherStoreSettings(Table):
+    """One `[stores.NAME]` table. `models`: names of models, or patterns with `*`, `?` and `[...]`. A new model's jobs lie in the
+    first store, in the order of the file, of which a pattern matches; without any, in the main store. `require` and
+    `durability` are as in `[store]`.
+    """
+
+    url: Annotated[str, AfterValidator(store_url)] = Field(repr=False)
+    models: tuple[QueuePattern, ...] = ()
+    require: StoreRequirement = StoreRequirement.NO_EVICTION
+    durability: Literal["local", "replicated"] = "local"
+
+
+Stores = dict[StoreName, OtherStoreSettings]
+
+
+def store_by_pattern(queue: str, patterns: Mapping[str, Iterable[str]]) -> str:
+    """The store that the settings name for a queue. `patterns`: those of each store but the main one, in their order."""
+    for name, wanted in patterns.items():
+        if any(fnmatchcase(queue, pattern) for pattern in wanted):
+            return name
+    return MAIN_STORE
+
+
+def stores_faults(main_url: str | None, stores: Mapping[str, OtherStoreSettings]) -> list[str]:
+    """One sentence for each pair of names that lead to the same store: its jobs would be swept and counted twice."""
+    seen: dict[str, str] = {_address(main_url): "store.url"} if main_url else {}
+    faults = []
+    for name, table in stores.items():
+        address, setting = _address(table.url), f"stores.{name}.url"
+        if address in seen:
+            faults.append(f"{setting}: is the same store as {seen[address]}; give each store a server, or a database, of its own")
+        seen.setdefault(address, setting)
+    return faults
+
+
+def _address(url: str) -> str:
+    """What tells one store from another in a URL: neither the user and password, nor whether it speaks TLS."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return f"unix {parts.path} {parts.query}"
+    hosts = parts.netloc.rpartition("@")[2].lower()
+    has_port = hosts.rpartition("]")[2].rpartition(":")[1]
+    port = "" if has_port else f":{_PORTS.get(parts.scheme, '')}"
+    return f"{hosts}{port}/{parts.path.strip('/') or 0}?{parts.query}"
+
+
+def idle_patterns(stores: Mapping[str, OtherStoreSettings], models: Iterable[str]) -> list[str]:
+    """One sentence for each pattern that decides for none of these models."""
+    patterns = {name: table.models for name, table in stores.items()}
+    names = list(models)
+    found = []
+    for store, wanted in patterns.items():
+        for pattern in wanted:
+            matched = [name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, pattern.partition(":")[0])]
+            if not matched:
+                found.append(f"stores.{store}.models: {pattern!r} matches no model of these settings")
+            elif all(":" not in pattern and store_by_pattern(name, patterns) != store for name in matched):
+                first = store_by_pattern(matched[0], patterns)
+                found.append(f"stores.{store}.models: what {pattern!r} matches lies in {first!r} already, which stands before it")
+    return found
