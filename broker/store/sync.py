@@ -294,12 +294,16 @@ class RedisStore:
         if not prefixes:
             return set(serials)
         pairs = [(serial, f"{model}job:{serial}") for serial in serials for model in prefixes]
-        found = self._plain(lambda r: _exist(r, [key for _, key in pairs]))
+        found = self._exist([key for _, key in pairs])
         return {serial for (serial, _), is_there in zip(pairs, found, strict=True) if is_there}
 
     def identity(self) -> str:
         """The random name that this store got when it was first asked; another Redis, or an emptied one, has another name."""
         return self.run(registry.identity(secrets.token_hex(16)))
+
+    def _exist(self, keys: Sequence[str]) -> list[int]:
+        # One command per key: a single EXISTS of a thousand keys would delay every other client's call.
+        return self._plain(lambda r: _piped(r, [("EXISTS", key) for key in keys]))
 
     def _plain(self, command: Callable[[redis.Redis], Reply]) -> Reply:
         self._link.give_back()
@@ -307,11 +311,6 @@ class RedisStore:
             return command(self._redis)
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
-
-
-def _exist(client: redis.Redis, keys: Sequence[str]) -> list[int]:
-    # One command per key: a single EXISTS of a thousand keys would delay every other client's call.
-    return _piped(client, [("EXISTS", key) for key in keys])
 
 
 def _piped(client: redis.Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Where the stores are, and what opens them: a plain store where there is one, else one that sends each call to the right one."""
+"""Where the stores are, and what opens them: a plain store where there is one, else one that sends calls to several."""
 
 # D108: docs/design/store.md
 
@@ -26,8 +26,8 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class StorePlaces:
-    """`main` holds the registry, runs and sessions, and the queues that no other store takes. `others` and `patterns` are by the
-    names of the other stores, in their order in the settings.
+    """`main` holds the registry, runs and sessions, and the queues that no other store takes. `others` and `patterns` are by
+    the names of the other stores, in their order in the settings.
     """
 
     main: StoreAddress

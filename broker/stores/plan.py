@@ -21,6 +21,10 @@ from penstock.job import queue_of
 from penstock.model_queues import ModelQueues
 from penstock.settings.stores import MAIN_STORE, store_by_pattern
 
+# A queue that the registry did not have is looked for there again, but not more often than this.
+LOOK_AGAIN_S = 0.5
+# Others may place the same model at the same moment.
+PLACE_TRIES = 5
 # The keys of a queue, as `prefix` makes them. No model is called `*`, which stands for the door of Celery's clients.
 _QUEUE = re.compile(r"ps:\{([A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?::[0-9]{1,9})?)\}:")
 
@@ -42,8 +46,8 @@ def queue_of_operation(operation: Operation[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StorePlan:
-    """`patterns`: those of each store beside the main one. `records`: the queues of models as the registry has them; None before
-    it was read for the first time.
+    """`patterns`: those of each store beside the main one. `records`: the queues of models as the registry has them; None
+    before it was read for the first time. `homes`: the store of each queue in them.
     """
 
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -75,8 +79,8 @@ class StorePlan:
         return queues.placed(stores)
 
     def misplaced(self) -> dict[str, tuple[str, str]]:
-        """Queues for new jobs that lie in another store than the settings say, with both, first where they lie: they were moved, or
-        the settings have changed. A registry that came back empty would place them as the settings say.
+        """Queues for new jobs that lie in another store than the settings say, with both, first where they lie: they were
+        moved, or the settings have changed. A registry that came back empty would place them as the settings say.
         """
         found = {}
         for model, stored in (self.records or {}).items():
@@ -94,6 +98,13 @@ def named_address(places: StorePlaces, store: str, queue: str) -> StoreAddress:
     if found is None:
         raise unnamed_store(store, queue)
     return found
+
+
+def unknown_place(queue: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"nobody knows yet which store holds {queue}: the main store has not answered since this process started",
+        hint="see `penstock doctor`",
+    )
 
 
 def unnamed_store(store: str, queue: str) -> StoreUnavailable:

@@ -45,6 +45,11 @@ def open_queue(queue: str) -> Command[None]:
     return Command(("DEL", f"{prefix(queue)}closed"), _nothing)
 
 
+def has_jobs(queue: str) -> Command[bool]:
+    """Whether any job of the queue is known, also an ended one."""
+    return Command(("ZCARD", f"{prefix(queue)}index"), bool)
+
+
 def _read(entries: Mapping[bytes, bytes]) -> dict[str, StoredQueues]:
     return {model.decode(): StoredQueues(_QUEUES.decode(text), text) for model, text in entries.items()}
 

@@ -6,22 +6,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.broker.records import NewJob, Submitted
-from penstock.broker.store.ops import Command, Operation, prefix
+from penstock.broker.store.ops import Command, Operation
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
-from penstock.broker.stores.plan import StorePlan, of_store, queue_in, queue_of_command, queue_of_operation, unnamed_store
+from penstock.broker.stores.plan import (
+    LOOK_AGAIN_S,
+    PLACE_TRIES,
+    StorePlan,
+    of_store,
+    queue_in,
+    queue_of_command,
+    queue_of_operation,
+    unknown_place,
+    unnamed_store,
+)
 from penstock.broker.stores.queue_records import has_jobs, model_queues, swap_queues
 from penstock.errors import StoreUnavailable
 from penstock.job import model_of, queue_of
 from penstock.settings.stores import MAIN_STORE
 
 Reply = TypeVar("Reply")
-# A queue that the registry did not have is looked for there again, but not more often than this.
-LOOK_AGAIN_S = 0.5
-_TRIES = 5
 
 
 class RedisStores(RedisStore):
@@ -47,25 +55,78 @@ class RedisStores(RedisStore):
 
     def send(self, command: Command[Reply]) -> Reply:
         store = self._home(queue_of_command(command))
-        if store == MAIN_STORE:
-            return self._named(store, lambda: super(RedisStores, self).send(command))
-        return self._named(store, lambda: self._others[store].send(command))
+        return self._in(store, super().send if store == MAIN_STORE else self._others[store].send, command)
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         for queue in {job.id.queue for job in jobs}:
             self._place(queue)
         return super().submit(jobs, max_depth=max_depth)
 
-    def known(self, serials: Sequence[str]) -> set[str]:
-        """As `RedisStore.known`; raises `StoreUnavailable` if any store cannot be asked, for a blob may be one of its jobs'."""
-        self.follow()
-        found: set[str] = set()
-        for store in (super(), *self._others.values()):
-            found |= store.known_in(serials, self.queues())
-        return found
+    def learn_places(self) -> None:
+        """Read which store holds which queue, for this process. Raises `StoreUnavailable`."""
+        records = self._in(MAIN_STORE, super().send, model_queues())
+        self._map.plan = self._plan.following(records)
 
-    def follow(self) -> None:
-        """Read from the registry which store holds which queue, for this process. Raises `StoreUnavailable`."""
+    @property
+    def _plan(self) -> StorePlan:
         assert self._map.plan is not None
-        self._map.plan = self._map.plan.following(self.send(model_queues()))
-        self._looked_at = time.monotonic()
+        return self._map.plan
+
+    def _home(self, queue: str) -> str:
+        """The store that holds the queue. Raises `StoreUnavailable` if the settings do not name it, or nobody knows it yet."""
+        if not self._plan.knows(queue) and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
+            self._looked_at = time.monotonic()
+            # Without an answer, what is known holds.
+            with suppress(StoreUnavailable):
+                self.learn_places()
+        if self._plan.records is None and queue:
+            raise unknown_place(queue)
+        store = self._plan.store_of(queue)
+        if store != MAIN_STORE and store not in self._others:
+            raise unnamed_store(store, queue)
+        return store
+
+    def _place(self, queue: str) -> None:
+        """Note where a queue lies before its first job: settings that change later must not part it from its jobs."""
+        for _ in range(PLACE_TRIES):
+            if self._plan.knows(queue):
+                return
+            self.learn_places()
+            model = model_of(queue)
+            found = self._plan.found(model)
+            names = [queue_of(model, number) for number in found.queues.numbers]
+            in_main = frozenset(name for name in names if super(RedisStores, self).send(has_jobs(name)))
+            wanted = self._plan.placed(model, found.queues, in_main)
+            if self.run(swap_queues(model, found, wanted)):
+                self.learn_places()
+
+    def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        homes = [self._home(queue_of_operation(operation)) for operation in operations]
+        replies: list[Any] = [None] * len(operations)
+        for store in in_order(homes):
+            places = [place for place, home in enumerate(homes) if home == store]
+            asked = [operations[place] for place in places]
+            ask = super()._replies if store == MAIN_STORE else self._others[store]._replies
+            for place, reply in zip(places, self._in(store, ask, asked), strict=True):
+                replies[place] = reply
+        return replies
+
+    def _exist(self, keys: Sequence[str]) -> list[int]:
+        homes = [self._home(queue_in(key)) for key in keys]
+        found: dict[str, int] = {}
+        for store in set(homes):
+            own = [key for key, home in zip(keys, homes, strict=True) if home == store]
+            ask = super()._exist if store == MAIN_STORE else self._others[store]._exist
+            found.update(zip(own, self._in(store, ask, own), strict=True))
+        return [found[key] for key in keys]
+
+    def _in(self, store: str, call: Callable[[Any], Reply], asked: Any) -> Reply:
+        try:
+            return call(asked)
+        except StoreUnavailable as error:
+            raise of_store(error, store) from error
+
+
+def in_order(homes: Sequence[str]) -> list[str]:
+    """Each store once; last the one of the last call, which may be a claim: it is made only when all others were answered."""
+    return [*dict.fromkeys(home for home in homes if home != homes[-1]), homes[-1]]

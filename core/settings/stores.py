@@ -40,8 +40,8 @@ QueuePattern = Annotated[str, AfterValidator(_pattern)]
 
 
 class OtherStoreSettings(Table):
-    """One `[stores.NAME]` table. `models`: names of models, or patterns with `*`, `?` and `[...]`. A new model's jobs lie in the
-    first store, in the order of the file, of which a pattern matches; without any, in the main store. `require` and
+    """One `[stores.NAME]` table. `models`: names of models, or patterns with `*`, `?` and `[...]`. A new model's jobs lie in
+    the first store, in the order of the file, of which a pattern matches; without any, in the main store. `require` and
     `durability` are as in `[store]`.
     """
 
@@ -69,7 +69,9 @@ def stores_faults(main_url: str | None, stores: Mapping[str, OtherStoreSettings]
     for name, table in stores.items():
         address, setting = _address(table.url), f"stores.{name}.url"
         if address in seen:
-            faults.append(f"{setting}: is the same store as {seen[address]}; give each store a server, or a database, of its own")
+            faults.append(
+                f"{setting}: is the same store as {seen[address]}; give each store a server, or a database, of its own"
+            )
         seen.setdefault(address, setting)
     return faults
 
@@ -97,5 +99,7 @@ def idle_patterns(stores: Mapping[str, OtherStoreSettings], models: Iterable[str
                 found.append(f"stores.{store}.models: {pattern!r} matches no model of these settings")
             elif all(":" not in pattern and store_by_pattern(name, patterns) != store for name in matched):
                 first = store_by_pattern(matched[0], patterns)
-                found.append(f"stores.{store}.models: what {pattern!r} matches lies in {first!r} already, which stands before it")
+                found.append(
+                    f"stores.{store}.models: what {pattern!r} matches lies in {first!r} already, which stands before it"
+                )
     return found

@@ -1,0 +1,169 @@
+"""Several stores for an event loop: sends each call to the store that holds its queue."""
+
+# D108: docs/design/store.md
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TypeVar
+
+import structlog
+
+from penstock.broker.records import NewJob, Submitted
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.notifications import Waiter
+from penstock.broker.store.ops import Command, Operation
+from penstock.broker.stores.places import StoreMap
+from penstock.broker.stores.plan import (
+    LOOK_AGAIN_S,
+    PLACE_TRIES,
+    StorePlan,
+    of_store,
+    queue_of_command,
+    queue_of_operation,
+    unknown_place,
+    unnamed_store,
+)
+from penstock.broker.stores.queue_records import has_jobs, model_queues, swap_queues
+from penstock.errors import StoreUnavailable
+from penstock.job import JobId, model_of, queue_of
+from penstock.settings.stores import MAIN_STORE
+
+Reply = TypeVar("Reply")
+log = structlog.get_logger(__name__)
+# How old what is known of the queues' places may be.
+LEARN_S = 0.5
+
+
+class AsyncStores(AsyncStore):
+    """As `AsyncStore`, over all stores of `places`; its own connections lead to the main store. A store that cannot be reached
+    fails the calls on its own queues, and the error names it.
+    """
+
+    def __init__(self, places: StoreMap) -> None:
+        main = places.places.main
+        super().__init__(main.url, replicated=main.replicated)
+        self._map = places
+        self._others = {
+            store: AsyncStore(address.url, replicated=address.replicated, channel=self.channel)
+            for store, address in places.places.others.items()
+        }
+        self._looked_at = float("-inf")
+        self._learning: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await asyncio.gather(super().start(), *(store.start() for store in self._others.values()))
+        await self._learn_if_there()
+        self._learning = asyncio.create_task(self._learn_always())
+
+    async def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
+        await asyncio.gather(super().close(), *(store.close() for store in self._others.values()))
+
+    def stores(self) -> Mapping[str, AsyncStore]:
+        return {MAIN_STORE: self, **self._others}
+
+    def store_of(self, queue: str) -> str:
+        return self._plan.store_of(queue)
+
+    async def run(self, operation: Operation[Reply]) -> Reply:
+        store = await self._home(queue_of_operation(operation))
+        with _naming(store):
+            return await (super().run(operation) if store == MAIN_STORE else self._others[store].run(operation))
+
+    async def send(self, command: Command[Reply]) -> Reply:
+        store = await self._home(queue_of_command(command))
+        with _naming(store):
+            return await (super().send(command) if store == MAIN_STORE else self._others[store].send(command))
+
+    async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
+        await self._place(job.id.queue)
+        store = await self._home(job.id.queue)
+        with _naming(store):
+            if store == MAIN_STORE:
+                return await super().submit(job, max_depth=max_depth)
+            return await self._others[store].submit(job, max_depth=max_depth)
+
+    def waiter(self, *jobs: JobId) -> AbstractContextManager[Waiter]:
+        by_store: dict[str, list[JobId]] = {}
+        for job in jobs:
+            by_store.setdefault(self._plan.store_of(job.queue), []).append(job)
+        return self._waiting(by_store)
+
+    @contextmanager
+    def _waiting(self, by_store: Mapping[str, list[JobId]]) -> Iterator[Waiter]:
+        waiter = Waiter()
+        with ExitStack() as waiting:
+            for store, jobs in by_store.items():
+                listening = self._others.get(store, self)
+                waiting.enter_context(listening._router.waiter(*jobs, also=waiter))
+            yield waiter
+
+    def wake_waiters(self) -> None:
+        super().wake_waiters()
+        for store in self._others.values():
+            store.wake_waiters()
+
+    async def learn_places(self) -> None:
+        """Read which store holds which queue, for this process. Raises `StoreUnavailable`."""
+        with _naming(MAIN_STORE):
+            records = await super().send(model_queues())
+        self._map.plan = self._plan.following(records)
+
+    @property
+    def _plan(self) -> StorePlan:
+        assert self._map.plan is not None
+        return self._map.plan
+
+    async def _learn_if_there(self) -> None:
+        self._looked_at = time.monotonic()
+        # Without an answer, what is known holds.
+        with suppress(StoreUnavailable):
+            await self.learn_places()
+
+    async def _learn_always(self) -> None:
+        while True:
+            await asyncio.sleep(LEARN_S)
+            try:
+                await self._learn_if_there()
+            except Exception:
+                # The task must outlive a bug or a record that cannot be read: no move would be seen any more.
+                log.exception("places_unreadable")
+
+    async def _home(self, queue: str) -> str:
+        """The store that holds the queue. Raises `StoreUnavailable` if the settings do not name it, or nobody knows it yet."""
+        if not self._plan.knows(queue) and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
+            await self._learn_if_there()
+        if self._plan.records is None and queue:
+            raise unknown_place(queue)
+        store = self._plan.store_of(queue)
+        if store != MAIN_STORE and store not in self._others:
+            raise unnamed_store(store, queue)
+        return store
+
+    async def _place(self, queue: str) -> None:
+        """Note where a queue lies before its first job: settings that change later must not part it from its jobs."""
+        main = super()
+        for _ in range(PLACE_TRIES):
+            if self._plan.knows(queue):
+                return
+            await self.learn_places()
+            model = model_of(queue)
+            found = self._plan.found(model)
+            names = [queue_of(model, number) for number in found.queues.numbers]
+            in_main = frozenset([name for name in names if await main.send(has_jobs(name))])
+            if await self.run(swap_queues(model, found, self._plan.placed(model, found.queues, in_main))):
+                await self.learn_places()
+
+
+@contextmanager
+def _naming(store: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise of_store(error, store) from error

@@ -1,0 +1,1 @@
+../../core/model_queues.py
