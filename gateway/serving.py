@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.store.aio import AsyncStore
+from penstock.broker.stores.places import StoreMap
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
@@ -47,8 +47,8 @@ def serve(settings: Settings) -> int:
 def serve_one(settings: Settings, *, shared: bool) -> int:
     """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
     lifetime = Lifetime()
-    replicated = settings.store.durability == "replicated"
-    store, blobs = AsyncStore(store_url(settings), replicated=replicated), open_blobs(settings.blob_place)
+    stores, blobs = StoreMap.of(settings), open_blobs(settings.blob_place)
+    store = stores.open_async()
     options = gateway_options(settings, shared=shared)
     gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway
@@ -75,7 +75,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             from penstock.gateway.webhooks.thread import delivering
 
             count = gateway.parts.metrics.count_delivery
-            sockets.enter_context(delivering(options, options.webhooks, url=store_url(settings), blobs=blobs, count=count))
+            sockets.enter_context(delivering(options, options.webhooks, stores=stores, blobs=blobs, count=count))
         _settle_memory()
         server.run(sockets=[listener])
     return 0
@@ -226,14 +226,6 @@ def torchserve_options(settings: Settings) -> TorchServeOptions | None:
 def loopback_names(host: str) -> frozenset[str]:
     """The Host names that a gateway bound to `host` answers to; an empty set means any."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
-
-
-def store_url(settings: Settings) -> str:
-    if settings.store.url is None:
-        raise ConfigError(
-            "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
-        )
-    return settings.store.url
 
 
 class SideBySide:

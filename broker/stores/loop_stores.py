@@ -111,9 +111,12 @@ class AsyncStores(AsyncStore):
 
     async def learn_places(self) -> None:
         """Read which store holds which queue, for this process. Raises `StoreUnavailable`."""
-        with _naming(MAIN_STORE):
-            records = await super().send(model_queues())
+        records = await self._ask_main(model_queues())
         self._map.plan = self._plan.following(records)
+
+    async def _ask_main(self, command: Command[Reply]) -> Reply:
+        with _naming(MAIN_STORE):
+            return await super().send(command)
 
     @property
     def _plan(self) -> StorePlan:
@@ -148,7 +151,6 @@ class AsyncStores(AsyncStore):
 
     async def _place(self, queue: str) -> None:
         """Note where a queue lies before its first job: settings that change later must not part it from its jobs."""
-        main = super()
         for _ in range(PLACE_TRIES):
             if self._plan.knows(queue):
                 return
@@ -156,7 +158,7 @@ class AsyncStores(AsyncStore):
             model = model_of(queue)
             found = self._plan.found(model)
             names = [queue_of(model, number) for number in found.queues.numbers]
-            in_main = frozenset([name for name in names if await main.send(has_jobs(name))])
+            in_main = frozenset([name for name in names if await self._ask_main(has_jobs(name))])
             if await self.run(swap_queues(model, found, self._plan.placed(model, found.queues, in_main))):
                 await self.learn_places()
 

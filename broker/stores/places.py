@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.errors import ConfigError
 from penstock.settings.stores import MAIN_STORE, OtherStoreSettings
 
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
     from penstock.broker.store.sync import RedisStore
     from penstock.broker.stores.plan import StorePlan
+    from penstock.settings.tables import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,16 @@ class StoreMap:
     @classmethod
     def of_one(cls, url: str) -> StoreMap:
         return cls(StorePlaces(StoreAddress(url)))
+
+    @classmethod
+    def of(cls, settings: Settings) -> StoreMap:
+        """The stores that the settings name; raises `ConfigError` if they name no main one."""
+        url = settings.store.url
+        if url is None:
+            raise ConfigError(
+                "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
+            )
+        return cls(places_of(StoreAddress(url, settings.store.durability == "replicated"), settings.stores))
 
     def open(self, *, name: str = "") -> RedisStore:
         """For one thread. `name`: what the servers show of its connections."""

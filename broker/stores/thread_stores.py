@@ -55,7 +55,8 @@ class RedisStores(RedisStore):
 
     def send(self, command: Command[Reply]) -> Reply:
         store = self._home(queue_of_command(command))
-        return self._in(store, super().send if store == MAIN_STORE else self._others[store].send, command)
+        send: Callable[[Command[Reply]], Reply] = super().send if store == MAIN_STORE else self._others[store].send
+        return self._in(store, send, command)
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         for queue in {job.id.queue for job in jobs}:

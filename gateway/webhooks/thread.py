@@ -13,8 +13,8 @@ import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.outbox_listener import listen
+from penstock.broker.stores.places import StoreMap
 from penstock.gateway.auth.keys import OWNER_PART
 from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.webhooks.bodies import EventBodies
@@ -30,11 +30,11 @@ _CRASHED = Backoff(1.0, 30.0)
 
 @contextmanager
 def delivering(
-    options: GatewayOptions, webhooks: WebhookOptions, *, url: str, blobs: BlobStore, count: CountDelivery
+    options: GatewayOptions, webhooks: WebhookOptions, *, stores: StoreMap, blobs: BlobStore, count: CountDelivery
 ) -> Iterator[None]:
     """Deliver events while the block runs. Raises `ConfigError` for certificates that cannot be read."""
     poster = Poster(webhooks)
-    delivery = _Delivery(options, webhooks, url=url, blobs=blobs, poster=poster, count=count)
+    delivery = _Delivery(options, webhooks, stores=stores, blobs=blobs, poster=poster, count=count)
     thread = threading.Thread(target=delivery.run, name="webhooks", daemon=True)
     thread.start()
     try:
@@ -50,14 +50,14 @@ class _Delivery:
         options: GatewayOptions,
         webhooks: WebhookOptions,
         *,
-        url: str,
+        stores: StoreMap,
         blobs: BlobStore,
         poster: Poster,
         count: CountDelivery,
     ) -> None:
         self._options = options
         self._webhooks = webhooks
-        self._url = url
+        self._stores = stores
         self._blobs = blobs
         self._poster = poster
         self._count = count
@@ -85,7 +85,7 @@ class _Delivery:
                 await asyncio.wait([asyncio.ensure_future(self._stopping.wait())], timeout=pause_s)
 
     async def _deliver(self) -> None:
-        store = AsyncStore(self._url)
+        store = self._stores.open_async()
         bodies = EventBodies(self._options, self._webhooks, store=store, blobs=self._blobs)
         names = tuple(model.name for model in self._options.models)
         most = self._webhooks.concurrency
@@ -99,9 +99,8 @@ class _Delivery:
             # Without keys there is one owner.
             share=max(1, most // OWNER_PART) if self._options.keys else most,
         )
-        tasks = [
-            asyncio.create_task(part) for part in (listen(self._url, deliverer.hear), deliverer.run(), self._stopping.wait())
-        ]
+        listening = (listen(address.url, deliverer.hear) for address in self._stores.places.all().values())
+        tasks = [asyncio.create_task(part) for part in (*listening, deliverer.run(), self._stopping.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

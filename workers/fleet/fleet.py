@@ -13,6 +13,7 @@ from celery.worker import state as worker_state
 
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
 from penstock.settings.tables import Settings
@@ -50,8 +51,8 @@ class Fleet:
     """`name` is the worker's Celery name. Celery's main thread calls its methods; the beat's thread calls `_on_beat`."""
 
     def __init__(self, settings: Settings, *, name: str, app: Any) -> None:
-        assert settings.store.url is not None
         self._settings = settings
+        self._stores = StoreMap.of(settings)
         self._name = name
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
@@ -61,9 +62,9 @@ class Fleet:
         self._times = TimesKeeper()
         self._others = OtherEntries()
         self._swept_models = set(settings.served_names)
-        self._beat_store = RedisStore(settings.store.url, name=f"penstock-beat-{os.getpid()}")
-        self._sweep_store = RedisStore(settings.store.url, name=f"penstock-sweep-{os.getpid()}")
-        self._door_store = RedisStore(settings.store.url, name=f"penstock-door-{os.getpid()}")
+        self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}")
+        self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}")
+        self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
         self._announcer = Announcer(name, settings.worker, self._versions, wanted=self._size.wanted)
@@ -74,7 +75,9 @@ class Fleet:
         # Metrics that nobody can read need not be counted.
         metrics = (self._metrics,) if worker.metrics_port else ()
         observers = (self.events, *metrics, job_log, *self._spans)
-        self._roster = Roster(self._settings, self._versions, blobs, observers=observers, on_change=self._beat_soon)
+        self._roster = Roster(
+            self._settings, self._versions, blobs, self._stores, observers=observers, on_change=self._beat_soon
+        )
         upkeep = UpkeepMetrics(
             self._name,
             self._metrics.registry,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.archives.kinds import is_archive
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
-from penstock.broker.store.sync import RedisStore
+from penstock.broker.stores.places import StoreMap
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
@@ -58,17 +58,17 @@ class Roster:
         settings: Settings,
         versions: ServedVersions,
         blobs: BlobStore,
+        stores: StoreMap,
         *,
         observers: Sequence[Observer],
         on_change: Callable[[], None],
     ) -> None:
-        assert settings.store.url is not None
         self._settings = settings
         self._versions = versions
         self._blobs = blobs
         self._observers = observers
         self._on_change = on_change
-        self._url = settings.store.url
+        self._stores = stores
         # Slots look for their models from threads of their own.
         self._guard = threading.Lock()
         self._fetches: ModelFetches | None = None
@@ -122,7 +122,7 @@ class Roster:
         # Few workers have pipelines, and the others do without their driver.
         from penstock.workers.pipelines.supervisor import PipelineInputs, pipeline_child
 
-        new_child = pipeline_child(spec.pipeline, self._url, self._blobs, self._settings.store.inline_input_bytes)
+        new_child = pipeline_child(spec.pipeline, self._stores, self._blobs, self._settings.store.inline_input_bytes)
         return Slot(spec, pin, context, name=name, new_child=new_child, inputs=PipelineInputs)
 
     def remove_one(self, spec: ModelSpec) -> None:
@@ -213,7 +213,7 @@ class Roster:
     def _kept_source(self, spec: ModelSpec) -> str:
         """Where this version came from when it was first loaded, by any worker. Raises `StoreUnavailable`."""
         # D76: asked once per fetch, which takes seconds and has a thread of its own.
-        store = RedisStore(self._url, name=f"penstock-fetch-{os.getpid()}")
+        store = self._stores.open(name=f"penstock-fetch-{os.getpid()}")
         try:
             known = next((info for info in store.models() if info.name == spec.name), None)
         finally:
@@ -223,8 +223,8 @@ class Roster:
 
     def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
-            open_store=lambda store: RedisStore(self._url, name=f"penstock-slot-{os.getpid()}"),
-            listen=lambda place, incarnation: WakeUps(self._url, place.queue, incarnation).open(),
+            open_store=lambda store: self._stores.open(name=f"penstock-slot-{os.getpid()}"),
+            listen=lambda place, incarnation: WakeUps(self._stores.url_of(place.queue), place.queue, incarnation).open(),
             on_rollout=self._on_change,
             blobs=self._blobs,
             observers=observers,

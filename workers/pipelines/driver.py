@@ -15,6 +15,7 @@ import structlog
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
+from penstock.broker.stores.places import StoreMap
 from penstock.errors import InternalError, PenstockError
 from penstock.job import Job, JobId, JobState
 from penstock.model_spec import VersionInfo
@@ -79,13 +80,13 @@ class PipelineDriver:
         model: str,
         spec: PipelineSpec,
         *,
-        url: str,
+        stores: StoreMap,
         blobs: BlobStore,
         inline_bytes: int,
         on_event: Callable[[], None],
     ) -> None:
         self._model, self._spec = model, spec
-        self._url, self._blobs, self._inline_bytes = url, blobs, inline_bytes
+        self._stores, self._blobs, self._inline_bytes = stores, blobs, inline_bytes
         self._on_event = on_event
         self.events: deque[DriverEvent] = deque()
         self.ticks = 0
@@ -130,7 +131,7 @@ class PipelineDriver:
             self._loop.close()
 
     async def _serve(self) -> None:
-        store = AsyncStore(self._url)
+        store = self._stores.open_async()
         await store.start()
         self._services = DriveServices(store, Joiner(self._blobs), StageModels(store), self._inline_bytes)
         tidying = cancel_leftovers(store, self._model, self._stage_jobs)

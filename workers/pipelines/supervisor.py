@@ -8,6 +8,7 @@ from selectors import EVENT_READ, BaseSelector
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending
+from penstock.broker.stores.places import StoreMap
 from penstock.model_spec import ModelSpec, VersionInfo
 from penstock.pipelines.spec import PipelineSpec
 from penstock.workers.devices.pins import Pin
@@ -41,12 +42,19 @@ class PipelineSupervisor:
     runs_model_code = False
 
     def __init__(
-        self, spec: ModelSpec, pipeline: PipelineSpec, selector: BaseSelector, *, url: str, blobs: BlobStore, inline_bytes: int
+        self,
+        spec: ModelSpec,
+        pipeline: PipelineSpec,
+        selector: BaseSelector,
+        *,
+        stores: StoreMap,
+        blobs: BlobStore,
+        inline_bytes: int,
     ) -> None:
         self._selector = selector
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._driver = PipelineDriver(
-            spec.name, pipeline, url=url, blobs=blobs, inline_bytes=inline_bytes, on_event=self._on_event
+            spec.name, pipeline, stores=stores, blobs=blobs, inline_bytes=inline_bytes, on_event=self._on_event
         )
         self._in_flight = PipelinesInFlight(self._driver, at_once=pipeline.at_once)
         self._at_once = pipeline.at_once
@@ -130,11 +138,11 @@ class PipelineSupervisor:
         os.close(self._signal)
 
 
-def pipeline_child(pipeline: PipelineSpec, url: str, blobs: BlobStore, inline_bytes: int) -> NewChild:
+def pipeline_child(pipeline: PipelineSpec, stores: StoreMap, blobs: BlobStore, inline_bytes: int) -> NewChild:
     def new_child(
         spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int
     ) -> PipelineSupervisor:
-        return PipelineSupervisor(spec, pipeline, selector, url=url, blobs=blobs, inline_bytes=inline_bytes)
+        return PipelineSupervisor(spec, pipeline, selector, stores=stores, blobs=blobs, inline_bytes=inline_bytes)
 
     return new_child
 
