@@ -62,6 +62,10 @@ class JobStore(Protocol):
         """Store jobs of one queue; returns one answer per job, in order."""
         ...
 
+    def close_queue(self, queue: str) -> None:
+        """From now on no new job is stored there, but replays of its own jobs; what is known is answered as before."""
+        ...
+
     def claim(self, request: ClaimRequest) -> Claim: ...
 
     def withdraw(self, queue: str, version: str, worker: str) -> bool:

@@ -287,6 +287,10 @@ class SweepReport:
     gone: int = 0
     more: bool = False
 
+    @property
+    def moved(self) -> int:
+        return self.requeued + self.dead + self.expired + self.cancelled + self.promoted + self.collected
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:

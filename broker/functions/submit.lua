@@ -195,7 +195,7 @@ local function submit(keys, args, todo)
     if not status then
       first = serial
       if before[serial] then status = 'existing'
-      elseif closed and args[i + 18] == '' then status = 'closed' -- guard:closed
+      elseif closed and args[i + 18] == '' then status = 'closed' -- guard:closed_queue
       elseif is_full(p, call, waiting, tonumber(args[1]), args[i + 19]) then status = 'full'
       elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
       elseif is_behind(p, call, args[i + 5], args[i + 21]) then status = 'undelivered'

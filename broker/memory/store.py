@@ -55,6 +55,9 @@ class MemoryStore:
             self._queues[name] = MemoryQueue(name, outbox=MemoryOutbox(self._clock))
         return self._queues[name]
 
+    def close_queue(self, queue: str) -> None:
+        self.queue(queue).closed = True
+
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = [self._submit_one(job, max_depth) for job in jobs]
         return [replace(answer, depth=self.queue(answer.id.queue).depth) for answer in answers]
@@ -148,11 +151,11 @@ class MemoryStore:
         # Only what has ended before is collected, so that jobs that end in this sweep can be read until the next one.
         over = [r for r in inner.records.values() if r.state.final and inner.kept_until(r) <= now]
         report = self._take_back(inner, gone, limit=limit, now=now)
-        report = self._promote(inner, report, limit=limit - _moved(report), now=now)
-        report = self._expire(inner, report, limit=limit - _moved(report), now=now)
-        over = over[: limit - _moved(report)]
+        report = self._promote(inner, report, limit=limit - report.moved, now=now)
+        report = self._expire(inner, report, limit=limit - report.moved, now=now)
+        over = over[: limit - report.moved]
         report = self._collect(inner, report, free := inner.hold(over), now=now)
-        return replace(report, changes=tuple(inner.changes), more=_moved(report) + len(over) - len(free) >= limit)
+        return replace(report, changes=tuple(inner.changes), more=report.moved + len(over) - len(free) >= limit)
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -394,7 +397,3 @@ class MemoryStore:
             queue.collect(record, now=now)
         queue.counters["collected"] += len(over)
         return replace(report, collected=len(over), blobs=tuple(blobs))
-
-
-def _moved(report: SweepReport) -> int:
-    return report.requeued + report.dead + report.expired + report.cancelled + report.promoted + report.collected

@@ -83,6 +83,11 @@ def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]
     return Operation("submit", prefix(queue), submit_args(jobs, max_depth), partial(replies.submit_reply, queue=queue))
 
 
+def close_queue(queue: str) -> Command[None]:
+    """The mark that `submit` looks for."""
+    return Command(("SET", f"{prefix(queue)}closed", "1"), lambda _: None)
+
+
 def claim(request: ClaimRequest) -> Operation[Claim]:
     queue = request.queue
     return Operation("claim", prefix(queue), claim_args(request), partial(replies.claim_reply, queue=queue))

@@ -103,6 +103,9 @@ class RedisStore:
         parts = [ops.submit(jobs[i : i + SUBMIT_MAX], max_depth) for i in range(0, len(jobs), SUBMIT_MAX)]
         return [answer for answers in self.run_all(parts) for answer in answers]
 
+    def close_queue(self, queue: str) -> None:
+        self.send(ops.close_queue(queue))
+
     def claim(self, request: ClaimRequest) -> Claim:
         return self.run(ops.claim(request))
 

@@ -16,6 +16,7 @@ from penstock.broker.records import NewJob, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.broker.store.ops import Command, Operation
+from penstock.broker.stores.model_queues import has_jobs, model_queues, swap_queues
 from penstock.broker.stores.places import StoreMap
 from penstock.broker.stores.plan import (
     LOOK_AGAIN_S,
@@ -27,7 +28,6 @@ from penstock.broker.stores.plan import (
     unknown_place,
     unnamed_store,
 )
-from penstock.broker.stores.queue_records import has_jobs, model_queues, swap_queues
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, model_of, queue_of
 from penstock.settings.stores import MAIN_STORE

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.broker.store.ops import Command, Operation
+from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.places import StoreAddress, StorePlaces
-from penstock.broker.stores.queue_records import StoredQueues
 from penstock.errors import StoreUnavailable
 from penstock.job import queue_of
-from penstock.model_queues import ModelQueues
 from penstock.settings.stores import MAIN_STORE, store_by_pattern
 
 # A queue that the registry did not have is looked for there again, but not more often than this.

@@ -1,4 +1,4 @@
-"""Which queues a model has: where its new jobs go, which drain, and in which store each lies. Pure.
+"""Which queues a model has: where its new jobs go, which drain, and in which store each lies; as the registry keeps it. Pure.
 
 A queue is one partition of a model. Its number is in the ids of its jobs, so a queue stays where it is: a model that moves to
 another store, or gets fewer queues, closes some and opens others.
@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from penstock.broker.store.ops import Command, Operation, prefix
 from penstock.job import queue_of
+
+QUEUES_KEY = "ps:queues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +76,35 @@ class ModelQueues:
 
     def _closing(self, numbers: tuple[int, ...] | list[int], now: float) -> ModelQueues:
         return replace(self, closed=dict(self.closed) | dict.fromkeys(numbers, now))
+
+
+_QUEUES = msgspec.json.Decoder(ModelQueues)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQueues:
+    """A model's queues and their exact text in the registry, which a change must find unchanged; empty where nothing ever
+    changed.
+    """
+
+    queues: ModelQueues = field(default_factory=ModelQueues)
+    text: bytes = b""
+
+
+def model_queues() -> Command[dict[str, StoredQueues]]:
+    """By model; without those whose queues are as the settings say."""
+    return Command(("HGETALL", QUEUES_KEY), _read)
+
+
+def swap_queues(model: str, found: StoredQueues, wanted: ModelQueues) -> Operation[bool]:
+    """Replace `found` by `wanted`; False if another process changed it first."""
+    return Operation("swap", QUEUES_KEY, [model, found.text, msgspec.json.encode(wanted)], bool)
+
+
+def has_jobs(queue: str) -> Command[bool]:
+    """Whether any job of the queue is known, also an ended one."""
+    return Command(("ZCARD", f"{prefix(queue)}index"), bool)
+
+
+def _read(entries: Mapping[bytes, bytes]) -> dict[str, StoredQueues]:
+    return {model.decode(): StoredQueues(_QUEUES.decode(text), text) for model, text in entries.items()}

@@ -1,4 +1,4 @@
-from penstock.model_queues import ModelQueues
+from penstock.broker.stores.model_queues import ModelQueues
 
 
 def test_a_model_has_one_queue_until_something_changes() -> None:
