@@ -180,7 +180,10 @@ class QuotaSpent(Overloaded):
 
 
 class StoreUnavailable(CapacityError):
+    """`store`: the name of the store, where there are several."""
+
     kind = "store_unavailable"
+    store: str = ""
 
 
 class StorageFull(CapacityError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
+class StorePlace:
     """`replicated`: a submit is answered once a replica has it on its disk."""
 
     url: str = field(repr=False)
@@ -32,17 +32,17 @@ class StorePlaces:
     the names of the other stores, in their order in the settings.
     """
 
-    main: StoreAddress
-    others: Mapping[str, StoreAddress] = field(default_factory=dict)
+    main: StorePlace
+    others: Mapping[str, StorePlace] = field(default_factory=dict)
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def all(self) -> dict[str, StoreAddress]:
+    def all(self) -> dict[str, StorePlace]:
         """By name, the main one first."""
         return {MAIN_STORE: self.main, **self.others}
 
 
-def places_of(main: StoreAddress, stores: Mapping[str, OtherStoreSettings]) -> StorePlaces:
-    others = {name: StoreAddress(table.url, table.durability == "replicated") for name, table in stores.items()}
+def places_of(main: StorePlace, stores: Mapping[str, OtherStoreSettings]) -> StorePlaces:
+    others = {name: StorePlace(table.url, table.durability == "replicated") for name, table in stores.items()}
     return StorePlaces(main, others, {name: table.models for name, table in stores.items()})
 
 
@@ -60,7 +60,7 @@ class StoreMap:
 
     @classmethod
     def of_one(cls, url: str) -> StoreMap:
-        return cls(StorePlaces(StoreAddress(url)))
+        return cls(StorePlaces(StorePlace(url)))
 
     @classmethod
     def of(cls, settings: Settings) -> StoreMap:
@@ -70,7 +70,7 @@ class StoreMap:
             raise ConfigError(
                 "no job store is named", hint="Set PENSTOCK_REDIS_URL (or store.url), or run `penstock up`, which starts one."
             )
-        return cls(places_of(StoreAddress(url, settings.store.durability == "replicated"), settings.stores))
+        return cls(places_of(StorePlace(url, settings.store.durability == "replicated"), settings.stores))
 
     def open(self, *, name: str = "") -> RedisStore:
         """For one thread. `name`: what the servers show of its connections."""

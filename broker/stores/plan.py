@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.broker.store.ops import Command, Operation
 from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
-from penstock.broker.stores.places import StoreAddress, StorePlaces
+from penstock.broker.stores.places import StorePlace, StorePlaces
 from penstock.errors import StoreUnavailable
 from penstock.job import queue_of
 from penstock.settings.stores import MAIN_STORE, store_by_pattern
@@ -77,6 +77,15 @@ class StorePlan:
             stores[number] = MAIN_STORE if queue in in_main else store_by_pattern(queue, self.patterns)
         return queues.placed(stores)
 
+    def homes_of(self, model: str) -> tuple[str, ...]:
+        """The stores that take the model's new jobs."""
+        return tuple(dict.fromkeys(self.store_of(queue_of(model, number)) for number in self.found(model).queues.open))
+
+    def models_in(self, store: str) -> list[str]:
+        """Those of which a queue lies there, be it open or closed."""
+        recorded = (self.records or {}).items()
+        return [model for model, found in recorded if store in found.queues.stores.values()]
+
     def misplaced(self) -> dict[str, tuple[str, str]]:
         """Queues for new jobs that lie in another store than the settings say, with both, first where they lie: they were
         moved, or the settings have changed. A registry that came back empty would place them as the settings say.
@@ -91,7 +100,7 @@ class StorePlan:
         return found
 
 
-def named_address(places: StorePlaces, store: str, queue: str) -> StoreAddress:
+def named_address(places: StorePlaces, store: str, queue: str) -> StorePlace:
     """Raises `StoreUnavailable` for a store that the settings do not name."""
     found = places.all().get(store)
     if found is None:
@@ -100,21 +109,25 @@ def named_address(places: StorePlaces, store: str, queue: str) -> StoreAddress:
 
 
 def unknown_place(queue: str) -> StoreUnavailable:
-    return StoreUnavailable(
+    found = StoreUnavailable(
         f"nobody knows yet which store holds {queue}: the main store has not answered since this process started",
         hint="see `penstock doctor`",
     )
+    found.store = MAIN_STORE
+    return found
 
 
 def unnamed_store(store: str, queue: str) -> StoreUnavailable:
-    return StoreUnavailable(
+    found = StoreUnavailable(
         f"{queue.partition(':')[0]} lies in the store {store!r}, which the settings of this process do not name",
         hint=f"add [stores.{store}] with its url to penstock.toml here, as the other gateways and workers have it",
     )
+    found.store = store
+    return found
 
 
 def of_store(error: StoreUnavailable, store: str) -> StoreUnavailable:
     """The same error, which names the store."""
     named = type(error)(f"store {store!r}: {error.message}", hint=error.hint)
-    named.__cause__ = error.__cause__
+    named.store, named.__cause__ = store, error.__cause__
     return named

@@ -52,7 +52,6 @@ def findings(settings: Settings) -> list[Finding]:
         cores,
         lambda: gpus(settings, machine),
         lambda: pinning(settings, machine),
-        lambda: store(settings),
         lambda: onnxruntime(_version),
         torch,
         lambda: disk(settings.store.state_dir),
@@ -61,7 +60,8 @@ def findings(settings: Settings) -> list[Finding]:
         lambda: runtimes(settings, _version),
         lambda: packages(settings),
     ]
-    return [check() for check in checks]
+    before, after = checks[:4], checks[4:]
+    return [*(check() for check in before), *stores(settings), *(check() for check in after)]
 
 
 def python() -> Finding:
@@ -100,12 +100,17 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
     return Finding("pinning", Level.OK, "; ".join([text, *found.advice]))
 
 
-def store(settings: Settings) -> Finding:
+def stores(settings: Settings) -> list[Finding]:
     from penstock.cli.ops.store_check import embedded, reachable
 
     stack = running_stack(settings.store.state_dir)
     url = settings.store.url or (stack.redis_url if stack else None)
-    return reachable(url, settings.store) if url else embedded()
+    main = reachable(url, settings.store) if url else embedded()
+    if not settings.stores:
+        return [main]
+    from penstock.cli.ops.stores_check import others, places
+
+    return [main, *others(settings), *places(settings, url)]
 
 
 def onnxruntime(installed: Callable[[str], str | None]) -> Finding:

@@ -97,7 +97,8 @@ def _shown(name: str, value: Any) -> Any:
         return [key["id"] for key in value]
     if name == "webhooks.signing_keys":
         return [MASK] * len(value)
-    return _masked(value) if name == "store.url" else value
+    is_store = name == "store.url" or (name.startswith("stores.") and name.endswith(".url"))
+    return _masked(value) if is_store else value
 
 
 def _masked(url: str | None) -> str | None:

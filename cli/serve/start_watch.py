@@ -72,8 +72,10 @@ class StartWatch:
             )
 
 
-def check_login(redis_url: str) -> None:
-    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for."""
+def check_login(redis_url: str, name: str = "") -> None:
+    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for.
+    `name`: that of a store beside the main one.
+    """
     # Imported here, because most starts need no Redis client.
     from redis import RedisError
 
@@ -85,11 +87,13 @@ def check_login(redis_url: str) -> None:
         except (RedisError, OSError) as error:
             found = store_error(error)
             if isinstance(found, LoginRefused):
-                raise StartError(found.message, hint=found.hint) from error
+                where = f"store {name!r}: " if name else ""
+                raise StartError(where + found.message, hint=found.hint) from error
 
 
-def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:
+def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None], name: str = "") -> None:
     """Raises `StartError` if the store answers and lacks what is required of it; `say` gets a sentence for each other fault."""
+    store = f"the job store {name!r}" if name else "the job store"
     from redis import RedisError
 
     from penstock.broker.server.health import fsync_of, info_of, store_faults
@@ -102,10 +106,10 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
             return  # away, or a user without this right: `penstock doctor` tells it
     for fault in store_faults(info, fsync):
         if fault.is_refused(required):
-            raise StartError(f"the job store may not be used: {fault.text}", hint=fault.hint)
+            raise StartError(f"{store} may not be used: {fault.text}", hint=fault.hint)
         # Of a server that says nothing of its syncs, nothing is known to be wrong.
         if fsync or fault.since != StoreRequirement.FSYNC:
-            say(f"the job store: {fault.text}; {fault.hint}")
+            say(f"{store}: {fault.text}; {fault.hint}")
 
 
 def running_jobs(redis_url: str, models: Sequence[str]) -> int | None:

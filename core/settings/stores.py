@@ -6,19 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from penstock.settings.keys import Table
-from penstock.settings.store_url import StoreRequirement, store_url
+from penstock.settings.store_url import StoreRequirement, parse_store_url, store_url
 
 # The store of `[store]`, in every place where a store is named.
 MAIN_STORE = "main"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 # What a queue's name has, and what a pattern of fnmatch has beside it.
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]{1,100}")
-_PORTS = {"redis": 6379, "rediss": 6379}
 
 
 def _store_name(name: str) -> str:
@@ -64,7 +62,7 @@ def store_by_pattern(queue: str, patterns: Mapping[str, Iterable[str]]) -> str:
 
 def stores_faults(main_url: str | None, stores: Mapping[str, OtherStoreSettings]) -> list[str]:
     """One sentence for each pair of names that lead to the same store: its jobs would be swept and counted twice."""
-    seen: dict[str, str] = {_address(main_url): "store.url"} if main_url else {}
+    seen: dict[tuple[object, ...], str] = {_address(main_url): "store.url"} if main_url else {}
     faults = []
     for name, table in stores.items():
         address, setting = _address(table.url), f"stores.{name}.url"
@@ -76,15 +74,11 @@ def stores_faults(main_url: str | None, stores: Mapping[str, OtherStoreSettings]
     return faults
 
 
-def _address(url: str) -> str:
-    """What tells one store from another in a URL: neither the user and password, nor whether it speaks TLS."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return f"unix {parts.path} {parts.query}"
-    hosts = parts.netloc.rpartition("@")[2].lower()
-    has_port = hosts.rpartition("]")[2].rpartition(":")[1]
-    port = "" if has_port else f":{_PORTS.get(parts.scheme, '')}"
-    return f"{hosts}{port}/{parts.path.strip('/') or 0}?{parts.query}"
+def _address(url: str) -> tuple[object, ...]:
+    """What tells one store from another: neither the user and password, nor whether it speaks TLS."""
+    parts = parse_store_url(url)
+    hosts = tuple((host.lower(), port) for host, port in parts.hosts)
+    return hosts, parts.path, parts.service, parts.database
 
 
 def idle_patterns(stores: Mapping[str, OtherStoreSettings], models: Iterable[str]) -> list[str]:

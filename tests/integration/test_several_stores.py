@@ -14,7 +14,7 @@ from penstock.broker.records import BatchStamp, ClaimedJob, ClaimRequest, Ending
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.loop_stores import AsyncStores
-from penstock.broker.stores.places import StoreAddress, StoreMap, StorePlaces
+from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
 from penstock.broker.stores.thread_stores import RedisStores
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, new_job_id
@@ -37,7 +37,7 @@ def other(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def places(fresh_redis: str, other: Server) -> StoreMap:
     with other.client() as client:
         client.flushall()
-    return StoreMap(StorePlaces(StoreAddress(fresh_redis), {"b": StoreAddress(other.url)}, {"b": ("there*",)}))
+    return StoreMap(StorePlaces(StorePlace(fresh_redis), {"b": StorePlace(other.url)}, {"b": ("there*",)}))
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_records_are_looked_for_in_every_store(stores: RedisStores) -> None:
 
 def test_jobs_stay_where_they_are_when_the_settings_change(stores: RedisStores, fresh_redis: str, other: Server) -> None:
     [job] = stores.submit([new_job(THERE)])
-    changed = StoreMap(StorePlaces(StoreAddress(fresh_redis), {"b": StoreAddress(other.url)}))
+    changed = StoreMap(StorePlaces(StorePlace(fresh_redis), {"b": StorePlace(other.url)}))
     with closing(changed.open()) as later:
         assert later.read(job.id) is not None
         assert later.submit([new_job(THERE)])[0].depth == 2
@@ -121,7 +121,7 @@ def test_a_model_with_jobs_stays_where_it_is_when_a_second_store_is_added(places
 
 def test_a_store_that_the_settings_no_longer_name_is_told(stores: RedisStores, fresh_redis: str) -> None:
     [job] = stores.submit([new_job(THERE)])
-    fewer = StoreMap(StorePlaces(StoreAddress(fresh_redis), {"c": StoreAddress("redis://127.0.0.1:1")}))
+    fewer = StoreMap(StorePlaces(StorePlace(fresh_redis), {"c": StorePlace("redis://127.0.0.1:1")}))
     with closing(fewer.open()) as later, pytest.raises(StoreUnavailable, match="lies in the store 'b', which the settings"):
         later.read(job.id)
 
@@ -157,7 +157,7 @@ async def test_a_store_that_hangs_takes_only_its_own_models_along(
 async def test_another_process_that_places_a_model_first_decides(
     loop_stores: AsyncStores, fresh_redis: str, other: Server
 ) -> None:
-    elsewhere = StoreMap(StorePlaces(StoreAddress(fresh_redis), {"b": StoreAddress(other.url)}, {"b": ("*",)}))
+    elsewhere = StoreMap(StorePlaces(StorePlace(fresh_redis), {"b": StorePlace(other.url)}, {"b": ("*",)}))
     with closing(elsewhere.open()) as quicker:
         await asyncio.to_thread(quicker.submit, [new_job(HERE)])
     assert (await loop_stores.submit(new_job(HERE))).depth == 2
