@@ -4,7 +4,7 @@ A queue is one partition of a model. Its number is in the ids of its jobs, so a 
 another store, or gets fewer queues, closes some and opens others.
 """
 
-# D108: docs/design/store.md
+# D109: docs/design/store.md
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from penstock.broker.store.ops import Command, Operation, prefix
+from penstock.broker.store.registry import REGISTRY
 from penstock.job import queue_of
 
-QUEUES_KEY = "ps:queues"
+QUEUES_KEY = f"{REGISTRY}queues"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Where the stores are, and what opens them: a plain store where there is one, else one that sends calls to several."""
 
-# D108: docs/design/store.md
+# D109: docs/design/store.md
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A queue lies in one store for ever, so the id of a job, which names the queue, a
 gets other queues.
 """
 
-# D108: docs/design/store.md
+# D109: docs/design/store.md
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.broker.store.ops import Command, Operation
+from penstock.broker.store.ops import Command, Operation, prefix
+from penstock.broker.store.registry import REGISTRY
 from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.places import StorePlace, StorePlaces
 from penstock.errors import StoreUnavailable
@@ -30,7 +31,7 @@ _QUEUE = re.compile(r"ps:\{([A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?::[0-9]{1,9})?)\}:"
 
 def queue_in(key: object) -> str:
     """The queue whose key this is; empty for keys of the registry, of runs, and for all else that the main store holds."""
-    found = _QUEUE.match(key) if isinstance(key, str) else None
+    found = _QUEUE.match(key) if isinstance(key, str) and not key.startswith(REGISTRY) else None
     return found.group(1) if found else ""
 
 
@@ -58,7 +59,8 @@ class StorePlan:
         return not queue or queue in self.homes
 
     def store_of(self, queue: str) -> str:
-        if not queue:
+        # The keys of a model of that name cannot be told from those of the registry.
+        if not queue or prefix(queue) == REGISTRY:
             return MAIN_STORE
         return self.homes.get(queue) or store_by_pattern(queue, self.patterns)
 

@@ -1,6 +1,6 @@
 """Several stores for one thread: sends each call to the store that holds its queue."""
 
-# D108: docs/design/store.md
+# D109: docs/design/store.md
 
 from __future__ import annotations
 

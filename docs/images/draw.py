@@ -72,7 +72,7 @@ LAYERS = (
     ),
     (
         Folder("client", "Python clients", ("handles",)),
-        Folder("broker", "the job store", ("store", "store/links", "functions", "memory", "blobs", "server")),
+        Folder("broker", "the job store", ("store", "store/links", "stores", "functions", "memory", "blobs", "server")),
         Folder(
             "handlers",
             "model code",

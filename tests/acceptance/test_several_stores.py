@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import httpx2
 import pytest
 
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.test_cli import clean_environment
+from tests.command import called_here
 from tests.eventually import eventually
 from tests.faults.server import Server
 from tests.integration.worker_process import WorkerProcess
@@ -65,3 +68,14 @@ def test_a_store_that_is_lost_takes_its_own_models_along_and_no_others(client: G
     assert client.get("/readyz").status_code == 200
     other.start()
     eventually(lambda: predict(client, "far").status_code == 200, timeout_s=20.0)
+
+
+def test_doctor_tells_the_stores_apart_and_what_lies_where(
+    client: GatewayClient, redis_url: str, env: dict[str, str], tmp_path: Path
+) -> None:
+    assert predict(client, "far").status_code == 200
+    given = clean_environment() | env | {"PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_MODELS": json.dumps(MODELS)}
+    found = called_here("doctor", "--json", cwd=tmp_path, env=given).stdout
+    lines = {line["name"]: line for line in map(json.loads, found.splitlines())}
+    assert "functions loaded" in lines["stores.b"]["text"]
+    assert lines["places"]["text"] == "main: near; b: far"

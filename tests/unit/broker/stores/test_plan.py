@@ -2,6 +2,7 @@ import pytest
 
 from penstock.broker.store import ops
 from penstock.broker.store.celery_ops import DOOR
+from penstock.broker.store.registry import REGISTRY
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.plan import StorePlan, of_store, queue_in
@@ -15,7 +16,7 @@ def test_the_key_of_a_queue_names_it(queue: str) -> None:
     assert queue_in(f"{ops.prefix(queue)}job:01") == queue
 
 
-@pytest.mark.parametrize("key", ["ps:models", RUNS_KEY, ops.prefix(DOOR), "ps:ping", b"ps:{ocr}:", 7])
+@pytest.mark.parametrize("key", ["ps:store", f"{REGISTRY}models", RUNS_KEY, ops.prefix(DOOR), "ps:ping", b"ps:{ocr}:", 7])
 def test_other_keys_lie_in_the_main_store(key: object) -> None:
     assert queue_in(key) == ""
     assert PLAN.store_of(queue_in(key)) == "main"
