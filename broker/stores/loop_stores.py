@@ -30,7 +30,7 @@ from penstock.broker.stores.plan import (
 )
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, model_of, queue_of
-from penstock.settings.stores import MAIN_STORE
+from penstock.settings.store_url import MAIN_STORE
 
 Reply = TypeVar("Reply")
 log = structlog.get_logger(__name__)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.settings.stores import MAIN_STORE, OtherStoreSettings
+from penstock.settings.store_url import MAIN_STORE
 
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
     from penstock.broker.store.sync import RedisStore
     from penstock.broker.stores.plan import StorePlan
+    from penstock.settings.stores import OtherStoreSettings
     from penstock.settings.tables import Settings
 
 

@@ -19,7 +19,7 @@ from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.places import StorePlace, StorePlaces
 from penstock.errors import StoreUnavailable
 from penstock.job import queue_of
-from penstock.settings.stores import MAIN_STORE, store_by_pattern
+from penstock.settings.store_url import MAIN_STORE, store_by_pattern
 
 # A queue that the registry did not have is looked for there again, but not more often than this.
 LOOK_AGAIN_S = 0.5

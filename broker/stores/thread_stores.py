@@ -27,7 +27,7 @@ from penstock.broker.stores.plan import (
 )
 from penstock.errors import StoreUnavailable
 from penstock.job import model_of, queue_of
-from penstock.settings.stores import MAIN_STORE
+from penstock.settings.store_url import MAIN_STORE
 
 Reply = TypeVar("Reply")
 

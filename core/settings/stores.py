@@ -10,10 +10,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from penstock.settings.keys import Table
-from penstock.settings.store_url import StoreRequirement, parse_store_url, store_url
+from penstock.settings.store_url import MAIN_STORE, StoreRequirement, parse_store_url, store_by_pattern, store_url
 
-# The store of `[store]`, in every place where a store is named.
-MAIN_STORE = "main"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 # What a queue's name has, and what a pattern of fnmatch has beside it.
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]{1,100}")
@@ -50,14 +48,6 @@ class OtherStoreSettings(Table):
 
 
 Stores = dict[StoreName, OtherStoreSettings]
-
-
-def store_by_pattern(queue: str, patterns: Mapping[str, Iterable[str]]) -> str:
-    """The store that the settings name for a queue. `patterns`: those of each store but the main one, in their order."""
-    for name, wanted in patterns.items():
-        if any(fnmatchcase(queue, pattern) for pattern in wanted):
-            return name
-    return MAIN_STORE
 
 
 def stores_faults(main_url: str | None, stores: Mapping[str, OtherStoreSettings]) -> list[str]:

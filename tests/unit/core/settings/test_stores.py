@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.settings.stores import idle_patterns, store_by_pattern
+from penstock.settings.store_url import store_by_pattern
+from penstock.settings.stores import idle_patterns
 from penstock.settings.tables import Settings
 
 MAIN = '[store]\nurl = "redis://main"\n'
