@@ -73,11 +73,9 @@ class Fleet:
         worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
         job_log = WorkerJobLog(self._settings.log.jobs)
         # Metrics that nobody can read need not be counted.
-        metrics = (self._metrics,) if worker.metrics_port else ()
-        observers = (self.events, *metrics, job_log, *self._spans)
-        self._roster = Roster(
-            self._settings, self._versions, blobs, self._stores, observers=observers, on_change=self._beat_soon
-        )
+        observers = (self.events, *((self._metrics,) if worker.metrics_port else ()), job_log, *self._spans)
+        on_change = self._beat_soon
+        self._roster = Roster(self._settings, self._versions, blobs, self._stores, observers=observers, on_change=on_change)
         upkeep = UpkeepMetrics(
             self._name,
             self._metrics.registry,
