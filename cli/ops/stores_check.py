@@ -56,5 +56,5 @@ def _found(chosen: StorePlaces, faults: list[str]) -> tuple[str, list[str]]:
 def _judged(text: str, faults: list[str]) -> Finding:
     if not faults:
         return Finding("places", Level.OK, text)
-    hint = "have `models` of [stores.NAME] say where the models lie, or move them: penstock store move MODEL --to NAME"
+    hint = "have `models` of [stores.NAME] say where the models lie"
     return Finding("places", Level.WARN, "; ".join([text, *faults]), hint)
