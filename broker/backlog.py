@@ -18,6 +18,8 @@ UNKNOWN_DRAIN_S = 5.0
 MIN_SAFETY_S = 0.005
 SAFETY_SHARE = 0.15
 STALE_S = 0.25
+# A caller who was refused because no slot was ready is taken to want one for so long.
+WANTED_S = 60.0
 # The observed rate covers what the learned latencies do not include (decoding, settling, a busy machine). It counts only while
 # fresh and never below a share of the learned rate, so that a short stall does not refuse every job.
 OBSERVED_FRESH_S = 2.0
@@ -34,13 +36,15 @@ class SlotCapacity:
     """What the ready slots of one version can do, in jobs per second; 0 if not learned yet.
 
     `per_s`: at the best of all sizes. `full_per_s`: at the largest, which run while jobs wait; one cheap job that ran alone
-    makes its small size look a thousand times better than the batches of all others.
+    makes its small size look a thousand times better than the batches of all others. `start_s`: while no slot is ready, after
+    how many seconds one should be; 0: not known. The other figures are then those of that one slot.
     """
 
     ready_slots: int = 0
     per_s: float = 0.0
     latency_s: dict[int, float] = field(default_factory=dict)
     full_per_s: float = 0.0
+    start_s: float = 0.0
 
     def batch_s(self, ahead: float) -> float:
         """The run time of the batch that will hold a job with `ahead` jobs before it."""
@@ -90,6 +94,12 @@ class Backlog:
     # Moments, and how many jobs had ended by each; since the queue last ran empty, and at most `SUSTAINED_MOST_S` long.
     busy: deque[tuple[float, int]] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)
+    # When a caller who waits for an answer was last refused because no slot was ready.
+    refused_at: float = -math.inf
+
+    def is_wanted(self, now: float) -> bool:
+        """Whether jobs wait, or a caller would have had one run."""
+        return self.depth > 0 or now - self.refused_at <= WANTED_S
 
     def record_submit(self, depth: int, now: float, *, owner: str = "") -> None:
         """The depth in the reply to a submit is exact at this moment."""
@@ -165,7 +175,9 @@ class Backlog:
     def drain_s(self, capacity: SlotCapacity, now: float) -> float:
         """Seconds until the queue is empty if no more jobs come; a guess if no rate is known."""
         rate = self.rate(capacity, now)
-        return self.waiting(rate, now) / rate if rate else UNKNOWN_DRAIN_S
+        if not rate:
+            return after_start_s(self.depth, capacity) or UNKNOWN_DRAIN_S
+        return self.waiting(rate, now) / rate
 
 
 def _ended_by_workers(stats: QueueStats) -> int:
@@ -184,9 +196,19 @@ def predicted_s(backlog: Backlog, capacity: SlotCapacity, now: float, *, owner: 
 
 
 def eta_s(position: float, backlog: Backlog, capacity: SlotCapacity, now: float) -> float | None:
-    """Seconds until a job with `position` others before it has run; None while the rate is not known."""
+    """Seconds until a job with `position` others before it has run; None while nobody knows."""
     rate = backlog.rate(capacity, now)
-    return max(position, 0) / rate + capacity.batch_s(position) if rate else None
+    if not rate:
+        return after_start_s(position, capacity) or None
+    return max(position, 0) / rate + capacity.batch_s(position)
+
+
+def after_start_s(position: float, capacity: SlotCapacity) -> float:
+    """The same while no slot is ready and one is expected: 0 while it is not known when."""
+    if capacity.ready_slots or not capacity.start_s:
+        return 0.0
+    run_s = max(position, 0) / capacity.full_per_s if capacity.full_per_s else 0.0
+    return capacity.start_s + run_s + capacity.batch_s(position)
 
 
 def admit(backlog: Backlog, capacity: SlotCapacity, now: float, *, deadline_s: float, max_depth: int, owner: str = "") -> None:

@@ -143,6 +143,6 @@ def __getattr__(name: str) -> Any:
     """`app`, from penstock.toml and the environment, on first use: importing this module reads no settings."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    app = build_app(Settings.load())
+    app = build_app(Settings.load().of_worker())
     globals()["app"] = app
     return app

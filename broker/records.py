@@ -324,8 +324,8 @@ class QueueStats:
     `solo` jobs (suspects) are served before or between those of band 0, and their age counts there. An age is exact for a
     line of up to 256 jobs, and for jobs with the same time to their deadline; in a longer mixed line it is that of the oldest
     of 256. `open`: jobs that have not ended, by owner, and `planned`: those of them that wait for their start; jobs without an
-    owner are not counted. `inbox`: jobs that ended
-    failed, dead or expired and have not been replayed.
+    owner are not counted. `inbox`: jobs that ended failed, dead or expired and have not been replayed. `due`: delayed jobs
+    whose time has come, which the next sweep of a worker makes ready.
     """
 
     model: str
@@ -341,6 +341,7 @@ class QueueStats:
     counters: dict[str, int] = field(default_factory=dict)  # redelivered:<why>, retried, stale, collected, repaired, ...
     open: dict[str, int] = field(default_factory=dict)
     planned: dict[str, int] = field(default_factory=dict)
+    due: int = 0
 
     @property
     def depth(self) -> int:

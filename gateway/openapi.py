@@ -75,6 +75,28 @@ _QUEUE_SCHEMA = {
 }
 _QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
 _QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
+_WORK = {"type": "number", "minimum": 0, "description": "Seconds that one worker would work on all that waits, is due or runs"}
+_SCALING = {
+    "type": "object",
+    "required": ["work_s", "data"],
+    "properties": {
+        "work_s": {**_WORK, "description": "The sum over the models; a number at all times"},
+        "data": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "model": _TEXT,
+                    "work_s": _WORK,
+                    "depth": _COUNT,
+                    "due": {**_COUNT, "description": "Delayed jobs whose time has come"},
+                    "in_flight": _COUNT,
+                    "ready_slots": _COUNT,
+                },
+            },
+        },
+    },
+}
 _CANCELLED = {
     "type": "object",
     "required": ["cancelled", "requested", "has_more"],
@@ -101,6 +123,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/result/parts/{{place}}": {"*/*": {}},
     f"{_JOB_PATH}/events": {"text/event-stream": {}, "application/x-ndjson": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
+    "/v1/scaling": {"application/json": {"schema": _SCALING}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
     "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
     "/metrics": {"text/plain": {}},

@@ -1,8 +1,8 @@
-"""Renders the Helm chart with Helm's own engine and validates what comes out, as a program: cases in, objects and faults out.
+"""Renders the Helm chart with Helm's own engine and validates the objects, as a program: JSON with cases in, with objects out.
 
-Both are JSON. It runs in a process of its own, because Helm's engine brings the runtime of Go. Each object of Kubernetes is held
-against the strict schema of the oldest and of the newest version; those of KEDA and of the Prometheus operator against models that
-are generated from their definitions.
+It runs in a process of its own, because Helm's engine brings the runtime of Go. Objects of Kubernetes are held against the
+strict schemas of the oldest and of the newest version, those of KEDA and of the Prometheus operator against models that are
+generated from their definitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def rendered(case: Object) -> Object:
             texts = chart.render(case["values"], **options)
     except helm_python.HelmError as error:
         return {"objects": [], "faults": [], "error": str(error)}
-    objects = [item for name, text in sorted(texts.items()) if name.endswith(".yaml") for item in yaml.safe_load_all(text) if item]
+    objects = [
+        item for name, text in sorted(texts.items()) if name.endswith(".yaml") for item in yaml.safe_load_all(text) if item
+    ]
     faults = [f"{item['kind']} {item['metadata']['name']}: {fault}" for item in objects for fault in faults_of(item)]
     return {"objects": objects, "faults": faults, "error": ""}
 

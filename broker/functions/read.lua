@@ -136,7 +136,7 @@ end
 -- stats: one model's queue in numbers.
 -- ARGS: none
 -- REPLY: now ms; per band: ready, age of the oldest ms; then solo, delayed, leased, inbox, counters (flat), open jobs by owner
---        (flat), those of them that wait for their start (flat)
+--        (flat), those of them that wait for their start (flat), delayed jobs whose time has come
 local function stats(keys)
   local p, now = keys[1], now_ms()
   local waiting, age, solo, leased = {}, {}, 0, 0
@@ -168,6 +168,7 @@ local function stats(keys)
   reply[#reply + 1] = redis.call('HGETALL', p .. 'counters')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'open')
   reply[#reply + 1] = redis.call('HGETALL', p .. 'planned')
+  reply[#reply + 1] = redis.call('ZCOUNT', p .. 'delayed', '-inf', now)
   return reply
 end
 

@@ -98,6 +98,10 @@ class MemoryQueue:
         waiting = (self.records[serial] for serial in self.delayed)
         return Counter(r.new.owner for r in waiting if r.new.owner and r.not_before is not None and not r.epoch)
 
+    def due(self, now: float) -> int:
+        """Delayed jobs whose time has come."""
+        return sum(self.records[serial].due_at <= now for serial in self.delayed)
+
     def line(self, version: str, owner: str, band: int) -> Iterator[Record]:
         """The jobs of one owner in one band, in order; they may leave the line meanwhile."""
         return (self.records[serial] for serial in self.ready.line(version, owner, band))

@@ -256,6 +256,7 @@ class MemoryStore:
             counters=dict(inner.counters),
             open=dict(inner.open_jobs()),
             planned=dict(inner.planned_jobs()),
+            due=inner.due(now),
         )
 
     def models(self) -> list[ModelInfo]:

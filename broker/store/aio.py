@@ -251,6 +251,12 @@ class AsyncStore:
         """Replace the model's last profile request; its workers see the new one at their next beat."""
         await self.send(registry.wish_profile(model, wish))
 
+    async def note_refused(self, model: str) -> None:
+        await self.send(registry.note_refused(model, await self.now()))
+
+    async def refused(self) -> dict[str, float]:
+        return await self.send(registry.refused())
+
     async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
         """Keep a browser's session for every gateway of this store."""
         await self._ask("SET", f"{_SESSION}{name}", text, "PX", ms(ttl_s))

@@ -21,6 +21,8 @@ MODELS_KEY = f"{REGISTRY}models"
 WORKERS_KEY = f"{REGISTRY}workers"
 ROLLOUTS_KEY = f"{REGISTRY}rollouts"
 PROFILES_KEY = f"{REGISTRY}profiles"
+# model -> when (Unix ms) a caller was last refused because no slot of it was ready.
+REFUSED_KEY = f"{REGISTRY}refused"
 STORE_KEY = "ps:store"
 # As long as results are kept by default, and a day more.
 PLACE_TTL_S = 2 * 86_400
@@ -150,6 +152,16 @@ def profile_wish(model: str) -> Command[ProfileWish | None]:
 
 def wish_profile(model: str, wish: ProfileWish) -> Command[None]:
     return Command(("HSET", PROFILES_KEY, model, msgspec.json.encode(wish)), _nothing)
+
+
+def note_refused(model: str, now: float) -> Command[None]:
+    """`now` is by the store's clock."""
+    return Command(("HSET", REFUSED_KEY, model, int(now * 1000)), _nothing)
+
+
+def refused() -> Command[dict[str, float]]:
+    """By model, when a caller was last refused because no slot of it was ready (Unix seconds)."""
+    return Command(("HGETALL", REFUSED_KEY), lambda found: {name.decode(): int(at) / 1000 for name, at in found.items()})
 
 
 def learned_times(model: str) -> Command[dict[str, KeptTimes]]:

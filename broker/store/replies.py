@@ -230,7 +230,7 @@ def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
 
 def stats_reply(reply: Sequence[Any], queue: str) -> QueueStats:
     now, *rest = reply
-    solo, delayed, leased, inbox, counted, owned, planned = rest[6:]
+    solo, delayed, leased, inbox, counted, owned, planned, due = rest[6:]
     counters = _counts(counted)
     ended = {name[6:]: n for name, n in counters.items() if name.startswith("ended:")}
     return QueueStats(
@@ -247,6 +247,7 @@ def stats_reply(reply: Sequence[Any], queue: str) -> QueueStats:
         counters={name: n for name, n in counters.items() if not name.startswith("ended:") and name != "accepted"},
         open={owner: n for owner, n in _counts(owned).items() if n > 0},
         planned={owner: n for owner, n in _counts(planned).items() if n > 0},
+        due=due,
     )
 
 

@@ -50,7 +50,7 @@ def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     A worker whose store is away counts as healthy: restarting the worker would not help.
     """
-    settings = plan.make_plan([], config=config, flags={}).settings
+    settings = plan.make_plan([], config=config, flags={}).settings.of_worker()
     table = settings.worker
     if not table.metrics_port:
         raise ConfigError(

@@ -44,6 +44,7 @@ _FOLDER_LISTS = (("runs", "roots"),)
 _TEXT_LISTS = (
     ("gateway", "cors_origins"),
     ("gateway", "proxies"),
+    ("worker", "models"),
     ("torchserve", "allowed_urls"),
     *(("webhooks", name) for name in ("signing_keys", "urls", "retry_s", "circuit_s")),
 )

@@ -52,6 +52,7 @@ from penstock.settings.store_url import StoreRequirement, store_url
 from penstock.settings.stores import Stores, stores_faults
 from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
+from penstock.settings.worker import WorkerSettings, fitting, unfit_patterns
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -147,33 +148,6 @@ class GatewaySettings(Table):
     def _certificate_has_its_key(self) -> GatewaySettings:
         if (self.grpc_certificate is None) != (self.grpc_key is None):
             raise ValueError("grpc_certificate and grpc_key are set together: files of a certificate and of its private key")
-        return self
-
-
-class WorkerSettings(Table):
-    """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
-    loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
-    workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
-    its code changes; the models then keep tracebacks unless they say otherwise.
-    """
-
-    lease_s: Seconds = 15.0
-    beat_s: Seconds = 4.0
-    sweep_s: Seconds = 1.0
-    grace_s: float = Field(default=30.0, ge=0)
-    pinning: Literal["cores", "none"] = "cores"
-    metrics_host: str = Field(default="127.0.0.1", min_length=1)
-    metrics_port: int = Field(default=0, ge=0, le=65_535)
-    model_dir: Path | None = None
-    profile_dir: Path | None = None
-    reload: bool = False
-
-    @model_validator(mode="after")
-    def _two_beats_fit_a_lease(self) -> WorkerSettings:
-        if self.beat_s * 2 > self.lease_s:
-            raise ValueError(
-                f"beat_s ({self.beat_s:g}) may be at most half of lease_s ({self.lease_s:g}): one beat may be lost"
-            )
         return self
 
 
@@ -283,6 +257,7 @@ class Settings(Table):
         else:
             faults += pipeline_faults(settings.pipelines, settings.models)
             faults += stores_faults(settings.store.url, settings.stores)
+            faults += unfit_patterns(settings.worker.models, settings.served_names)
         if faults:
             raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins
@@ -334,6 +309,16 @@ class Settings(Table):
     def served_names(self) -> list[str]:
         """The models and pipelines, which callers name alike."""
         return [*self.models, *self.pipelines]
+
+    def of_worker(self) -> Settings:
+        """What a worker process serves of these settings."""
+        if not self.worker.models:
+            return self
+        named = set(fitting(self.worker.models, self.served_names))
+        tables = {"models": self.models, "pipelines": self.pipelines}
+        return self.model_copy(
+            update={field: {name: one for name, one in table.items() if name in named} for field, table in tables.items()}
+        )
 
     def pipeline_specs(self) -> list[ModelSpec]:
         """Return one spec per pipeline."""

@@ -93,6 +93,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/v1/runs/{run_id}"): _SEE,
     ("POST", "/v1/runs/{run_id}/cancel"): _STOP,
     ("GET", "/v1/queues"): _SEE,
+    ("GET", "/v1/scaling"): _SEE,
     ("GET", "/v1/queues/{model}"): _SEE,
     ("GET", "/v1/models"): ANY,
     ("GET", "/v1/models/{model}"): ANY,

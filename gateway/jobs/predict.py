@@ -196,10 +196,11 @@ class PredictEndpoint:
         entry, version = await self._registry.find(request.model.name, request.version.name)
         if version.capacity.ready_slots:
             return
+        await self._registry.note_refused(entry)
         why = why_unserved(self._registry.workers, entry.name, version)
         error = NoWorker(
             f"model {entry.name!r} version {version.name!r} has no ready worker: {why}",
-            retry_after_s=5.0,
+            retry_after_s=entry.backlog.drain_s(version.capacity, time.monotonic()),
             hint=f"`penstock workers` lists those alive. Or queue the work: POST /v1/models/{entry.name}/jobs",
         )
         self._metrics.count_refusal(entry.name, error)

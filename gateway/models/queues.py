@@ -8,18 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from penstock.broker.backlog import SlotCapacity
+from penstock.broker.backlog import WANTED_S, SlotCapacity
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
 
+# Any work is at least so much, so that no rounding takes the last worker away.
+LEAST_WORK_S = 1.0
+MOST_PATTERNS = 100
+_WILD = frozenset("*?[")
 BANDS = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
 
 
@@ -34,13 +39,16 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority."""
+    """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
+    worker process would work on all that waits, is due or runs.
+    """
 
     model: str
     stats: QueueStats
     ready_slots: int
     rate: float
     bands: dict[str, Band]
+    work_s: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -55,8 +63,8 @@ class QueueView:
         return _drain_s(self.depth, self.rate)
 
 
-def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
-    """`now` is monotonic. Suspects, which run before all other jobs, count as interactive."""
+def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0) -> QueueView:
+    """`now` is monotonic, `refused_at` by the store's clock. Suspects, which run before all others, count as interactive."""
     capacities = [version.capacity for version in entry.versions.values()]
     full_per_s = sum(capacity.full_per_s for capacity in capacities)
     total = SlotCapacity(entry.ready_slots, sum(capacity.per_s for capacity in capacities), full_per_s=full_per_s)
@@ -65,7 +73,21 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float) -> QueueView:
     for band, name in BANDS.items():
         waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
         bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
-    return QueueView(entry.name, stats, entry.ready_slots, rate, bands)
+    is_wanted = stats.now - refused_at <= WANTED_S
+    work_s = _work_s(stats, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted)
+    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s)
+
+
+def _work_s(stats: QueueStats, per_s: float, *, is_wanted: bool) -> float:
+    """`per_s`: jobs that one worker ends per second, 0 if not known.
+
+    Whoever starts workers by this figure starts one for a single job, and for a caller who was refused an answer. Where nobody
+    knows how long jobs take, one worker is enough to find out.
+    """
+    jobs = stats.depth + stats.due + stats.leased
+    if not jobs:
+        return LEAST_WORK_S if is_wanted else 0.0
+    return max(LEAST_WORK_S, jobs / per_s) if per_s else LEAST_WORK_S
 
 
 def _drain_s(waiting: int, rate: float) -> float | None:
@@ -78,8 +100,9 @@ def _drain_s(waiting: int, rate: float) -> float | None:
 async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """Raises `StoreUnavailable`."""
     stats = await store.stats_of([entry.name for entry in entries])
-    now = time.monotonic()
-    return [queue_of(entry, found, now) for entry, found in zip(entries, stats, strict=True)]
+    refused = await store.refused()
+    now, pairs = time.monotonic(), zip(entries, stats, strict=True)
+    return [queue_of(entry, found, now, refused_at=refused.get(entry.name, 0.0)) for entry, found in pairs]
 
 
 class QueueReads:
@@ -92,6 +115,9 @@ class QueueReads:
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["queues"])
         router.add_api_route("/v1/queues", self.queues, methods=["GET"], summary="Every model's queue", name="queues")
+        router.add_api_route(
+            "/v1/scaling", self.scaling, methods=["GET"], summary="Work for a group of workers", name="scaling"
+        )
         router.add_api_route("/v1/queues/{model}", self.queue, methods=["GET"], summary="One model's queue", name="queue")
         return router
 
@@ -103,6 +129,34 @@ class QueueReads:
         entry, _ = await self._registry.find(model)
         [queue] = await read_queues(self._store, [entry])
         return json_response(queue_view(queue))
+
+    async def scaling(self, model: Annotated[list[str] | None, Query(max_length=MOST_PATTERNS)] = None) -> Response:
+        """The work of these models, or of those whose names fit a pattern such as `text-*`; without any, of all models."""
+        entries = await self._named(model or ["*"])
+        queues = await read_queues(self._store, entries)
+        return json_response({"work_s": sum(queue.work_s for queue in queues), "data": [work_view(queue) for queue in queues]})
+
+    async def _named(self, patterns: Sequence[str]) -> list[ModelEntry]:
+        """Raises `UnknownModel` for a name that is no model's: an autoscaler must not read 0 for a typing error."""
+        found: dict[str, ModelEntry] = {}
+        for pattern in patterns:
+            if _WILD.isdisjoint(pattern):
+                entry, _ = await self._registry.find(pattern)
+                found[entry.name] = entry
+            else:
+                found |= {name: entry for name, entry in self._registry.models.items() if fnmatchcase(name, pattern)}
+        return list(found.values())
+
+
+def work_view(queue: QueueView) -> dict[str, Any]:
+    return {
+        "model": queue.model,
+        "work_s": queue.work_s,
+        "depth": queue.depth,
+        "due": queue.stats.due,
+        "in_flight": queue.stats.leased,
+        "ready_slots": queue.ready_slots,
+    }
 
 
 def queue_view(queue: QueueView) -> dict[str, Any]:

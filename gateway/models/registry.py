@@ -7,7 +7,8 @@ import difflib
 import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.slots import VersionSlots, slots_of
+from penstock.gateway.models.starts import SlotStarts
+from penstock.gateway.models.validators import Validators
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.pipelines.spec import PipelineStage
@@ -34,6 +37,7 @@ log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
 # Before a refusal for an unknown model or a missing worker the registry is refreshed, but not more often than this.
 IMPATIENT_S = 0.1
+NOTE_REFUSED_S = 10.0
 _UNKNOWN = VersionInfo(accepts=())
 # As a request has them, with names in lower case.
 Headers = Iterable[tuple[bytes, bytes]]
@@ -84,6 +88,8 @@ class ModelEntry:
     # Names the present state of its rollout; empty without one.
     mark: str = ""
     split: SplitEntry | None = None
+    # Worker processes with a ready slot of it.
+    workers: int = 0
 
     @property
     def name(self) -> str:
@@ -105,8 +111,9 @@ class ModelRegistry:
     def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:
         self._store = store
         self._declared = {info.name: info for info in declared}
-        self._validators: dict[tuple[str, str], tuple[dict[str, Any], jsonschema_rs.Validator | None]] = {}
+        self._validators = Validators()
         self._backlogs: dict[str, Backlog] = {}
+        self._starts = SlotStarts()
         self._measuring: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
@@ -223,6 +230,13 @@ class ModelRegistry:
             self._measuring.add(entry.name)
             self._spawn(self._measure(entry))
 
+    async def note_refused(self, entry: ModelEntry) -> None:
+        """A caller who would have waited for an answer found no ready slot; whoever starts workers hears of it."""
+        before, entry.backlog.refused_at = entry.backlog.refused_at, time.monotonic()
+        if entry.backlog.refused_at - before > NOTE_REFUSED_S:
+            with suppress(StoreUnavailable):
+                await self._store.note_refused(entry.name)
+
     def _known(self, model: str, version: str) -> bool:
         entry = self.models.get(model)
         return entry is not None and (not version or version in entry.versions)
@@ -287,8 +301,8 @@ class ModelRegistry:
     def _forget_others(self) -> None:
         """Of versions that come and go for months nothing stays behind."""
         served = {(entry.name, version) for entry in self.models.values() for version in entry.versions}
-        for version in self._validators.keys() - served:
-            del self._validators[version]
+        self._validators.forget_all_but(served)
+        self._starts.forget_all_but(served)
         for model in self._backlogs.keys() - self.models.keys():
             del self._backlogs[model]
 
@@ -297,20 +311,24 @@ class ModelRegistry:
         return followed(info, found.rollout if found else None)
 
     def _entry(self, info: ModelInfo, slots: Mapping[tuple[str, str], list[SlotInfo]]) -> ModelEntry:
-        names = {*info.versions, info.default_version}
+        names, now = {*info.versions, info.default_version}, time.monotonic()
+        backlog = self._backlogs.setdefault(info.name, Backlog())
+        is_wanted = backlog.is_wanted(now)
         versions = {
             version: VersionEntry(
                 version,
                 info.versions.get(version),
-                self._validator(info.name, version, info.versions.get(version)),
-                capacity_of(slots.get((info.name, version), ())),
+                self._validators.of(info.name, version, info.versions.get(version)),
+                self._starts.known(
+                    (info.name, version), capacity_of(slots.get((info.name, version), ())), now, is_wanted=is_wanted
+                ),
                 self.rollout(info.name).scale.get(version),
             )
             for version in sorted(names)
         }
-        backlog = self._backlogs.setdefault(info.name, Backlog())
         mark = self.rollouts.get(info.name, StoredRollout()).mark
-        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, self._split(info.name, versions))
+        split, workers = self._split(info.name, versions), sum(map(_serves(info.name), self.workers))
+        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, split, workers)
 
     def _split(self, model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
         found = self.rollouts.get(model)
@@ -320,19 +338,14 @@ class ModelRegistry:
 
         return split_entry(found.rollout.split, model, versions)
 
-    def _validator(self, model: str, version: str, info: VersionInfo | None) -> jsonschema_rs.Validator | None:
-        schema = info.input_schema if info else None
-        if not schema:
-            return None
-        known = self._validators.get((model, version))
-        if known is None or known[0] != schema:
-            known = self._validators[model, version] = (schema, compile_schema(schema, model=model))
-        return known[1]
-
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _serves(model: str) -> Callable[[WorkerInfo], bool]:
+    return lambda worker: any(slot.model == model and slot.state == "ready" for slot in worker.slots)
 
 
 def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
@@ -354,20 +367,6 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
     )
-
-
-def _no_fetching(uri: str) -> Any:
-    """The author of a model writes its schema: the schema must not make the gateway open files or connections."""
-    raise ValueError(f"remote references are not followed: {uri[:80]}")
-
-
-def compile_schema(schema: dict[str, Any], *, model: str) -> jsonschema_rs.Validator | None:
-    """None for a schema that cannot be compiled: then only the worker validates."""
-    try:
-        return jsonschema_rs.validator_for(schema, retriever=_no_fetching)
-    except ValueError as error:
-        log.warning("schema_unusable", model=model, reason=str(error)[:200])
-        return None
 
 
 def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -23,8 +24,16 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unse
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 LOOK_S = 0.5
 _AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-Missing = list[dict[str, str]]
 log = structlog.get_logger(__name__)
+Parts = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why this gateway cannot take jobs, and which declared models no worker serves: those jobs would wait."""
+
+    own: Parts = field(default_factory=list)
+    unserved: Parts = field(default_factory=list)
 
 
 class Health:
@@ -34,7 +43,7 @@ class Health:
         self._store = store
         self._registry = registry
         self._lifetime = lifetime
-        self._found: Missing = []
+        self._found = Missing()
         self._look_again_at = 0.0
         self._looking: asyncio.Future[Missing] | None = None
 
@@ -57,9 +66,13 @@ class Health:
             raise NotReady("the gateway has not reached its store yet", missing=[_missing_part("store", "not reached yet")])
         return json_response({"status": "started"})
 
-    async def ready(self, caller: CallerParam) -> Response:
-        """Only callers with a key see the details, because the details name models."""
-        missing = await self._missing()
+    async def ready(self, caller: CallerParam, workers: bool = True) -> Response:
+        """Only callers with a key see the details, because the details name models.
+
+        `workers=false` asks whether jobs are taken; that a model has no worker is then no reason against it.
+        """
+        found = await self._missing()
+        missing = found.own + found.unserved if workers else found.own
         if missing and not caller.roles:
             raise NotReady("the gateway is not ready; a request with an API key learns why", missing=[])
         if missing:
@@ -80,7 +93,7 @@ class Health:
 
     async def is_ready(self) -> bool:
         """Whether this gateway can serve every declared model."""
-        return not await self._missing()
+        return await self._missing() == Missing()
 
     async def oip_ready(self) -> Response:
         ready = await self.is_ready()
@@ -94,9 +107,9 @@ class Health:
         )
 
     async def _missing(self) -> Missing:
-        """What keeps this gateway from serving every declared model; empty if it can serve them all."""
+        """What keeps this gateway from serving every declared model."""
         if self._lifetime.is_draining():
-            return [_missing_part("gateway", "stopping")]
+            return Missing([_missing_part("gateway", "stopping")])
         if self._looking is None and time.monotonic() >= self._look_again_at:
             self._looking = asyncio.ensure_future(self._look())
         # A probe needs no key and costs a durable write: one look answers all who ask beside it and for LOOK_S after it.
@@ -114,14 +127,13 @@ class Health:
             await self._store.ping()
         except StoreUnavailable as error:
             log.warning("store_unavailable", reason=error.message)
-            return [_missing_part("store", STORE_UNREACHABLE)]
+            return Missing([_missing_part("store", STORE_UNREACHABLE)])
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
         # A model that an operator scaled to no slots is away on purpose.
         unserved = [entry for entry in models if not (entry.default.capacity.ready_slots or entry.default.is_off)]
-        return [
-            _missing_part(entry.name, why_unserved(self._registry.workers, entry.name, entry.default)) for entry in unserved
-        ]
+        whys = {entry.name: why_unserved(self._registry.workers, entry.name, entry.default) for entry in unserved}
+        return Missing(unserved=[_missing_part(name, why) for name, why in whys.items()])
 
     def _served(self, entry: ModelEntry) -> dict[str, Any]:
         slots = [slot for worker in self._registry.workers for slot in worker.slots if slot.model == entry.name]

@@ -141,11 +141,15 @@ class StoreFigures(Collector):
         in_flight = GaugeMetricFamily("penstock_jobs_in_flight", "Jobs leased to workers", labels=("model",))
         delayed = GaugeMetricFamily("penstock_jobs_delayed", "Jobs that wait for a retry or for their start", labels=("model",))
         slots = GaugeMetricFamily("penstock_slots_ready", "Ready slots over all workers", labels=("model",))
+        work = GaugeMetricFamily(
+            "penstock_queue_work_seconds", "Work for one worker in all that waits or runs", labels=("model",)
+        )
         for queue in self._queues:
             in_flight.add_metric((queue.model,), queue.stats.leased)
             delayed.add_metric((queue.model,), queue.stats.delayed)
             slots.add_metric((queue.model,), queue.ready_slots)
-        yield from (in_flight, delayed, slots)
+            work.add_metric((queue.model,), queue.work_s)
+        yield from (in_flight, delayed, slots, work)
 
     def _ends(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("penstock_jobs_accepted", "Jobs stored", labels=("model",))

@@ -34,6 +34,16 @@ def test_a_job_with_a_delay_is_stored_and_put_aside(queue: ModelQueue) -> None:
     assert [found.id for found in queue.listed()] == [new.id]
 
 
+def test_a_delayed_job_whose_time_has_come_is_counted_until_a_sweep_queues_it(queue: ModelQueue) -> None:
+    """With no worker alive nobody sweeps, and whoever starts workers must learn of it."""
+    queue.submit(delay_s=60.0)
+    queue.submit(delay_s=0.02)
+    eventually(lambda: queue.store.stats(queue.model).due == 1)
+    assert queue.store.sweep(queue.model).promoted == 1
+    found = queue.store.stats(queue.model)
+    assert (found.due, found.delayed, found.depth) == (0, 1, 1)
+
+
 def test_a_job_is_not_run_before_its_start(queue: ModelQueue) -> None:
     queue.submit(delay_s=60.0)
     assert queue.store.sweep(queue.name).promoted == 0

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.settings.tables import Settings, WorkerSettings
+from penstock.settings.tables import Settings
+from penstock.settings.worker import WorkerSettings
 from tests.compose.test_stack import LASTING as CONTAINERS
 
 ROOT = Path(__file__).parents[2]

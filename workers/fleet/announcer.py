@@ -13,7 +13,7 @@ import structlog
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
-from penstock.settings.tables import WorkerSettings
+from penstock.settings.worker import WorkerSettings
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
 from penstock.workers.fleet.versions import ServedVersions

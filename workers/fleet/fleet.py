@@ -109,6 +109,20 @@ class Fleet:
             if worker.reload
             else None
         )
+        self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
+
+    def _pod_thread(self, pod: str) -> PeriodicThread | None:
+        # Most workers run in no pod of Kubernetes.
+        from penstock.workers.telemetry.pod_cost import POD_COST_UNKNOWN, WRITE_EVERY_S, PodCost, pod_api
+
+        if (api := pod_api(pod, os.environ)) is None:
+            log.warning(POD_COST_UNKNOWN, pod=pod, error="KUBERNETES_SERVICE_HOST is not set: worker.pod is for pods only")
+            return None
+        cost = PodCost(api, is_holding=self._is_holding, ended=lambda: self.ended().total())
+        return PeriodicThread("pod-cost", WRITE_EVERY_S, cost.run_once, failure_event=POD_COST_UNKNOWN)
+
+    def _is_holding(self) -> bool:
+        return any(slot.is_holding for slot in self._roster.alive())
 
     def _beat_soon(self) -> None:
         self._beat.wake()
@@ -131,6 +145,8 @@ class Fleet:
         self._beat.start()
         self._sweeper.start()
         self._door.start()
+        if self._pod_cost:
+            self._pod_cost.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
 
     def _start_reloads(self, reloads: PeriodicThread) -> None:
@@ -196,6 +212,8 @@ class Fleet:
         self._stopped = True
         if self._reloads:
             self._reloads.stop()
+        if self._pod_cost:
+            self._pod_cost.stop()
         self._beat.stop()
         self._sweeper.stop()
         self._close_door()

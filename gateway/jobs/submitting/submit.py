@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from penstock.broker.backlog import eta_s
+from penstock.broker.backlog import UNKNOWN_DRAIN_S, eta_s
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi import negotiation, wire
@@ -54,12 +54,14 @@ class SubmitEndpoint:
         own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
         ahead = backlog.jobs_before(owner, own, submitted.depth - 1)
         wait_s = delay_s or eta_s(ahead, backlog, request.version.capacity, time.monotonic())
+        # A caller who asks too early asks again; without a ready slot nobody knows how often that would be.
+        unknown_s = 1.0 if request.version.capacity.ready_slots else UNKNOWN_DRAIN_S
         body = await self._body(request, submitted, own, wait_s)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"location", b"/v1/jobs/%b" % str(submitted.id).encode("ascii")),
-            (b"retry-after", b"%d" % retry_after(wait_s or 1.0, draw=random.random())),
+            (b"retry-after", b"%d" % retry_after(wait_s or unknown_s, draw=random.random())),
             *extra,
         ]
         await wire.answer(send, 202, headers, body)

@@ -149,7 +149,7 @@ def test_of_models_that_come_and_go_a_gateway_keeps_nothing() -> None:
         for _ in range(50):
             await registry.refresh()
         assert set(registry.models) == {"m50"}
-        assert set(registry._validators) == {("m50", "v")}
+        assert set(registry._validators._known) == set(registry._starts._seen) == {("m50", "v")}
         assert set(registry._backlogs) == {"m50"}
 
     asyncio.run(looks())

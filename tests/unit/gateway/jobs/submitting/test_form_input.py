@@ -10,7 +10,8 @@ import pytest
 from penstock.broker.backlog import capacity_of
 from penstock.errors import BadRequest, InvalidInput, PenstockError, TooLarge, UnsupportedMedia
 from penstock.gateway.jobs.submitting.form_input import input_of
-from penstock.gateway.models.registry import VersionEntry, compile_schema
+from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.models.validators import compile_schema
 from penstock.gateway.options import GatewayOptions
 from penstock.inputs.file import File
 from penstock.inputs.form import FormPart, decode_form

@@ -1,0 +1,59 @@
+"""How a worker process behaves, and which of the models it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from penstock.settings.keys import Table
+from penstock.settings.models import Seconds
+
+
+class WorkerSettings(Table):
+    """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
+    loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
+    workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
+    its code changes; the models then keep tracebacks unless they say otherwise. `models`: which models and pipelines of these
+    settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of Kubernetes that this worker runs in; it
+    then says there whether it is busy (docs/kubernetes.md).
+    """
+
+    lease_s: Seconds = 15.0
+    beat_s: Seconds = 4.0
+    sweep_s: Seconds = 1.0
+    grace_s: float = Field(default=30.0, ge=0)
+    pinning: Literal["cores", "none"] = "cores"
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    model_dir: Path | None = None
+    profile_dir: Path | None = None
+    reload: bool = False
+    models: tuple[str, ...] = ()
+    pod: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
+
+    @model_validator(mode="after")
+    def _two_beats_fit_a_lease(self) -> WorkerSettings:
+        if self.beat_s * 2 > self.lease_s:
+            raise ValueError(
+                f"beat_s ({self.beat_s:g}) may be at most half of lease_s ({self.lease_s:g}): one beat may be lost"
+            )
+        return self
+
+
+def fitting(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those of the names that one of the patterns fits."""
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def unfit_patterns(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """A fault for each pattern of `worker.models` that fits none of the names."""
+    known = ", ".join(names) or "none"
+    return [
+        f"worker.models: {pattern!r} fits none of the models and pipelines: {known}"
+        for pattern in patterns
+        if not fitting([pattern], names)
+    ]
