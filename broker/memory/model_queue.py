@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.broker.memory.lines import WaitingLines
 from penstock.broker.memory.outbox import MemoryOutbox
@@ -101,6 +102,11 @@ class MemoryQueue:
     def due(self, now: float) -> int:
         """Delayed jobs whose time has come."""
         return sum(self.records[serial].due_at <= now for serial in self.delayed)
+
+    def counted(self) -> dict[str, Any]:
+        """The fields of `QueueStats` that are counts by something."""
+        by_owner = {"open": dict(self.open_jobs()), "planned": dict(self.planned_jobs())}
+        return {"accepted": self.accepted, "ended": dict(self.ended), "counters": dict(self.counters), **by_owner}
 
     def line(self, version: str, owner: str, band: int) -> Iterator[Record]:
         """The jobs of one owner in one band, in order; they may leave the line meanwhile."""

@@ -251,12 +251,8 @@ class MemoryStore:
             delayed=len(inner.delayed),
             leased=inner.leased,
             inbox=len(inner.inbox),
-            accepted=inner.accepted,
-            ended=dict(inner.ended),
-            counters=dict(inner.counters),
-            open=dict(inner.open_jobs()),
-            planned=dict(inner.planned_jobs()),
             due=inner.due(now),
+            **inner.counted(),
         )
 
     def models(self) -> list[ModelInfo]:

@@ -20,7 +20,7 @@ Version = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenStart:
     """`one`: the capacity of one slot when slots were ready last. `since`: jobs have waited without one from then on."""
 
     one: SlotCapacity = field(default_factory=SlotCapacity)
@@ -32,14 +32,14 @@ class SlotStarts:
     """What is remembered of each version."""
 
     def __init__(self) -> None:
-        self._seen: dict[Version, _Seen] = {}
+        self._seen: dict[Version, _SeenStart] = {}
 
     def known(self, version: Version, now_has: SlotCapacity, now: float, *, is_wanted: bool) -> SlotCapacity:
         """What the version has now; while no slot is ready, what one slot could do and in how many seconds, as far as is known.
 
         `is_wanted`: jobs wait for the model, or a caller was just refused because no slot is ready.
         """
-        seen = self._seen.setdefault(version, _Seen())
+        seen = self._seen.setdefault(version, _SeenStart())
         if now_has.ready_slots:
             self._note_ready(seen, now_has, now)
             return now_has
@@ -54,7 +54,7 @@ class SlotStarts:
             del self._seen[version]
 
     @staticmethod
-    def _note_ready(seen: _Seen, capacity: SlotCapacity, now: float) -> None:
+    def _note_ready(seen: _SeenStart, capacity: SlotCapacity, now: float) -> None:
         if seen.since is not None and now - seen.since <= LONGEST_START_S:
             took_s = now - seen.since
             seen.took_s = (seen.took_s + took_s) / 2 if seen.took_s else took_s
@@ -64,7 +64,7 @@ class SlotStarts:
             seen.one = replace(capacity, per_s=capacity.per_s / slots, full_per_s=capacity.full_per_s / slots)
 
 
-def _left_s(seen: _Seen, now: float) -> float:
+def _left_s(seen: _SeenStart, now: float) -> float:
     if not seen.took_s or seen.since is None:
         return seen.took_s
     return max(seen.took_s - (now - seen.since), _OVERDUE_SHARE * seen.took_s)
