@@ -38,9 +38,9 @@ def test_a_delayed_job_whose_time_has_come_is_counted_until_a_sweep_queues_it(qu
     """With no worker alive nobody sweeps, and whoever starts workers must learn of it."""
     queue.submit(delay_s=60.0)
     queue.submit(delay_s=0.02)
-    eventually(lambda: queue.store.stats(queue.model).due == 1)
-    assert queue.store.sweep(queue.model).promoted == 1
-    found = queue.store.stats(queue.model)
+    eventually(lambda: queue.store.stats(queue.name).due == 1)
+    assert queue.store.sweep(queue.name).promoted == 1
+    found = queue.store.stats(queue.name)
     assert (found.due, found.delayed, found.depth) == (0, 1, 1)
 
 
