@@ -82,7 +82,7 @@ def _schemas() -> Any:
 def _newest() -> str:
     names = (entry.name for entry in _schemas().iterdir() if entry.name.endswith("-local-strict"))
     versions = [name.removeprefix("v").removesuffix("-local-strict") for name in names]
-    return max(versions, key=lambda version: [int(part) for part in version.split(".")])
+    return str(max(versions, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 @cache

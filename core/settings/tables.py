@@ -315,10 +315,9 @@ class Settings(Table):
         if not self.worker.models:
             return self
         named = set(fitting(self.worker.models, self.served_names))
-        tables = {"models": self.models, "pipelines": self.pipelines}
-        return self.model_copy(
-            update={field: {name: one for name, one in table.items() if name in named} for field, table in tables.items()}
-        )
+        models = {name: table for name, table in self.models.items() if name in named}
+        pipelines = {name: table for name, table in self.pipelines.items() if name in named}
+        return self.model_copy(update={"models": models, "pipelines": pipelines})
 
     def pipeline_specs(self) -> list[ModelSpec]:
         """Return one spec per pipeline."""

@@ -122,7 +122,7 @@ class Fleet:
         return PeriodicThread("pod-cost", WRITE_EVERY_S, cost.run_once, failure_event=POD_COST_UNKNOWN)
 
     def _is_holding(self) -> bool:
-        return any(slot.is_holding for slot in self._roster.alive())
+        return any(slot.leases() for slot in self._roster.alive())
 
     def _beat_soon(self) -> None:
         self._beat.wake()
