@@ -1,8 +1,10 @@
-"""The options that several commands share, and the client that `--url` and `--api-key` lead to."""
+"""The options that several commands share, the client that `--url` and `--api-key` lead to, and what a shell completes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,3 +58,30 @@ def connect(url: str | None, api_key: str | None) -> Client:
 
     # A person waits: fewer attempts than a program makes.
     return Client(url, api_key, retry=RetryPolicy(max_attempts=3))
+
+
+# What a shell offers at the tabulator key: the models and jobs of the gateway that the command itself would ask.
+_WITHIN_S = 1.0
+_JOBS = 50
+
+
+def model_names(incomplete: str) -> list[str]:
+    return _offered(incomplete, lambda client: (model["name"] for model in client.models()))
+
+
+def job_ids(incomplete: str) -> list[str]:
+    """The newest jobs."""
+    return _offered(incomplete, lambda client: (handle.id for handle in islice(client.jobs(limit=_JOBS), _JOBS)))
+
+
+def _offered(incomplete: str, names: Callable[[Client], Iterable[str]]) -> list[str]:
+    """Nothing where no gateway answers at once: what is printed here would stand in the middle of the line being typed."""
+    from penstock.client.retries import RetryPolicy
+    from penstock.client.sync import Client
+    from penstock.errors import PenstockError
+
+    try:
+        with Client(timeout_s=_WITHIN_S, retry=RetryPolicy(max_attempts=1)) as client:
+            return [name for name in names(client) if name.startswith(incomplete)]
+    except PenstockError:
+        return []

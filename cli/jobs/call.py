@@ -17,7 +17,7 @@ from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import profile as recording
 from penstock.cli.jobs import streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
-from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
+from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client import protocol
 from penstock.client.handles.job_handle import JobHandle
@@ -38,7 +38,7 @@ _USUAL_WAIT_S = 2.0
 
 @app.command()
 def call(
-    model: Annotated[str, typer.Argument(help="The model's name.")],
+    model: Annotated[str, typer.Argument(help="The model's name.", autocompletion=model_names)],
     input: Annotated[str | None, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")] = None,
     form: Annotated[
         list[str] | None, typer.Option("--form", "-F", help="NAME=TEXT or NAME=@FILE: a part of a form, instead of INPUT.")

@@ -11,7 +11,7 @@ from penstock.cli.display import age, delayed_until, print_fields, print_json, p
 from penstock.cli.jobs import streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
-from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect
+from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, job_ids
 from penstock.client.views import CancelledJobs, JobView
 from penstock.errors import Conflict
 from penstock.words import duration, plural
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", autocompletion=job_ids)]
 
 
 @app.command("list")
@@ -109,7 +109,9 @@ def watch(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = Non
 
 @app.command()
 def cancel(
-    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --tag for many.")] = None,
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --tag for many.", autocompletion=job_ids)
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="Every job that was submitted with this tag and has not ended.")] = None,
     model: Annotated[str | None, typer.Option(help="With --tag: only jobs of this model.")] = None,
     as_json: JsonOption = False,
@@ -136,7 +138,9 @@ def _print_cancelled(found: CancelledJobs, *, as_json: bool) -> None:
 
 @app.command()
 def replay(
-    job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --failed for many.")] = None,
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --failed for many.", autocompletion=job_ids)
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed job of --model that has not been replayed.")] = False,
     model: Annotated[str | None, typer.Option(help="With --failed: the model of the jobs.")] = None,
     code: Annotated[str | None, typer.Option(help="With --failed: only jobs that failed with this error code.")] = None,

@@ -14,7 +14,7 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.models.fetch import cache, fetch
 from penstock.cli.models.split import split
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.errors import NotFound
@@ -25,7 +25,7 @@ app.command()(fetch)
 app.command()(cache)
 app.command()(split)
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
 WaitOption = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it is done; 0 returns at once.")]
 _LOOK_EVERY_S = 0.3

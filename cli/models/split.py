@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.display import print_json, print_table
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.words import duration
 
 _SHADOW_WORDS = "equal", "close", "different", "status", "lost", "refused", "dropped"
 
 
 def split(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)],
     weights: Annotated[
         list[str] | None,
         typer.Argument(metavar="VERSION=PERCENT", help="100 together; none: all that no canary gets to the default version."),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
+from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption, model_names
 from penstock.cli.runs import existing
 from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunSession, create_run
 from penstock.errors import BadRequest
@@ -45,7 +45,7 @@ app = typer.Typer(
 
 @app.command(START, epilog=f"Commands on runs that exist: {', '.join(_EXISTING)}. Their options: penstock run COMMAND --help.")
 def start(
-    model: Annotated[str, typer.Argument(help="The model's name.")],
+    model: Annotated[str, typer.Argument(help="The model's name.", autocompletion=model_names)],
     source: Annotated[str, typer.Argument(metavar="INPUT", help="A file, folder, glob or fsspec URL.")],
     output: Annotated[
         str, typer.Option("--output", "-o", help="Where the output goes: .jsonl, .parquet, .csv or .tsv, a path or URL.")

@@ -25,6 +25,7 @@ from penstock.broker.server.embedded import flower_url
 from penstock.broker.server.users import FLOWER
 from penstock.cli.serve.first_call import first_call
 from penstock.client.sync import Client
+from penstock.loadtest.stack import free_port
 from tests.acceptance.warm_command import run_command
 from tests.command import called_here
 from tests.eventually import eventually
@@ -326,3 +327,20 @@ def test_a_port_that_is_taken_is_named(up: Up, tmp_path: Path) -> None:
     assert done.returncode == 7
     assert port in done.stderr
     assert "--port" in done.stderr
+
+
+def test_the_shell_offers_models_and_jobs_of_the_gateway_and_nothing_where_none_answers(up: Up) -> None:
+    def offered(line: str, url: str) -> list[str]:
+        words = {"COMP_WORDS": f"penstock {line}", "COMP_CWORD": str(len(line.split(" ")))}
+        asked = clean_environment() | words | {"_PENSTOCK_COMPLETE": "complete_bash", "PENSTOCK_URL": url}
+        # The shell runs the command by its name, from which the name of the variable is made.
+        program = "from penstock.cli.main import main; import sys; sys.argv = ['penstock']; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=False, env=asked, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout.split()
+
+    job = json.loads(up.penstock("call", "square", '{"x": 4}', "--json").stdout)["job"]["id"]
+    assert offered("call sq", up.ready["url"]) == ["square"]
+    assert job in offered("jobs show ", up.ready["url"])
+    assert offered("call sq", f"http://127.0.0.1:{free_port()}") == []
