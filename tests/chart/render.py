@@ -20,7 +20,7 @@ import helm_python
 import jsonschema_rs
 import yaml
 
-CHART = Path(__file__).parents[1] / "compose" / "helm"
+CHART = Path(__file__).parents[2] / "compose" / "helm"
 OLDEST = "1.30.0"
 _ELSEWHERE = {
     "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
