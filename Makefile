@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test helm-check compose-ha-test up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test helm-check up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
