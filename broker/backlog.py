@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.broker.records import QueueStats
 from penstock.errors import DeadlineUnlikely, Overloaded
-from penstock.model_spec import SlotInfo
+from penstock.model_spec import ScalingInfo, SlotInfo
 
 UNKNOWN_DRAIN_S = 5.0
+# A slot of a version that was never started takes this long, and one for which another model must leave first this much longer.
+UNKNOWN_START_S = 5.0
+ROOM_COMES_S = 30.0
 MIN_SAFETY_S = 0.005
 SAFETY_SHARE = 0.15
 STALE_S = 0.25
@@ -37,7 +40,8 @@ class SlotCapacity:
 
     `per_s`: at the best of all sizes. `full_per_s`: at the largest, which run while jobs wait; one cheap job that ran alone
     makes its small size look a thousand times better than the batches of all others. `start_s`: while no slot is ready, after
-    how many seconds one should be; 0: not known. The other figures are then those of that one slot.
+    how many seconds one should be; 0: not known. The other figures are then those of that one slot. `on_demand`: a
+    worker has it started for the next job.
     """
 
     ready_slots: int = 0
@@ -45,6 +49,12 @@ class SlotCapacity:
     latency_s: dict[int, float] = field(default_factory=dict)
     full_per_s: float = 0.0
     start_s: float = 0.0
+    on_demand: bool = False
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a job that comes now is run: by a slot that is ready, or by one that is started for it."""
+        return self.ready_slots > 0 or self.on_demand
 
     def batch_s(self, ahead: float) -> float:
         """The run time of the batch that will hold a job with `ahead` jobs before it."""
@@ -71,6 +81,35 @@ def capacity_of(slots: Iterable[SlotInfo]) -> SlotCapacity:
         for size, seconds in learned.items():
             latency_s[size] = max(seconds, latency_s.get(size, 0.0))
     return SlotCapacity(count, per_s, latency_s, full_per_s)
+
+
+def on_demand(capacity: SlotCapacity, slots: Iterable[SlotInfo], scaling: Iterable[ScalingInfo]) -> SlotCapacity:
+    """The capacity; of a version without a ready slot, that of the slot which a worker starts for its next job.
+
+    `scaling`: what workers announce of it whose slots follow the work. A version whose slots cannot be loaded has none.
+    """
+    known = list(scaling)
+    if capacity.ready_slots or not known or any(slot.state == "failed" for slot in slots):
+        return capacity
+    waits_s = [(info.start_s or UNKNOWN_START_S) + (0.0 if info.most else ROOM_COMES_S) for info in known]
+    latency_s = next((info.latency_s for info in known if info.latency_s), {})
+    one = capacity_of([SlotInfo("", "", "ready", latency_s=latency_s)])
+    return replace(one, ready_slots=0, start_s=min(waits_s), on_demand=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a model is asked for, at one moment of the store's clock: jobs accepted so far, ended by workers so far, leased now,
+    and those that wait now, by version. `due_in_s`: until the first deadline of the most urgent ones, of versions for which
+    some wait.
+    """
+
+    now: float
+    accepted: int
+    ended: int
+    leased: int
+    waiting: dict[str, int]
+    due_in_s: dict[str, float] = field(default_factory=dict)
 
 
 _BY_WORKERS = ("succeeded", "failed", "dead")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import httpx2
 
@@ -248,10 +248,11 @@ class AsyncClient:
         """The model without that version. Jobs that wait for the version still run."""
         return protocol.object_of(await self.send(calls.unload_call(model, version)))
 
-    async def scale_model(self, model: str, workers: int, *, version: str | None = None) -> dict[str, Any]:
+    async def scale_model(self, model: str, workers: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
         """The model, of whose version (without one: the default) each worker process is to have `workers` slots.
 
-        With 0 slots its jobs wait. A slot that goes ends what it runs.
+        With 0 slots its jobs wait. With `"auto"` the settings say the number again, or the work does. A slot that goes ends
+        what it runs.
         """
         return protocol.object_of(await self.send(calls.scale_call(model, workers, version)))
 

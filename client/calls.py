@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 from urllib.parse import quote
 
 from penstock.client.protocol import JSON, LONGEST_POLL_S, PROBLEM, HttpCall, InputBody
@@ -216,7 +216,7 @@ def unload_call(model: str, version: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/versions/{_part(version)}", repeatable=False)
 
 
-def scale_call(model: str, workers: int, version: str | None) -> HttpCall:
+def scale_call(model: str, workers: int | Literal["auto"], version: str | None) -> HttpCall:
     return _change("PUT", f"{_model_path(model)}/workers", {"workers": workers, **({"version": version} if version else {})})
 
 

@@ -1,4 +1,6 @@
-"""Who may call: roles, keys and owners, and how a key's secret is made and checked. Pure."""
+"""Who may call: roles, keys and owners, and how a key's secret is made and checked, which headers carry
+credentials. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,46 @@ OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 SECRET_BYTES = 32
 # Words that people copy from documentation, or choose in a hurry.
 _WEAK_SECRETS = ("", "secret", "password", "changeme", "change-me", "example", "test", "admin", "penstock", "your-secret-here")
+
+# In the place of the names of request headers: every header but those of the connection and those with credentials.
+ANY_HEADER = "*"
+# No model code gets these, whatever a setting names.
+CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+# Those in which gateways and clouds hand on who a caller is. A model gets one of them only if its settings name it.
+HANDED_ON_CREDENTIALS = frozenset(
+    {
+        "authentication",
+        "x-authorization",
+        "x-forwarded-authorization",
+        "x-original-authorization",
+        "x-api-key",
+        "api-key",
+        "apikey",
+        "x-goog-api-key",
+        "x-functions-key",
+        "x-rapidapi-key",
+        "ocp-apim-subscription-key",
+        "x-auth-token",
+        "x-access-token",
+        "x-id-token",
+        "x-session-token",
+        "x-forwarded-access-token",
+        "x-auth-request-access-token",
+        "x-amz-security-token",
+        "x-amzn-oidc-accesstoken",
+        "x-amzn-oidc-data",
+        "x-goog-iap-jwt-assertion",
+        "x-ms-token-aad-access-token",
+        "x-ms-token-aad-id-token",
+        "cf-access-jwt-assertion",
+        "cf-access-client-secret",
+        "x-vault-token",
+        "private-token",
+        "x-gitlab-token",
+        "x-csrf-token",
+        "x-xsrf-token",
+    }
+)
 
 
 class Role(StrEnum):

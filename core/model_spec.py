@@ -1,4 +1,4 @@
-"""What is declared of a model (its code, batching and limits), what its workers announce, and which array shapes it takes."""
+"""What is declared of a model (its code, batching and limits), and what its workers announce."""
 
 from __future__ import annotations
 
@@ -9,48 +9,7 @@ from typing import Any
 
 from penstock.pipelines.spec import PipelineSpec, PipelineStage
 
-# In the place of the names of request headers: every header but those of the connection and those with credentials.
-ANY_HEADER = "*"
-# No model code gets these, whatever a setting names.
-CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
-# Those in which gateways and clouds hand on who a caller is. A model gets one of them only if its settings name it.
-HANDED_ON_CREDENTIALS = frozenset(
-    {
-        "authentication",
-        "x-authorization",
-        "x-forwarded-authorization",
-        "x-original-authorization",
-        "x-api-key",
-        "api-key",
-        "apikey",
-        "x-goog-api-key",
-        "x-functions-key",
-        "x-rapidapi-key",
-        "ocp-apim-subscription-key",
-        "x-auth-token",
-        "x-access-token",
-        "x-id-token",
-        "x-session-token",
-        "x-forwarded-access-token",
-        "x-auth-request-access-token",
-        "x-amz-security-token",
-        "x-amzn-oidc-accesstoken",
-        "x-amzn-oidc-data",
-        "x-goog-iap-jwt-assertion",
-        "x-ms-token-aad-access-token",
-        "x-ms-token-aad-id-token",
-        "cf-access-jwt-assertion",
-        "cf-access-client-secret",
-        "x-vault-token",
-        "private-token",
-        "x-gitlab-token",
-        "x-csrf-token",
-        "x-xsrf-token",
-    }
-)
 DEFAULT_VERSION = "1"
-# Smallest and largest size of each dimension; None: no largest.
-Bounds = Sequence[tuple[int, int | None]]
 
 
 class WarmOrigin(StrEnum):
@@ -154,13 +113,31 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingPolicy:
+    """How the slots of a version follow its work, in each worker process (docs/autoscaling.md). Durations in seconds.
+
+    At least `min_slots`, at most `max_slots`, unless nothing was asked for during `idle_unload_s`: then none. `goal_s`: waiting
+    jobs that would take longer than this are worth more slots.
+    """
+
+    min_slots: int
+    max_slots: int
+    goal_s: float
+    idle_unload_s: float | None = None
+
+    def within(self, count: int) -> int:
+        return min(max(count, self.min_slots), self.max_slots)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
     `source` is `path/to/file.py[:Name]`, `package.module:Name`, a model file (`*.onnx`, `*.pt2`) or the address of one
     (`hf://`, `s3://`, `https://`), which may be code only with `trust_remote_code`. `workers` is the number of
     child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
-    each takes `device_memory_bytes` there. `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
+    each takes `device_memory_bytes` there. `scaling`: within which bounds that number follows the work; None: it is fixed.
+    `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
     may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
     Only the model's child processes see the variables of `env` and `secrets`; logs and errors show no value of `secrets`.
     """
@@ -176,6 +153,7 @@ class ModelSpec:
     workers_per_device: int = 1
     placement: str = "dedicated"
     device_memory_bytes: int | None = None
+    scaling: ScalingPolicy | None = None
     options: dict[str, Any] = field(default_factory=dict)
     env: dict[str, Variable] = field(default_factory=dict)
     secrets: dict[str, Variable] = field(default_factory=dict)
@@ -299,7 +277,8 @@ class SlotInfo:
     `device` is as the worker sees it (`cpu`, `cuda:3`); its name and `device_uuid` are empty for the CPU. `node` is the NUMA
     node that holds all its `cores`; None: several, or not pinned. `at_once`: how many items it runs side by side, each a batch
     of its own; 0: one batch after the other. `memory_bytes`: the resident memory of the child at the last beat.
-    `device_use`: None for a slot on the CPU.
+    `device_use`: None for a slot on the CPU. `load_s`: how long the model took to load; `start_s`: from the start of its
+    process until it was ready.
     """
 
     model: str
@@ -324,6 +303,7 @@ class SlotInfo:
     profile: ProfileInfo | None = None
     calls: LearnedCalls | None = None
     at_once: int = 0
+    start_s: float = 0.0
     memory_bytes: int = 0
     device_use: SlotDeviceUse | None = None
 
@@ -351,13 +331,37 @@ class HostLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingInfo:
+    """What one worker says of a version whose slots follow its work. Durations in seconds.
+
+    `least` and `limit` are as the settings say, `most` is what it could have here: fewer while a device has no room. `slots`:
+    how many it is to have. `start_s`, `latency_s` (by batch size) and `memory_bytes` of one slot are as it learned them, also
+    while it has none; 0 and empty if it never had one. `loads`: how many slots it started in its life. `reason` of its last
+    change, which was at `changed_at` (Unix seconds by the store's clock).
+    """
+
+    least: int
+    most: int
+    limit: int
+    slots: int
+    start_s: float = 0.0
+    latency_s: dict[int, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    idle_unload_s: float | None = None
+    loads: int = 0
+    reason: str = ""
+    changed_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """One worker process (a supervisor) as it announces itself with every beat. Moments are Unix seconds by the store's
     clock.
 
     `declared` are the versions that its settings name, by model. `machine`: how busy it is. `wanted`: how many slots it is to
     have, by model and version; None for a worker of an earlier release, which does not say. `followed`: the state of each
-    model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time.
+    model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time. `scaling`:
+    by model and version, those whose slots follow their work; versions that an operator scaled are not among them.
     """
 
     name: str
@@ -371,29 +375,4 @@ class WorkerInfo:
     wanted: dict[str, dict[str, int]] | None = None
     followed: dict[str, str] = field(default_factory=dict)
     loads: bool = True
-
-
-def shape_fits(shape: Sequence[int], bounds: Bounds) -> bool:
-    if len(shape) != len(bounds):
-        return False
-    return all(low <= got and (high is None or got <= high) for (low, high), got in zip(bounds, shape, strict=True))
-
-
-def misfit(name: str, shape: Sequence[int], bounds: Bounds) -> str:
-    """`image has shape [3, 100, 100], the model takes [3, 224, 224]`."""
-    return f"{name} has shape {list(shape)}, the model takes {wanted(bounds)}"
-
-
-def ragged(name: str) -> str:
-    return f"{name} is not a regular nested list of numbers: its rows differ in length"
-
-
-def wanted(bounds: Bounds) -> str:
-    """`[3, any, 1 to 64]`."""
-    return f"[{', '.join(_bound(low, high) for low, high in bounds)}]"
-
-
-def _bound(low: int, high: int | None) -> str:
-    if high is None:
-        return f"{low} or more" if low else "any"
-    return str(low) if low == high else f"{low} to {high}"
+    scaling: dict[str, dict[str, ScalingInfo]] = field(default_factory=dict)

@@ -55,6 +55,10 @@ class Rollout:
         """`workers`: slots per worker process; 0 is allowed, and then the version's jobs wait."""
         return replace(self, scale={**self.scale, version: workers})
 
+    def released(self, version: str) -> Rollout:
+        """The version has as many slots as the settings say, or its work needs."""
+        return replace(self, scale={name: count for name, count in self.scale.items() if name != version})
+
     def batched(self, version: str, policy: Mapping[str, Any]) -> Rollout:
         """With these fields of a batch policy in the table of a version that was added; its workers load it anew."""
         return replace(self, added={**self.added, version: {**self.added[version], **policy}})
@@ -154,11 +158,17 @@ def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_fre
         )
 
 
-def check_scale(info: ModelInfo, version: str, workers: Any) -> int:
-    """The number of slots. Raises `NotFound` for an unknown version, `InvalidInput` for what is no number of slots."""
+# In the place of a number of slots: as the settings say, or the work needs.
+AUTO = "auto"
+
+
+def check_scale(info: ModelInfo, version: str, workers: Any) -> int | None:
+    """The number of slots; None for `AUTO`. Raises `NotFound` for an unknown version, `InvalidInput` for anything else."""
     check_version(info, version)
+    if workers == AUTO:
+        return None
     if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= MOST_SLOTS:
-        detail = f"must be a whole number of slots per worker process, from 0 to {MOST_SLOTS}"
+        detail = f'must be a whole number of slots per worker process, from 0 to {MOST_SLOTS}, or "{AUTO}"'
         raise InvalidInput(f"workers {detail}", errors=[{"pointer": "/workers", "detail": detail}])
     return workers
 

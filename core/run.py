@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 from penstock.errors import BadRequest, InvalidInput
-from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 
 _MANY_FAILED = 100
 _MAX_SAID = 1_024

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from penstock.access import ANY_HEADER
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
@@ -15,7 +16,7 @@ from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
 from penstock.gateway.oip.endpoint import INFER_BODY
 from penstock.inputs.form import form_fields, is_file_schema
-from penstock.model_spec import ANY_HEADER, VersionInfo
+from penstock.model_spec import VersionInfo
 
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 JOB_REF = {"$ref": "#/components/schemas/Job"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidInput
 from penstock.handlers.runtimes.contract import Port
-from penstock.model_spec import misfit, ragged
+from penstock.inputs.input_shape import misfit, ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -200,6 +200,31 @@ local function unfinished(keys, args)
   return {waiting, leased}
 end
 
+-- demand: what a worker needs to know each second of a model to decide how many slots to have: no more than a few calls per line.
+-- ARGS: per version: version
+-- REPLY: now ms; accepted jobs; jobs that workers ended; leased; per version: waiting (delayed ones not included),
+--        ms until the first deadline of those of the most urgent band (-1 = none waits)
+local function demand(keys, args)
+  local p, now, leased = keys[1], now_ms(), 0
+  local counted = redis.call('HMGET', p .. 'counters', 'accepted', 'ended:succeeded', 'ended:failed', 'ended:dead')
+  for i = 1, 4 do counted[i] = tonumber(counted[i] or 0) end
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do leased = leased + redis.call('HLEN', p .. 'held:' .. worker) end
+  local reply = {now, counted[1], counted[2] + counted[3] + counted[4], leased}
+  for _, version in ipairs(args) do
+    local waiting, first = redis.call('ZCARD', p .. 'solo:' .. version), math.huge
+    for _, line in ipairs(all_lines_of(p, version)) do
+      local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2]
+      if head then
+        waiting = waiting + redis.call('ZCARD', line)
+        first = math.min(first, tonumber(head))
+      end
+    end
+    reply[#reply + 1] = waiting
+    reply[#reply + 1] = first < math.huge and math.max(0, first % WEIGHT - now) or -1
+  end
+  return reply
+end
+
 register('read', read, {'no-writes', 'allow-stale'})
 register('input', input, {'no-writes', 'allow-stale'})
 register('ended', ended, {'no-writes', 'allow-stale'})
@@ -208,4 +233,5 @@ register('newest', newest, {'no-writes', 'allow-stale'})
 register('records', records, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})
 register('unfinished', unfinished, {'no-writes', 'allow-stale'})
+register('demand', demand, {'no-writes', 'allow-stale'})
 register('watch', watch, {'allow-oom'})

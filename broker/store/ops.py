@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from penstock.broker.backlog import Demand
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.records import (
     Absent,
@@ -194,6 +195,10 @@ def records(jobs: Sequence[JobId]) -> Operation[list[Job]]:
 
 def stats(queue: str) -> Operation[QueueStats]:
     return Operation("stats", prefix(queue), [], partial(replies.stats_reply, queue=queue))
+
+
+def demand(queue: str, versions: Sequence[str]) -> Operation[Demand]:
+    return Operation("demand", prefix(queue), versions, partial(replies.demand_reply, versions=versions))
 
 
 def unfinished(queue: str, version: str) -> Operation[Unfinished]:

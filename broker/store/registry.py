@@ -41,10 +41,14 @@ class _RegistryEntry(msgspec.Struct, array_like=True):
 
 
 class KeptTimes(msgspec.Struct, frozen=True, array_like=True):
-    """How long batches took, by size, in seconds; kept at this moment of the store's clock."""
+    """How long batches took, by size, in seconds; kept at this moment of the store's clock. `start_s`: how long a slot took
+    until it was ready, `memory_bytes`: what it takes on its device; 0 if not known.
+    """
 
     run_s: dict[int, float]
     at: float
+    start_s: float = 0.0
+    memory_bytes: int = 0
 
 
 # Made while one thread loads this module. D106: docs/design/house.md
@@ -116,7 +120,8 @@ def announce_worker(info: WorkerInfo, *, ttl_s: float) -> Operation[int]:
 def _served(info: WorkerInfo) -> str:
     """A digest of what others look for in a worker's entry; how busy it is changes with every beat."""
     slots = sorted((slot.model, slot.version, slot.state) for slot in info.slots)
-    return digest("", msgspec.json.encode([slots, sorted(info.declared.items())]).decode())
+    scaling = [(model, name, one.slots, one.most) for model, found in info.scaling.items() for name, one in found.items()]
+    return digest("", msgspec.json.encode([slots, sorted(info.declared.items()), sorted(scaling)]).decode())
 
 
 def withdraw_worker(name: str) -> Operation[int]:

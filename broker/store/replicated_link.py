@@ -33,6 +33,7 @@ _UNWAITED = frozenset(
         "follow",
         "newest",
         "records",
+        "demand",
         "stats",
         "unfinished",
         "run_read",

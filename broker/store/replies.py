@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from penstock.broker.backlog import Demand
 from penstock.broker.records import (
     Absent,
     Change,
@@ -249,6 +250,13 @@ def stats_reply(reply: Sequence[Any], queue: str) -> QueueStats:
         planned={owner: n for owner, n in _counts(planned).items() if n > 0},
         due=due,
     )
+
+
+def demand_reply(reply: Sequence[int], versions: Sequence[str]) -> Demand:
+    now, accepted, ended, leased, *rest = reply
+    waiting = dict(zip(versions, rest[::2], strict=True))
+    due_in_s = {version: due / 1000 for version, due in zip(versions, rest[1::2], strict=True) if due >= 0}
+    return Demand(now / 1000, accepted, ended, leased, waiting, due_in_s)
 
 
 def _counts(flat: Sequence[bytes]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from penstock.broker.backlog import Demand
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
 from penstock.broker.records import (
     Absent,
@@ -222,6 +223,10 @@ class RedisStore:
 
     def stats(self, queue: str) -> QueueStats:
         return self.run(ops.stats(queue))
+
+    def demand(self, queue: str, versions: Sequence[str]) -> Demand:
+        """Cheaper than `stats`, for what asks each second."""
+        return self.run(ops.demand(queue, versions))
 
     def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""

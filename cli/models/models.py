@@ -29,6 +29,8 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
 WaitOption = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it is done; 0 returns at once.")]
 _LOOK_EVERY_S = 0.3
+# An unloaded version has the slots that it needs: none before the next job.
+_REACHED = ("reached", "unloaded")
 
 
 @app.callback()
@@ -113,7 +115,10 @@ def switch(
 @app.command()
 def scale(
     model: ModelArgument,
-    workers: Annotated[int, typer.Argument(metavar="N", min=0, help="Slots in each worker process; with 0 its jobs wait.")],
+    workers: Annotated[
+        int | None, typer.Argument(metavar="[N]", min=0, help="Slots in each worker process; with 0 its jobs wait.")
+    ] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="Give the number back to the settings, or to the work.")] = False,
     version: Annotated[str | None, typer.Option("--version", help="The version to scale; without it the default one.")] = None,
     wait_s: WaitOption = 120.0,
     as_json: JsonOption = False,
@@ -121,13 +126,15 @@ def scale(
     api_key: KeyOption = None,
 ) -> None:
     """Set how many slots each worker process has of a version. Slots that go end what they run; a restart keeps the number."""
+    if auto == (workers is not None):
+        raise typer.BadParameter("name a number of slots, or give --auto")
     with connect(url, api_key) as client:
-        view = client.scale_model(model, workers, version=version)
+        view = client.scale_model(model, "auto" if workers is None else workers, version=version)
         name = version or str(view["default_version"])
         view = _await_scaled(client, view, name, until=time.monotonic() + wait_s)
     found = _version(view, name)
     done = f"version {name} of {model} has {found.get('ready_slots')} ready slots of {found.get('wanted_slots')}"
-    _report(view, done if found.get("state") == "reached" else f"{done}; {found.get('why', 'not done yet')}", as_json)
+    _report(view, done if found.get("state") in _REACHED else f"{done}; {found.get('why', 'not done yet')}", as_json)
 
 
 @app.command()
@@ -184,7 +191,7 @@ def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: f
 
 def _await_scaled(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
     """The model's view once the version has its slots, or at `until` (monotonic). Exits if it cannot have them."""
-    while _version(view, version).get("state") not in ("reached", "failed") and time.monotonic() < until:
+    while _version(view, version).get("state") not in (*_REACHED, "failed") and time.monotonic() < until:
         time.sleep(_LOOK_EVERY_S)
         view = client.model(str(view["name"]))
     found = _version(view, version)

@@ -1,4 +1,5 @@
-"""What a model's input schema says of its inputs: their JSON types, and the fields of those that are objects. Pure.
+"""What a model's input schema says of its inputs: their JSON types, and the fields of those that are objects; and
+whether an array has a shape that the model takes. Pure.
 
 Schemas of dataclasses, Structs, TypedDicts and pydantic models name their parts by `$ref` and their choices by `anyOf`. Both
 are followed here. Where a schema says nothing, or is nested too deeply, anything is assumed to fit.
@@ -6,7 +7,7 @@ are followed here. Where a schema says nothing, or is nested too deeply, anythin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from penstock.errors import InvalidInput
 
 _DEPTH = 16
+# Smallest and largest size of each dimension; None: no largest.
+Bounds = Sequence[tuple[int, int | None]]
 _CHOICES = ("anyOf", "oneOf")
 _TYPES: dict[type, str] = {
     bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null",
@@ -186,3 +189,29 @@ def _unknown_field(name: str, form: ObjectForm) -> str:
 
 def _named(names: Collection[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
+
+
+def shape_fits(shape: Sequence[int], bounds: Bounds) -> bool:
+    if len(shape) != len(bounds):
+        return False
+    return all(low <= got and (high is None or got <= high) for (low, high), got in zip(bounds, shape, strict=True))
+
+
+def misfit(name: str, shape: Sequence[int], bounds: Bounds) -> str:
+    """`image has shape [3, 100, 100], the model takes [3, 224, 224]`."""
+    return f"{name} has shape {list(shape)}, the model takes {wanted(bounds)}"
+
+
+def ragged(name: str) -> str:
+    return f"{name} is not a regular nested list of numbers: its rows differ in length"
+
+
+def wanted(bounds: Bounds) -> str:
+    """`[3, any, 1 to 64]`."""
+    return f"[{', '.join(_bound(low, high) for low, high in bounds)}]"
+
+
+def _bound(low: int, high: int | None) -> str:
+    if high is None:
+        return f"{low} or more" if low else "any"
+    return str(low) if low == high else f"{low} to {high}"

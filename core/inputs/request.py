@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 from penstock.errors import InvalidInput, TooLarge
 from penstock.job import REQUEST_MEDIA, Payload
-from penstock.model_spec import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 
 # They are of one connection, and not of what was asked over it.
 _OF_CONNECTION = frozenset(

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
 from penstock.job import MODEL_NAME
 from penstock.model_spec import (
-    ANY_HEADER,
-    CREDENTIAL_HEADERS,
     DEFAULT_VERSION,
     MAX_BATCH_SIZE,
     BatchPolicy,
@@ -23,10 +22,12 @@ from penstock.model_spec import (
     bucket_fault,
 )
 from penstock.outbound.urls import ANYWHERE, rule_fault
+from penstock.rollout import MOST_SLOTS
 from penstock.settings.environment import PlainVariable, SecretVariable, VariableName
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
 from penstock.settings.remote_sources import source_fault
+from penstock.settings.scaling import scaling_fault, scaling_of
 
 
 def _named(name: str) -> str:
@@ -117,6 +118,10 @@ class VersionSettings(Table):
     workers_per_device: Count = 1
     placement: Literal["dedicated", "shared"] = "dedicated"
     device_memory_bytes: Count | None = None
+    min_workers: int | None = Field(default=None, ge=0, le=MOST_SLOTS)
+    max_workers: int | None = Field(default=None, ge=1, le=MOST_SLOTS)
+    idle_unload_s: Seconds | None = None
+    backlog_goal_s: Seconds = 5.0
     options: dict[str, Any] = Field(default_factory=dict)
     env: dict[VariableName, PlainVariable] = Field(default_factory=dict)
     secrets: dict[VariableName, SecretVariable] = Field(default_factory=dict)
@@ -186,6 +191,15 @@ class ModelSettings(VersionSettings):
         return self
 
     @model_validator(mode="after")
+    def _slots_have_a_range(self) -> ModelSettings:
+        for version, table in self.tables().items():
+            own = self.versions.get(version)
+            fault = scaling_fault(table, self.model_fields_set | (own.model_fields_set if own else set()))
+            if fault:
+                raise ValueError(f"{fault} (version {version})" if self.versions else fault)
+        return self
+
+    @model_validator(mode="after")
     def _authorities_are_for_urls(self) -> ModelSettings:
         if any(table["input_urls_ca"] and not table["input_urls"] for table in self.tables().values()):
             raise ValueError("input_urls_ca is for input_urls, which is not set: no URL is fetched without it")
@@ -232,6 +246,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_GIVEN, "options", "env", "secrets", "task", "warm_up")},
+        scaling=scaling_of(table),
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
         profile_every=table["profile_every"] if table["profile"] else None,
     )
@@ -262,7 +277,11 @@ def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
         full = VersionSettings.model_validate(dict(table))
     except ValidationError as invalid:
         raise ConfigError("this version cannot be used:", faults=explain(invalid, VersionSettings, {})) from None
-    return {name: getattr(full, name) for name in VersionSettings.model_fields}
+    checked = {name: getattr(full, name) for name in VersionSettings.model_fields}
+    # Whether one of its values was written for this version or comes from its model is not known here.
+    if fault := scaling_fault(checked, frozenset()):
+        raise ConfigError("this version cannot be used:", faults=[fault])
+    return checked
 
 
 def info_of(name: str, model: ModelSettings) -> ModelInfo:

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from penstock.errors import BadRequest, InvalidInput
-from penstock.model_spec import Bounds, misfit, ragged, shape_fits, wanted
+from penstock.inputs.input_shape import Bounds, misfit, ragged, shape_fits, wanted
 
 # A full parse of more would block the event loop for milliseconds. Of larger bodies only the form is checked there.
 WHOLE_PARSE_BYTES = 256 * 1024

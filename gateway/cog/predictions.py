@@ -150,7 +150,7 @@ class CogPredictions:
         return cog_view(job, output)
 
     async def _require_worker(self, submit: SubmitRequest) -> None:
-        if not submit.version.capacity.ready_slots:
+        if not submit.version.capacity.is_served:
             await self._predict.require_worker(submit)
 
     async def _named(self, model: str, prediction_id: str, caller: Caller) -> Job:

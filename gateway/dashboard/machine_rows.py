@@ -10,7 +10,7 @@ import orjson
 
 from penstock import words
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, slots_of
+from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, slots_of
 from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
@@ -119,7 +119,8 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
     slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (entry.name, name)]
     ready = version.capacity.ready_slots
     state = "ready" if ready else why_unserved(workers, entry.name, version)
-    tone = "good" if ready else "bad" if state.startswith(NOT_LOADED) else "idle" if version.is_off else "warn"
+    is_away = version.is_off or state.startswith(UNLOADED)
+    tone = "good" if ready else "bad" if state.startswith(NOT_LOADED) else "idle" if is_away else "warn"
     info = version.info
     return VersionRow(
         name=name,

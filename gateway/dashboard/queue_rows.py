@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.gateway.dashboard.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, slots_of
+from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -104,6 +104,8 @@ def _unserved(why: str, *, waiting: bool) -> Status:
         return Status("warn", "loading", why)
     if why == SCALED_TO_NONE:
         return Status("warn" if waiting else "idle", "off", f"{why}; `penstock models scale` starts some")
+    if why.startswith(UNLOADED):
+        return Status("warn" if waiting else "idle", "unloaded", why)
     word = "cannot load" if why.startswith(NOT_LOADED) else "no worker"
     return Status("bad" if waiting or word == "cannot load" else "warn", word, why)
 

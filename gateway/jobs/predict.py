@@ -80,7 +80,7 @@ class PredictEndpoint:
         has_events = is_streamed(accept)
         longest_s = request.model.info.limits.deadline_s if has_events else self._options.sync_timeout_s
         deadline_s = answer_deadline(request, longest_s)
-        if not request.version.capacity.ready_slots:
+        if not request.version.capacity.is_served:
             await self.require_worker(request)
         if has_events:
             ended = await self.stream_as_accepted(request, accept, send, connection_of(scope), deadline_s)
@@ -194,7 +194,7 @@ class PredictEndpoint:
     async def require_worker(self, request: SubmitRequest) -> None:
         await self._registry.look_again()
         entry, version = await self._registry.find(request.model.name, request.version.name)
-        if version.capacity.ready_slots:
+        if version.capacity.is_served:
             return
         await self._registry.note_refused(entry)
         why = why_unserved(self._registry.workers, entry.name, version)

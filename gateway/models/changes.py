@@ -87,12 +87,15 @@ class ModelChanges:
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
         found = entry.versions.get(version)
-        ready_slots, is_off = (found.capacity.ready_slots, found.is_off) if found else (0, False)
+        ready_slots = found.capacity.ready_slots if found else 0
+        # Callers of a version that is unloaded wait for one load, as they would without the switch.
+        is_off = found is not None and (found.is_off or found.capacity.is_served)
         check_switch(entry.info, version, ready_slots=ready_slots, is_off=is_off)
         await self._changed(model, lambda rollout: rollout.switch(version))
 
     async def scale(self, model: str, workers: Any, *, version: str = "") -> str:
-        """Set the number of slots per worker process; without a version, that of the default one. The version.
+        """Set the number of slots per worker process, or give it back with `auto`; without a version, that of the default one.
+        The version.
 
         Raises `NotFound`, and `InvalidInput` for what is no number of slots.
         """
@@ -100,7 +103,7 @@ class ModelChanges:
         entry, found = await self._registry.find(model)
         name = version or found.name
         count = check_scale(entry.info, name, workers)
-        await self._changed(model, lambda rollout: rollout.scaled(name, count))
+        await self._changed(model, lambda rollout: rollout.released(name) if count is None else rollout.scaled(name, count))
         return name
 
     async def batch(self, model: str, version: str, policy: dict[str, Any]) -> None:

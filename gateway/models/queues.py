@@ -40,7 +40,7 @@ class Band:
 @dataclass(frozen=True, slots=True)
 class QueueView:
     """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
-    worker process would work on all that waits, is due or runs.
+    worker process would work on all that waits, is due or runs. `is_unloaded`: it has no slot, and its next job has one started.
     """
 
     model: str
@@ -49,6 +49,8 @@ class QueueView:
     rate: float
     bands: dict[str, Band]
     work_s: float = 0.0
+    wanted_slots: int = 0
+    is_unloaded: bool = False
 
     @property
     def depth(self) -> int:
@@ -75,7 +77,8 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: fl
         bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
     is_wanted = stats.now - refused_at <= WANTED_S
     work_s = _work_s(stats, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted)
-    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s)
+    is_unloaded = entry.default.capacity.on_demand and not entry.wanted_slots
+    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s, entry.wanted_slots, is_unloaded)
 
 
 def _work_s(stats: QueueStats, per_s: float, *, is_wanted: bool) -> float:
@@ -169,6 +172,8 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
         "in_flight": queue.stats.leased,
         "delayed": queue.stats.delayed,
         "ready_slots": queue.ready_slots,
+        "wanted_slots": queue.wanted_slots,
+        "unloaded": queue.is_unloaded,
         "rate_per_s": queue.rate or None,
         "priorities": {
             name: {"depth": band.depth, "oldest_age_s": band.oldest_age_s, "backlog_s": band.backlog_s}

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import structlog
 
-from penstock.broker.backlog import Backlog, SlotCapacity, capacity_of
+from penstock.broker.backlog import Backlog, SlotCapacity, capacity_of, on_demand
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
 from penstock.gateway.asgi.negotiation import MULTIPART
-from penstock.gateway.models.slots import VersionSlots, slots_of
+from penstock.gateway.models.slots import VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
@@ -90,6 +90,7 @@ class ModelEntry:
     split: SplitEntry | None = None
     # Worker processes with a ready slot of it.
     workers: int = 0
+    wanted_slots: int = 0
 
     @property
     def name(self) -> str:
@@ -319,16 +320,19 @@ class ModelRegistry:
                 version,
                 info.versions.get(version),
                 self._validators.of(info.name, version, info.versions.get(version)),
-                self._starts.known(
-                    (info.name, version), capacity_of(slots.get((info.name, version), ())), now, is_wanted=is_wanted
-                ),
+                self._capacity((info.name, version), slots.get((info.name, version), ()), now, is_wanted=is_wanted),
                 self.rollout(info.name).scale.get(version),
             )
             for version in sorted(names)
         }
         mark = self.rollouts.get(info.name, StoredRollout()).mark
         split, workers = self._split(info.name, versions), sum(map(_serves(info.name), self.workers))
-        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, split, workers)
+        wanted = sum(slots_of(self.workers, info.name, version).wanted for version in versions)
+        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, split, workers, wanted)
+
+    def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
+        found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
+        return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
 
     def _split(self, model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
         found = self.rollouts.get(model)

@@ -17,7 +17,7 @@ from penstock.gateway.models.changes import ModelChanges, checked_name, invalid
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.views import model_view
 from penstock.job import MODEL_NAME
-from penstock.rollout import MOST_SLOTS
+from penstock.rollout import AUTO, MOST_SLOTS
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -40,7 +40,10 @@ SCALE = {
     "type": "object",
     "required": ["workers"],
     "properties": {
-        "workers": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "Slots per worker process"},
+        "workers": {
+            "oneOf": [{"type": "integer", "minimum": 0, "maximum": MOST_SLOTS}, {"const": AUTO}],
+            "description": "Slots per worker process; auto: as the settings say, or the work needs",
+        },
         "version": {**_NAME, "description": "Without it the default version"},
     },
     "additionalProperties": False,
@@ -86,7 +89,8 @@ class Rollouts:
 
     async def scale(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"workers": 2, "version": "1"}`: the slots that each worker process is to have of the version, without `version` of
-        the default one. 0 is allowed: its jobs then wait. A slot that goes ends what it runs.
+        the default one. 0 is allowed: its jobs then wait. With `"auto"` the settings say it again, or the work does. A slot
+        that goes ends what it runs.
         """
         await self._registry.find(model)
         body = await read_object(request)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.model_spec import ScalingInfo, SlotInfo, WorkerInfo
 
 STILL_LOADING = "still loading"
 NOT_LOADED = "could not be loaded"
+UNLOADED = "unloaded; the next job has it loaded"
 SCALED_TO_NONE = "scaled to no slots"
 # How much of a load error a refusal shows: a long sentence, and what to do about it.
 _MOST_REASON_CHARS = 600
@@ -17,11 +18,12 @@ _MOST_REASONS = 8
 
 
 class SlotsState(StrEnum):
-    """`UNSERVED`: no live worker has to do with the version."""
+    """`UNLOADED`: the next job has a slot started. `UNSERVED`: no live worker has to do with the version."""
 
     REACHED = "reached"
     FAILED = "failed"
     PENDING = "pending"
+    UNLOADED = "unloaded"
     UNSERVED = "unserved"
 
 
@@ -31,7 +33,8 @@ class VersionSlots:
     do not run (one reason each).
 
     `scale`: what an operator asked for, per worker process; None: as the settings say. `is_followed`: every live worker has
-    taken up the present rollout of the model.
+    taken up the present rollout of the model. `wakes_in_s`: how long the slot of the next job takes to start, if a worker has
+    one started for it; 0: nobody knows yet.
     """
 
     wanted: int = 0
@@ -40,6 +43,7 @@ class VersionSlots:
     failed: tuple[str, ...] = ()
     scale: int | None = None
     is_followed: bool = True
+    wakes_in_s: float | None = None
 
     @property
     def state(self) -> SlotsState:
@@ -50,6 +54,8 @@ class VersionSlots:
             return SlotsState.REACHED
         if self.failed:
             return SlotsState.FAILED
+        if self.wakes_in_s is not None and not self.wanted:
+            return SlotsState.UNLOADED
         return SlotsState.PENDING if self.wanted or self.ready else SlotsState.UNSERVED
 
     @property
@@ -64,7 +70,9 @@ class VersionSlots:
             return SCALED_TO_NONE
         if self.failed:
             return f"{NOT_LOADED}: {_shortened(self.failed[0]) or 'the log of its worker says why'}"
-        return STILL_LOADING if self.loading else "no live worker serves it"
+        if self.loading or self.wakes_in_s is None:
+            return STILL_LOADING if self.loading else "no live worker serves it"
+        return UNLOADED + (f", in about {self.wakes_in_s:.3g} s" if self.wakes_in_s else "")
 
 
 def slots_of(
@@ -78,8 +86,15 @@ def slots_of(
         loading=sum(slot.state == "loading" for slot in slots),
         failed=tuple(slot.error for slot in slots if slot.state == "failed"),
         scale=scale,
+        wakes_in_s=min((info.start_s for info in scaling_of(workers, model, version)), default=None),
         is_followed=all(worker.wanted is None or worker.followed.get(model, "") == mark for worker in workers),
     )
+
+
+def scaling_of(workers: Sequence[WorkerInfo], model: str, version: str) -> list[ScalingInfo]:
+    """What each worker announces of the version whose slots follow its work there."""
+    found = (worker.scaling.get(model, {}).get(version) for worker in workers)
+    return [info for info in found if info is not None]
 
 
 def _slots(worker: WorkerInfo, model: str, version: str) -> list[SlotInfo]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.registry import ModelEntry
-from penstock.gateway.models.slots import slots_of
-from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
+from penstock.gateway.models.slots import scaling_of, slots_of
+from penstock.model_spec import LearnedCalls, ScalingInfo, SlotInfo, WorkerInfo
 
 
 def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
@@ -62,6 +62,8 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
         "state": slots.state.value,
         "loaded": version.info is not None,
     }
+    if scaling := scaling_of(workers, entry.name, name):
+        view["scaling"] = scaling_view(scaling)
     if not slots.ready:
         view["why"] = slots.why
     if slots.failed:
@@ -80,6 +82,22 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
         if version.info.source:
             view["source"] = version.info.source
     return view
+
+
+def scaling_view(infos: Sequence[ScalingInfo]) -> dict[str, Any]:
+    """How the slots of a version follow its work, over all workers; `null` is what is not known yet. The bounds count slots per
+    worker process, as the settings do.
+    """
+    last = max(infos, key=lambda info: info.changed_at)
+    return {
+        "min_workers": max(info.least for info in infos),
+        "max_workers": max(info.limit for info in infos),
+        "idle_unload_s": last.idle_unload_s,
+        "start_s": min((info.start_s for info in infos if info.start_s), default=None),
+        "memory_bytes": max(info.memory_bytes for info in infos) or None,
+        "started_slots": sum(info.loads for info in infos),
+        "last_change": {"reason": last.reason, "at": rfc3339(last.changed_at)} if last.changed_at else None,
+    }
 
 
 def _serves(slot: SlotInfo, model: str, version: str) -> bool:

@@ -10,7 +10,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.slots import SlotsState, VersionSlots
 
 _LOOK_S = 0.2
-_ENDS = (SlotsState.REACHED, SlotsState.FAILED)
+_ENDS = (SlotsState.REACHED, SlotsState.FAILED, SlotsState.UNLOADED)
 
 
 async def await_slots(registry: ModelRegistry, model: str, version: str = "", *, timeout_s: float) -> VersionSlots:

@@ -130,8 +130,8 @@ class Health:
             return Missing([_missing_part("store", STORE_UNREACHABLE)])
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
-        # A model that an operator scaled to no slots is away on purpose.
-        unserved = [entry for entry in models if not (entry.default.capacity.ready_slots or entry.default.is_off)]
+        # A model that an operator scaled to no slots is away on purpose, and one that is unloaded comes with its next job.
+        unserved = [entry for entry in models if not (entry.default.capacity.is_served or entry.default.is_off)]
         whys = {entry.name: why_unserved(self._registry.workers, entry.name, entry.default) for entry in unserved}
         return Missing(unserved=[_missing_part(name, why) for name, why in whys.items()])
 

@@ -65,7 +65,7 @@ class TorchServePredictions:
         """Returns the status code that was sent."""
         started = time.perf_counter()
         target, request = await self._read(scope, receive, head, target)
-        if not request.version.capacity.ready_slots:
+        if not request.version.capacity.is_served:
             await self._predict.require_worker(request)
         # A client of TorchServe waits for as long as its request may take.
         deadline_s = answer_deadline(request, request.model.info.limits.deadline_s)

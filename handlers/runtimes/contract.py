@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.symbols import Symbol
-from penstock.model_spec import RuntimeOptions, shape_fits
+from penstock.inputs.input_shape import shape_fits
+from penstock.model_spec import RuntimeOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -97,7 +97,7 @@ def _told(done: dict[str, list[str]]) -> str:
 
 
 # Two orders about the same slots would undo each other at every beat.
-_SCALED = "versions that were scaled with `penstock models scale` keep their number"
+_SCALED = "versions that were scaled with `penstock models scale`, or whose slots follow their work, keep their number"
 
 
 @control_command(args=[("n", int)], signature="[N=1]")

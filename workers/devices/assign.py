@@ -47,7 +47,7 @@ def slot_count(spec: ModelSpec, gpus: Gpus) -> int:
 
 
 def _device_count(spec: ModelSpec, gpus: Gpus) -> int:
-    return spec.workers if spec.device == ANY else len(_units(spec.device, gpus)) if spec.device == EVERY else 1
+    return spec.workers if spec.device == ANY else len(units_named(spec.device, gpus)) if spec.device == EVERY else 1
 
 
 def available_devices(gpus: Gpus) -> str:
@@ -151,13 +151,14 @@ class DeviceAllocations:
         return not others or all(one.placement == "shared" for one in (spec, *others))
 
     def _named(self, spec: ModelSpec) -> list[Unit]:
-        found = _units(spec.device, self._gpus)
+        found = units_named(spec.device, self._gpus)
         if not found:
             raise _Unmet(_why_none(spec.device, self._gpus))
         return found
 
 
-def _units(device: str, gpus: Gpus) -> list[Unit]:
+def units_named(device: str, gpus: Gpus) -> list[Unit]:
+    """The GPUs and slices that a model may be on that asks for `device`; none if it is not there."""
     if device in (ANY, EVERY):
         return list(gpus.units)
     if device.startswith("MIG-"):

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.assign import is_on_cpu
+from penstock.workers.devices.cgroups import memory_limit_bytes
 from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible_gpus
 from penstock.workers.devices.topology import Topology, read_topology
 
 _MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+_FOR_MODELS = 0.9
 _MPS_DEFAULT = "tmp/nvidia-mps"
 
 
@@ -35,6 +39,13 @@ def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: M
 def discover_for(specs: Iterable[ModelSpec]) -> Machine:
     """As `discover`, but without a look for GPUs if no model asks for one: the first look loads the driver."""
     return Machine(read_topology()) if all(map(is_on_cpu, specs)) else discover()
+
+
+def memory_for_models(root: Path = Path("/")) -> int:
+    """Bytes that models on the CPU may take together: a tenth of what there is stays for the worker and the system."""
+    granted = memory_limit_bytes(root)
+    total = int(psutil.virtual_memory().total)
+    return int(_FOR_MODELS * min(total, granted or total))
 
 
 def has_mps(root: Path, environment: Mapping[str, str]) -> bool:

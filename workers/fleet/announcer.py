@@ -12,7 +12,7 @@ import structlog
 
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
+from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
 from penstock.settings.worker import WorkerSettings
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.fleet.announce import PlacesDue, differing, merged
@@ -32,20 +32,31 @@ _ENTRY_BEATS = 5
 
 
 class Announcer:
-    """For the beat's thread. `name` is the worker's Celery name; `wanted` counts the slots that it is to have."""
+    """For the beat's thread. `name` is the worker's Celery name; `wanted` counts the slots that it is to have, and
+    `scaling` says more of those that follow their work.
+    """
 
     def __init__(
-        self, name: str, settings: WorkerSettings, versions: ServedVersions, *, wanted: Callable[[], dict[str, dict[str, int]]]
+        self,
+        name: str,
+        settings: WorkerSettings,
+        versions: ServedVersions,
+        *,
+        wanted: Callable[[], dict[str, dict[str, int]]],
+        scaling: Callable[[], dict[str, dict[str, ScalingInfo]]],
     ) -> None:
         self._name = name
         self._versions = versions
         self._wanted = wanted
+        self._scaling = scaling
         self._loads = settings.model_dir is not None
         self._ttl_s = max(1.0, _ENTRY_BEATS * settings.beat_s)
         self._built_at = time.monotonic()
         self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
         self._places = PlacesDue(name)
+        # The slots as they were announced last, with what they use.
+        self.measured: tuple[SlotInfo, ...] = ()
         self._meter, self._slot_meter = HostMeter(), SlotMeter(GpuMeter(PyNvml()))
 
     def announce(self, store: RedisStore, slots: Sequence[Slot], infos: Iterable[SlotInfo]) -> int:
@@ -54,17 +65,19 @@ class Announcer:
         if self._started_at is None:
             # By the store's clock, because a gateway on another host tells from it how long this worker has been up.
             self._started_at = store.now() - (time.monotonic() - self._built_at)
+        self.measured = self._slot_meter.measured(infos)
         worker = WorkerInfo(
             self._name,
             socket.gethostname(),
             os.getpid(),
             self._started_at,
-            slots=self._slot_meter.measured(infos),
+            slots=self.measured,
             declared=declared,
             machine=self._meter.read(),
             wanted=self._wanted(),
             followed=dict(self._versions.marks),
             loads=self._loads,
+            scaling=self._scaling(),
         )
         # Whoever sees a slot that is ready is to find what its version takes.
         self._announce_models(store, slots)

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery.worker import state as worker_state
@@ -22,7 +22,7 @@ from penstock.workers.fleet.announce import peers, refusals, swept
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
-from penstock.workers.fleet.learned import TimesKeeper
+from penstock.workers.fleet.learned import NOTHING, TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.roster import Roster
 from penstock.workers.fleet.size import FleetSize
@@ -36,6 +36,9 @@ from penstock.workers.telemetry.job_log import WorkerJobLog
 from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
 from penstock.workers.telemetry.tracing import batch_spans
+
+if TYPE_CHECKING:
+    from penstock.workers.autoscaling.autoscaler import Autoscaler
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -67,7 +70,15 @@ class Fleet:
         self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
-        self._announcer = Announcer(name, settings.worker, self._versions, wanted=self._size.wanted)
+        self._scaler: Autoscaler | None = None
+        self._scaling: PeriodicThread | None = None
+        self._announcer = Announcer(
+            name,
+            settings.worker,
+            self._versions,
+            wanted=self._size.wanted,
+            scaling=lambda: self._scaler.infos() if self._scaler else {},
+        )
 
     def _build_threads(self) -> None:
         worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
@@ -193,6 +204,8 @@ class Fleet:
         if self.draining:
             return
         self.draining = self._clients.draining = True
+        if self._scaler:
+            self._scaler.is_draining = True
         self._roster.drain(by=time.monotonic() + self._settings.worker.grace_s)
         self._beat.wake()
 
@@ -214,6 +227,8 @@ class Fleet:
             self._reloads.stop()
         if self._pod_cost:
             self._pod_cost.stop()
+        if self._scaling:
+            self._scaling.stop()
         self._beat.stop()
         self._sweeper.stop()
         self._close_door()
@@ -227,6 +242,8 @@ class Fleet:
             log.warning(WITHDRAW_FAILED, error=str(error))
         self._beat_store.close()
         self._sweep_store.close()
+        if self._scaler:
+            self._scaler.store.close()
         log.info(FLEET_ENDED, worker=self._name)
 
     def _close_door(self) -> None:
@@ -250,8 +267,31 @@ class Fleet:
             return
         slots, infos = self.slots, [*self._roster.infos(), *refusals(self._versions.refused)]
         self._others.follow(store, self._announcer.announce(store, slots, infos), now)
-        self._times.save(store, slots, now)
+        self._times.save(store, slots, now, memory=self._scaler.memory if self._scaler else NOTHING)
         self._look_around(store, slots, infos, now)
+        if self._scaler is None and self._size.automatic():
+            self._start_scaler()
+
+    def _start_scaler(self) -> None:
+        # Most workers have no version whose slots follow its work, and do without this import.
+        from penstock.workers.autoscaling.autoscaler import AUTOSCALING_MISSED, LOOK_S, Autoscaler
+
+        assert self._settings.store.url is not None
+        self._scaler = scaler = Autoscaler(
+            self._name,
+            self._stores.open(name=f"penstock-scale-{os.getpid()}"),
+            self._size,
+            workers=lambda: self._others.workers,
+            measured=lambda: self._announcer.measured,
+            on_change=self._on_scaled,
+            least_stay_s=self._settings.worker.min_stay_s,
+        )
+        self._scaling = PeriodicThread("scaling", LOOK_S, scaler.run_once, failure_event=AUTOSCALING_MISSED)
+        self._scaling.start()
+
+    def _on_scaled(self, model: str, reason: str) -> None:
+        self._metrics.on_scaled(model, reason)
+        self._beat.wake()
 
     def _follow_rollouts(self, store: RedisStore, now: float) -> None:
         change = self._change(store, now)

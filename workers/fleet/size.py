@@ -8,7 +8,7 @@ A version that an operator scaled follows its rollout and nothing else, so that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -16,13 +16,14 @@ import structlog
 from penstock.errors import ConfigError
 from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
-from penstock.workers.devices.assign import is_on_cpu, slot_count
-from penstock.workers.devices.machine import Machine, discover_for
+from penstock.workers.devices.assign import is_on_cpu, slot_count, units_named
+from penstock.workers.devices.machine import Machine, discover_for, memory_for_models
 from penstock.workers.devices.pins import NO_PLACE, Pin
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.roster import Roster
 from penstock.workers.fleet.versions import ServedVersions, VersionChange
+from penstock.workers.slot.slot import Slot
 
 log = structlog.get_logger(__name__)
 SLOT_PLACED = "slot_placed"
@@ -50,6 +51,9 @@ class FleetSize:
         # How many threads a slot of each version got first: the last slot may go and come back.
         self._threads: dict[Key, int] = {}
         self._refused: dict[Key, str] = {}
+        # The slots of versions that follow their work, once an autoscaler has given them another number than that of the start.
+        self._steered: dict[Key, int] = {}
+        self._memory_bytes = settings.worker.memory_bytes
 
     def start(self, change: VersionChange) -> None:
         """Start the slots of the settings' versions, less those that `change` retires. Raises `ConfigError` for a device that
@@ -58,17 +62,35 @@ class FleetSize:
         for key in change.to_retire:
             self._versions.mark_retired(key)
         specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
-        coded = [spec for spec in specs if spec.pipeline is None and self._scale(spec) != 0]
-        found = plan([_sized(spec, self._scale(spec)) for spec in coded], self._machine())
+        self._leave_out(specs)
+        coded = [spec for spec in specs if spec.pipeline is None and self._planned(spec) != 0 and not self._comes_later(spec)]
+        found = plan([_sized(spec, self._planned(spec)) for spec in coded], self._machine())
         found = found if self._pins_cores else unpinned(found)
         _log_plan(found)
         by_key = {key_of(spec): spec for spec in specs}
         for spec, pins in zip(found.specs, found.rows, strict=True):
+            # Also for the slots that are not started yet.
+            self._threads.setdefault(key_of(spec), pins[0].threads)
             self._add(by_key[key_of(spec)], pins[: self._scale(spec)])
         for spec in specs:
             if spec.pipeline is not None:
                 self._add(spec, self._beside(spec, self._scale(spec)))
         self._follows = set(self._versions.scaled)
+
+    def _comes_later(self, spec: ModelSpec) -> bool:
+        """Whether its first slots are placed only when all others are: it may find its GPU taken, and then waits."""
+        return spec.scaling is not None and spec.scaling.idle_unload_s is not None and not is_on_cpu(spec)
+
+    def _leave_out(self, specs: Sequence[ModelSpec]) -> None:
+        """Versions that may be unloaded start without a slot if what settings say of memory shows that they have no room."""
+        on_cpu = [spec for spec in specs if is_on_cpu(spec) and spec.pipeline is None]
+        idle = [spec for spec in on_cpu if spec.scaling is not None and spec.scaling.idle_unload_s is not None]
+        left = self._memory_bytes or (memory_for_models() if idle else 0)
+        for spec in sorted(on_cpu, key=lambda spec: spec in idle):
+            needed = (spec.device_memory_bytes or 0) * (spec.workers if (scale := self._scale(spec)) is None else scale)
+            if spec in idle and needed > left and key_of(spec) not in self._versions.scaled:
+                self._steered[key_of(spec)] = needed = 0
+            left -= needed
 
     def follow(self, change: VersionChange) -> None:
         """Take up what operators changed: versions that came and went, and the numbers of slots."""
@@ -104,7 +126,53 @@ class FleetSize:
         return scale if scale is not None else self._roster.count(spec) or spec.workers * spec.workers_per_device
 
     def _scale(self, spec: ModelSpec) -> int | None:
-        return self._versions.scaled.get(key_of(spec))
+        """The number of slots that an operator asked for, else the one that an autoscaler did; None: as the settings say."""
+        key = key_of(spec)
+        if key in self._versions.scaled or spec.scaling is None:
+            return self._versions.scaled.get(key)
+        return self._steered.get(key, spec.scaling.within(spec.workers * spec.workers_per_device))
+
+    def _planned(self, spec: ModelSpec) -> int | None:
+        """For how many slots cores are shared out: of a version that follows its work, for as many as it may have."""
+        if spec.scaling is None or key_of(spec) in self._versions.scaled:
+            return self._scale(spec)
+        return spec.scaling.max_slots
+
+    # What an autoscaler needs.
+
+    def automatic(self) -> list[ModelSpec]:
+        """The versions here whose slots follow their work: not those that an operator scaled."""
+        served = [spec for spec in self._versions.specs if spec.scaling is not None and self._versions.is_served(spec)]
+        return [spec for spec in served if key_of(spec) not in self._versions.scaled]
+
+    def target(self, spec: ModelSpec) -> int:
+        """How many slots the version is to have here."""
+        return self._wanted(spec)
+
+    def steer(self, spec: ModelSpec, count: int) -> str:
+        """Give a version this number of slots, or as many as find a place; why it has fewer, empty if it has all."""
+        with self._lock:
+            key = key_of(spec)
+            if key in self._versions.scaled:
+                return ""
+            self._steered[key] = count
+            if fault := self._brought_to(spec, count):
+                self._steered[key] = self._roster.count(spec)
+            return fault
+
+    def running(self) -> Sequence[Slot]:
+        return self._roster.slots
+
+    def leaving(self) -> Sequence[Slot]:
+        """Slots that were removed and still run something."""
+        there = set(self._roster.slots)
+        return [slot for slot in self._roster.alive() if slot not in there]
+
+    def devices_of(self, spec: ModelSpec) -> Mapping[str, int]:
+        """The memory of each device where the version may be loaded: by uuid, or for the CPU."""
+        if is_on_cpu(spec):
+            return {spec.device: self._memory_bytes or memory_for_models()}
+        return {unit.uuid: unit.memory_bytes for unit in units_named(spec.device, self._machine().gpus)}
 
     def _machine(self) -> Machine:
         return self._discover(self._versions.specs)
@@ -129,12 +197,23 @@ class FleetSize:
         self._follows.discard(key)
         self._threads.pop(key, None)
         self._refused.pop(key, None)
+        self._steered.pop(key, None)
 
     def _resize(self, spec: ModelSpec) -> None:
-        key, scale = key_of(spec), self._scale(spec)
+        key = key_of(spec)
+        if spec.scaling is not None and key in self._follows and key not in self._versions.scaled:
+            # An operator gave the number back: the autoscaler goes on from there.
+            self._steered[key] = spec.scaling.within(self._roster.count(spec))
+            self._follows.discard(key)
+        scale = self._scale(spec)
         wanted = slot_count(spec, self._machine().gpus) if scale is None else scale
-        self._follows.add(key)
+        if key in self._versions.scaled or spec.scaling is None:
+            self._follows.add(key)
         if fault := self._brought_to(spec, wanted):
+            if spec.scaling is not None and key not in self._versions.scaled:
+                # Its autoscaler asks again when it needs more.
+                self._steered[key] = self._roster.count(spec)
+                return
             self._versions.refuse(spec, fault)
             if self._refused.get(key) != fault:
                 log.warning(SLOT_REFUSED, model=spec.name, version=spec.version, reason=fault)

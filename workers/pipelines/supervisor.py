@@ -62,7 +62,8 @@ class PipelineSupervisor:
         self.in_flight: InFlight = self._in_flight
         self.restarts = Restarts()
         self.is_paused = self.asks = False
-        self.state, self.error, self.load_s = "loading", "", 0.0
+        self.state, self.error = "loading", ""
+        self.load_s = self.start_s = 0.0
         self.provider = self.source = ""
 
     @property

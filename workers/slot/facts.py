@@ -23,6 +23,7 @@ def slot_info(
         provider=child.provider,
         latency_s=latency.table(),
         load_s=child.load_s,
+        start_s=child.start_s,
         error=child.error,
         restarts=child.restarts.total,
         first_call_s={run.size: run.first_s for run in warm.warm},

@@ -80,6 +80,9 @@ class WorkerMetrics(Observer):
             ["model", "reason"],
             registry=registry,
         )
+        self._scaled = Counter(
+            "penstock_slots_scaled", "Changes of a model's number of slots by its work.", ["model", "reason"], registry=registry
+        )
         self._leases = Counter("penstock_lease_losses", "Leases lost or lapsed.", ["model", "reason"], registry=registry)
         self._store_errors = Counter(
             "penstock_store_errors", "Calls that the store did not answer.", ["part"], registry=registry
@@ -169,6 +172,9 @@ class WorkerMetrics(Observer):
 
     def on_child_ended(self, spec: ModelSpec, why: str) -> None:
         self._restarts.labels(spec.name, why).inc()
+
+    def on_scaled(self, model: str, reason: str) -> None:
+        self._scaled.labels(model, reason).inc()
 
     def on_lease_lost(self, spec: ModelSpec, how: str) -> None:
         self._leases.labels(self._shared(spec), how).inc()

@@ -160,7 +160,7 @@ class InferenceApis:
 
     async def _deadline(self, rpc: Rpc, request: SubmitRequest) -> float:
         """Seconds that the answer may take: the model's limit, and not beyond the call's own. Raises `NoWorker`."""
-        if not request.version.capacity.ready_slots:
+        if not request.version.capacity.is_served:
             await self._parts.predict.require_worker(request)
         deadline_s, left_s = answer_deadline(request, request.model.info.limits.deadline_s), rpc.remaining_s
         return deadline_s if left_s is None else max(_LEAST_S, min(deadline_s, left_s))

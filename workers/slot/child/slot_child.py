@@ -27,6 +27,7 @@ class SlotChild(Protocol):
     state: str
     error: str
     load_s: float
+    start_s: float
     provider: str
     source: str
     asks: bool

@@ -83,7 +83,7 @@ class ChildSupervisor:
         self.restarts = Restarts()
         self.state = "loading"
         self.error = ""
-        self.load_s = 0.0
+        self.load_s = self.start_s = 0.0
         self.provider = ""
         # Whether the handler has asked for the facts of each job.
         self.asks = False
@@ -242,7 +242,7 @@ class ChildSupervisor:
                 self._recycling.runs += calls * self._recycling.items_per_run
                 return self._came_back(child.in_flight.on_shard_done(number, done))
             case Ready():
-                return self._on_ready(child, frame)
+                return self._on_ready(child, frame, now)
             case MetricSamples(samples):
                 return HandlerMeasured(samples)
             case LoadFailed(message):
@@ -266,11 +266,11 @@ class ChildSupervisor:
             self.restarts.on_success()
         return event
 
-    def _on_ready(self, child: ChildProcess, ready: Ready) -> Event:
+    def _on_ready(self, child: ChildProcess, ready: Ready, now: float) -> Event:
         self.state, self.error, self.asks = "ready", "", ready.asks
         if ready.at_once:
             self._overlap(child, ready.at_once)
-        self.load_s, self.provider = ready.load_s, ready.provider
+        self.load_s, self.start_s, self.provider = ready.load_s, now - child.started_at, ready.provider
         slowest = max(ready.warm, key=lambda run: run.first_s, default=None)
         log.info(
             CHILD_READY,

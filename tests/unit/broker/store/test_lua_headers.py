@@ -69,6 +69,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.dismiss([JOB] * max(1, items)),
         ops.stats("m"),
         ops.unfinished("m", "1"),
+        ops.demand("m", ["1"] * items),
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
         ops.withdraw("m", "1", "w"),
         registry.withdraw_worker("w"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.access import HANDED_ON_CREDENTIALS
 from penstock.errors import InvalidInput, TooLarge
 from penstock.inputs.request import decode_request, packed, unpacked, wanted_headers
 from penstock.job import REQUEST_MEDIA, Payload
-from penstock.model_spec import HANDED_ON_CREDENTIALS
 
 BODY = Payload("application/json", b"[1]")
 

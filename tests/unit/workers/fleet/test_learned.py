@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.broker.store.registry import MOST_KINDS, KeptTimes, outdated
-from penstock.model_spec import ModelSpec
+from penstock.model_spec import ModelSpec, SlotInfo
 from penstock.workers.fleet.learned import TimesKeeper, differ, some_of
 
 
@@ -36,13 +36,19 @@ class LearnedSlot:
     """What a keeper asks of a slot."""
 
     spec: ModelSpec
+    run_s: dict[int, float] = field(default_factory=lambda: {1: 0.1})
+    start_s: float = 2.0
+    state: str = "ready"
+
+    def info(self) -> SlotInfo:
+        return SlotInfo(self.spec.name, self.spec.version, self.state, start_s=self.start_s)
 
     @property
     def kind(self) -> str:
         return f"{self.spec.version} | cpu"
 
     def trusted_times(self) -> dict[int, float]:
-        return {1: 0.1}
+        return self.run_s
 
 
 class WrittenTimes:
@@ -50,9 +56,14 @@ class WrittenTimes:
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
+        self.times: dict[str, KeptTimes] = {}
 
     def keep_learned_times(self, model: str, kind: str, times: KeptTimes) -> None:
         self.kinds.append(kind)
+        self.times[kind] = times
+
+    def learned_times(self, model: str) -> dict[str, KeptTimes]:
+        return self.times
 
 
 def test_a_keeper_writes_what_is_new_and_forgets_the_versions_that_have_left_the_worker() -> None:
@@ -66,3 +77,22 @@ def test_a_keeper_writes_what_is_new_and_forgets_the_versions_that_have_left_the
     assert [kind for _, kind in keeper._kept] == [kind for _, kind in keeper._save_at] == ["2 | cpu"]
     keeper.save(written, slots, 300.0)
     assert store.kinds == ["1 | cpu", "2 | cpu", "1 | cpu"]
+
+
+def _of_states(*states: str) -> list[Any]:
+    return [LearnedSlot(ModelSpec("m", ""), state=state, run_s={}) for state in states]
+
+
+def test_what_a_slot_takes_is_kept_beside_the_times_and_does_not_replace_them() -> None:
+    keeper, store = TimesKeeper(), WrittenTimes()
+    written: Any = store
+    loading, fresh, used = _of_states("loading", "ready", "ready")
+    keeper.save(written, [loading], 0.0)
+    assert store.kinds == []
+    store.times["1 | cpu"] = KeptTimes({8: 0.4}, 0.0)
+    keeper.save(written, [fresh], 0.0, memory={("m", "1"): 7_000})
+    assert store.times["1 | cpu"] == KeptTimes({8: 0.4}, 0.0, 2.0, 7_000)
+    keeper.save(written, [used], 60.0, memory={("m", "1"): 7_100})
+    assert len(store.kinds) == 1, "a hundredth more is noise"
+    keeper.save(written, [used], 90.0, memory={("m", "1"): 14_000})
+    assert store.times["1 | cpu"].memory_bytes == 14_000

@@ -1,0 +1,66 @@
+"""What comes for a model, from what the store counts: arrivals per second, and the rate of its slots. Time is passed in."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.broker.backlog import Backlog, Demand, capacity_of
+from penstock.broker.records import QueueStats
+from penstock.model_spec import SlotInfo
+
+# Over about so many seconds arrivals are averaged.
+ARRIVALS_S = 5.0
+
+
+def joined(parts: Sequence[Demand]) -> Demand:
+    """What is asked of a model whose jobs wait in several queues; at least one."""
+    waiting: Counter[str] = Counter()
+    due_in_s: dict[str, float] = {}
+    for part in parts:
+        waiting.update(part.waiting)
+        for version, due in part.due_in_s.items():
+            due_in_s[version] = min(due, due_in_s.get(version, math.inf))
+    accepted, ended, leased = (sum(counts) for counts in zip(*((p.accepted, p.ended, p.leased) for p in parts), strict=True))
+    return Demand(max(part.now for part in parts), accepted, ended, leased, dict(waiting), due_in_s)
+
+
+@dataclass(slots=True)
+class ModelDemand:
+    """One model. `backlog` is the estimate by which gateways admit jobs too."""
+
+    backlog: Backlog = field(default_factory=Backlog)
+    arrivals_per_s: float = 0.0
+    last: Demand | None = None
+
+    def waiting(self, version: str) -> int:
+        return self.last.waiting.get(version, 0) if self.last else 0
+
+    def due_in_s(self, version: str) -> float:
+        """Until the first deadline of the waiting jobs; infinity if none waits."""
+        return self.last.due_in_s.get(version, math.inf) if self.last else math.inf
+
+    def note(self, found: Demand, now: float, *, batch_size: int) -> None:
+        """`now` is monotonic."""
+        before, self.last = self.last, found
+        stats = QueueStats(
+            "", found.now, ready={0: sum(found.waiting.values())}, leased=found.leased, ended={"succeeded": found.ended}
+        )
+        self.backlog.record_stats(stats, now, batch_size=batch_size)
+        if before is None or found.now <= before.now or found.accepted < before.accepted:
+            return
+        passed_s = found.now - before.now
+        kept = math.exp(-passed_s / ARRIVALS_S)
+        self.arrivals_per_s = kept * self.arrivals_per_s + (1 - kept) * (found.accepted - before.accepted) / passed_s
+
+    def rates(self, slots: Mapping[str, Iterable[SlotInfo]], now: float) -> dict[str, float]:
+        """Jobs per second of the ready slots of each version; `slots` are those of all workers, by version."""
+        capacities = {version: capacity_of(found) for version, found in slots.items()}
+        full = sum(capacity.full_per_s for capacity in capacities.values())
+        total = capacity_of(slot for found in slots.values() for slot in found)
+        rate = self.backlog.rate(total, now)
+        if not full:
+            return {version: rate if len(capacities) == 1 else 0.0 for version in capacities}
+        return {version: rate * capacity.full_per_s / full for version, capacity in capacities.items()}
