@@ -40,7 +40,7 @@ class Band:
 @dataclass(frozen=True, slots=True)
 class QueueView:
     """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
-    worker process would work on all that waits, is due or runs. `is_unloaded`: it has no slot, and its next job has one started.
+    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started.
     """
 
     model: str
