@@ -93,7 +93,7 @@ compare-torchserve: $(VENV)/.installed-test ## TorchServe and penstock on the sa
 	-$(BIN)/python -m benchmarks.peers setup torchserve
 	$(BIN)/python -m benchmarks.torchserve record && $(BIN)/python -m benchmarks.torchserve all
 
-tune-case: $(VENV)/.installed-test ## the case study: a detector's best settings within a latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
+tune-case: $(VENV)/.installed-test ## the case study: the best settings of a detector and a pose network within one latency goal (TUNE_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m benchmarks.experiments.tune_case $(TUNE_ARGS) && $(BIN)/python -m benchmarks.experiments.tune_case --docs
 
 bench-bulk: $(VENV)/.installed-test ## runs over files against loops, their memory, and online traffic beside (BENCH_ARGS=--quick)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
     from penstock.outputs.media import Media
+    from penstock.pipelines.declared import Pipeline, pipeline, stage
 
     __version__: str
 
@@ -97,6 +98,7 @@ _HOMES = {
     "NotFound": "penstock.errors",
     "Overloaded": "penstock.errors",
     "PenstockError": "penstock.errors",
+    "Pipeline": "penstock.pipelines.declared",
     "Priority": "penstock.job",
     "Request": "penstock.handlers.contract",
     "RetryPolicy": "penstock.client.retries",
@@ -116,6 +118,8 @@ _HOMES = {
     "WrongRole": "penstock.errors",
     "model": "penstock.handlers.decorator",
     "open_runtime": "penstock.handlers.runtimes.contract",
+    "pipeline": "penstock.pipelines.declared",
+    "stage": "penstock.pipelines.declared",
 }
 
 __all__ = [
@@ -153,6 +157,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PenstockError",
+    "Pipeline",
     "Priority",
     "Request",
     "RetryPolicy",
@@ -173,6 +178,8 @@ __all__ = [
     "__version__",
     "model",
     "open_runtime",
+    "pipeline",
+    "stage",
 ]
 
 

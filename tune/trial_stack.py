@@ -26,7 +26,7 @@ from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from penstock.model_spec import bucket_fault, fitted_buckets
 from penstock.tune.result import Choice, Figures, Goal
 
-_NO_LIMIT = 10_000_000
+NO_LIMIT = 10_000_000
 _DRAIN_S = 5.0
 _MOST_CONNECTIONS = 2_048
 # If more calls are unanswered than arrive within this many goals, the queue only grows and the load is stopped.
@@ -61,20 +61,35 @@ class TuneEnvironment:
     @contextmanager
     def stack(self, choice: Choice, *, number: int) -> Iterator[TrialStack]:
         """A stack that is ready to answer. Raises `PenstockError` if it does not become ready."""
-        table = {**self.table, **settings_of(choice, self.table), "max_queue_depth": _NO_LIMIT, "version": self.version}
+        table = trial_table(choice, self.table, self.version)
         folder = self.folder / f"stack-{number}"
         with started_stack(folder, {self.name: table}, pinning=choice.engine.pinning) as (url, processes):
             yield TrialStack(self.name, url, processes, self.inputs)
 
 
+def trial_table(choice: Choice, table: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """`[models.NAME]` of a trial: the declared settings with those of the choice, and a queue without a limit."""
+    return {**table, **settings_of(choice, table), "max_queue_depth": NO_LIMIT, "version": version}
+
+
 @contextmanager
-def started_stack(folder: Path, models: Mapping[str, Mapping[str, Any]], *, pinning: str) -> Iterator[tuple[str, Processes]]:
+def started_stack(
+    folder: Path,
+    models: Mapping[str, Mapping[str, Any]],
+    *,
+    pinning: str,
+    pipelines: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[tuple[str, Processes]]:
     """The address and the processes of a `penstock up` with these models and a state of its own."""
     folder.mkdir(parents=True)
     port = free_port()
     config = folder / "penstock.toml"
     config.write_text(f'[store]\nstate_dir = "{folder / "state"}"\n[gateway]\nport = {port}\n[worker]\npinning = "{pinning}"\n')
-    variables = {"PENSTOCK_CONFIG": str(config), "PENSTOCK_MODELS": json.dumps(models)}
+    variables = {
+        "PENSTOCK_CONFIG": str(config),
+        "PENSTOCK_MODELS": json.dumps(models),
+        "PENSTOCK_PIPELINES": json.dumps(pipelines or {}),
+    }
     with running(Processes(folder, variables), [["up", str(config)]]) as processes:
         await_ready(port, processes, path="/readyz")
         yield f"http://127.0.0.1:{port}", processes

@@ -95,6 +95,7 @@ def _contract() -> Iterator[Exchange]:
     yield _predict("configured", "one", {"a": 1})
     yield _predict("described", "one", {"a": 1})
     yield _predict("steps", "one", {"a": 1})
+    yield _predict("steps", "chunks of JSON", {"chunks": "json"})
     yield _predict("envelope", "two instances", {"instances": [{"value": 2}, {"value": 5}]})
     yield _predict("envelope", "without instances", {"value": 2})
     for wanted in _REFUSALS:

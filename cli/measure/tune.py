@@ -17,15 +17,24 @@ from penstock.archives.kinds import is_archive
 from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
+from penstock.cli.measure.tune_pipeline import (
+    PipelineWords,
+    print_pipeline,
+    tables_of,
+    tuned_pipeline,
+    write_pipeline_file,
+)
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.fetching import located, opened
 from penstock.cli.serve.plan import declared_model
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
+from penstock.settings.tables import Settings
 from penstock.tune.options import default_of, goal_of, named_dimensions, seconds_of, subject_of
+from penstock.tune.pipelines.result import pipeline_json
 from penstock.tune.question import TuneQuestion
 from penstock.tune.report.table import print_result
-from penstock.tune.result import Configuration, TuneResult, to_json
+from penstock.tune.result import Choice, TuneResult, to_json
 from penstock.tune.search import search
 from penstock.tune.toml_edit import with_settings
 from penstock.tune.trial_stack import settings_of
@@ -36,7 +45,7 @@ app = typer.Typer(add_completion=False)
 _GOAL, _SPACE, _OUT = "Goal", "Search", "Output"
 _DEFAULT_SLO = "p99=100ms"
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model of penstock.toml, or a model's file.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model or pipeline of penstock.toml, or a model's file.")]
 SloOption = Annotated[str, typer.Option("--slo", help="The latency to keep: p99=100ms, p95=0.5s.", rich_help_panel=_GOAL)]
 MinRateOption = Annotated[
     float | None,
@@ -103,7 +112,7 @@ def tune(
     report: ReportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the settings that serve a model best on this machine.
+    """Find the settings that serve a model, or all models of a pipeline, best on this machine.
 
     penstock tune digits --slo p99=50ms --write penstock.toml     penstock tune detector.py --rate 500 --input photos/
 
@@ -113,6 +122,9 @@ def tune(
     for path in (write, report, resume):
         check_writable(path)
     settings, name = declared_model(model, config, task)
+    if name in settings.pipelines:
+        words = PipelineWords(goal, space or [], sweep, inputs, seconds_of(budget), resume)
+        raise typer.Exit(_tune_pipeline(settings, name, words, write=write, dry_run=dry_run, report=report, as_json=as_json))
     subject = subject_of(settings, name)
     here = located(subject.spec, settings)
     question = TuneQuestion(
@@ -129,7 +141,7 @@ def tune(
     result = run_search(question)
     _report(result, report=report, as_json=as_json)
     if write and result.winner:
-        _write(write, result.model, subject.table, result.winner, dry_run=dry_run)
+        _write(write, {result.model: (subject.table, result.winner.choice)}, dry_run=dry_run)
     raise typer.Exit(exits.OK if result.winner else exits.FAILED)
 
 
@@ -160,17 +172,42 @@ def _write_report(result: TuneResult, path: Path) -> None:
     write_report(result, path)
 
 
-def _write(path: Path, model: str, table: Mapping[str, Any], winner: Configuration, *, dry_run: bool) -> None:
-    """Write the winner's settings into the file, which may be new, and show the change."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    declared = tomllib.loads(before).get("models", {}).get(model, {})
-    chosen = settings_of(winner.choice, table)
-    values = {key: value for key, value in chosen.items() if key in declared or value != default_of(key)}
-    if not declared:
-        values = {"source": table["source"], **values}
-    after = with_settings(before, "models", values, name=model)
-    if winner.choice.engine.pinning != "cores":
-        after = with_settings(after, "worker", {"pinning": winner.choice.engine.pinning})
+def _tune_pipeline(
+    settings: Settings,
+    name: str,
+    words: PipelineWords,
+    *,
+    write: Path | None,
+    dry_run: bool,
+    report: Path | None,
+    as_json: bool,
+) -> int:
+    result = tuned_pipeline(settings, name, words)
+    if report:
+        write_pipeline_file(result, report)
+        print_faint(f"written: {report}")
+    if as_json:
+        sys.stdout.write(pipeline_json(result).decode() + "\n")
+    else:
+        print_pipeline(result, Console(width=None if sys.stdout.isatty() else 160))
+    if write and result.winner:
+        tables = tables_of(settings, result)
+        _write(write, {model: (tables[model], one) for model, one in result.winner.choice.choices.items()}, dry_run=dry_run)
+    return exits.OK if result.winner else exits.FAILED
+
+
+def _write(path: Path, winners: Mapping[str, tuple[Mapping[str, Any], Choice]], *, dry_run: bool) -> None:
+    """Write the winner's settings of each model into the file, which may be new, and show the change."""
+    before = after = path.read_text(encoding="utf-8") if path.exists() else ""
+    for model, (table, choice) in winners.items():
+        declared = tomllib.loads(before).get("models", {}).get(model, {})
+        chosen = settings_of(choice, table)
+        values = {key: value for key, value in chosen.items() if key in declared or value != default_of(key)}
+        if not declared:
+            values = {"source": table["source"], **values}
+        after = with_settings(after, "models", values, name=model)
+        if choice.engine.pinning != "cores":
+            after = with_settings(after, "worker", {"pinning": choice.engine.pinning})
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=1)
     for line in lines:
         print_faint(line)

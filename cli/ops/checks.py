@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
-from penstock.cli.serve.model_files import missing_requirements, model_file_faults, not_here
+from penstock.cli.serve.model_files import missing_of_archives, missing_requirements, model_file_faults, not_here
 from penstock.cli.state import check_readiness
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
@@ -195,6 +195,9 @@ def packages(settings: Settings) -> Finding:
     faults, command = missing_requirements(settings)
     if faults:
         return Finding("packages", Level.FAIL, "; ".join(faults), command or "correct `requirements` in penstock.toml")
+    told, command = missing_of_archives(settings)
+    if told:
+        return Finding("packages", Level.WARN, "; ".join(told), command or "correct the requirements of the archive")
     named = any(spec.requirements for spec in settings.specs())
     return Finding("packages", Level.OK, "the models' requirements are installed" if named else "no model has requirements")
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.cli.display import print_json, print_table
+from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
@@ -44,8 +44,11 @@ def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonO
     settings = _settings(file or config, need_files=True)
     _need_packages(settings)
     names = settings.served_names
+    missing = _missing_of_archives(settings)
     if as_json:
-        return print_json({"ok": True, "models": names})
+        return print_json({"ok": True, "models": names, **({"missing_of_archives": missing} if missing else {})})
+    for one in missing:
+        print_faint(f"missing here: {one}")
     return typer.echo(f"ok: {len(names)} model{'s' if len(names) != 1 else ''}" + (f" ({', '.join(names)})" if names else ""))
 
 
@@ -55,6 +58,14 @@ def _need_packages(settings: Settings) -> None:
     faults, command = missing_requirements(settings)
     if faults:
         raise ConfigError("packages of models are missing here:", faults=faults, hint=command or None)
+
+
+def _missing_of_archives(settings: Settings) -> list[str]:
+    """Named, and no fault: such a model is tried, as TorchServe does, and may do without."""
+    from penstock.cli.serve.model_files import missing_of_archives
+
+    told, command = missing_of_archives(settings)
+    return [*told, command] if command else told
 
 
 def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:

@@ -61,8 +61,9 @@ def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
         if event in WARNINGS:
             print_faint(f"{event}: {', '.join(f'{name} {value}' for name, value in fields.items() if value)}")
 
-    limit = settings.models_cache.max_bytes
-    place = ArchivePlace(settings.models_dir, limit, hold=_held.append, say=print_faint, note=note)
+    cache = settings.models_cache
+    limits = (cache.max_bytes, cache.install_limit_s, cache.install_max_bytes)
+    place = ArchivePlace(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note)
     return archive_spec(spec, place)
 
 

@@ -67,6 +67,39 @@ def missing_requirements(settings: Settings) -> tuple[list[str], str]:
     return faults, install_line(lacking) if lacking else ""
 
 
+def missing_of_archives(settings: Settings) -> tuple[list[str], str]:
+    """One line per archive whose own requirements are not installed here and are not to be installed by its worker, and the
+    command that installs all of them. Such a model is tried all the same, as TorchServe does.
+    """
+    told: list[str] = []
+    lacking: dict[str, str] = {}
+    for spec in settings.specs():
+        if not is_archive(spec.source) or not Path(spec.source).exists() or spec.options.get("install_py_dep_per_model"):
+            continue
+        try:
+            found = _missing_of_archive(spec)
+        except HandlerLoadError as error:
+            # What is wrong with the archive itself is among the faults of the model files.
+            told.append(f"models.{spec.name} (version {spec.version}): {error.message}")
+            continue
+        lacking |= found
+        if found:
+            told.append(f"models.{spec.name} (version {spec.version}): its archive needs {in_words(found)}")
+    return told, install_line(lacking) if lacking else ""
+
+
+def _missing_of_archive(spec: ModelSpec) -> dict[str, str]:
+    from penstock.archives.contents import archive_file, read_archive
+    from penstock.handlers.requirements import missing_of_text
+
+    path = Path(spec.source)
+    contents = read_archive(path, handler=str(spec.options.get("handler") or ""))
+    file = contents.manifest.requirements_file
+    if not file:
+        return {}
+    return missing_of_text(archive_file(path, contents, file).decode("utf-8", "replace"), f"{path.name}/{file}")
+
+
 def not_here(settings: Settings) -> list[str]:
     """The sources of declared models that lie elsewhere and have not been fetched to this machine."""
     return [spec.source.partition("?")[0] for spec in settings.specs() if _here(spec, settings) is None]

@@ -23,6 +23,7 @@ from penstock.workers.__main__ import platform_fault
 _CELERY_PORT = 6380
 
 MODELS_VARIABLE = "PENSTOCK_MODELS"
+PIPELINES_VARIABLE = "PENSTOCK_PIPELINES"
 URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 
@@ -70,11 +71,11 @@ def make_plan(
 
 
 def declared_model(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
-    """The settings that declare the model, and its name: from penstock.toml, else from a file on the command line."""
+    """The settings that declare the model or pipeline, and its name: from penstock.toml, else from a file that is named."""
     file = config or Path.cwd() / CONFIG_NAME
     if file.is_file():
         settings = make_plan([], config=file, flags={}).settings
-        if model in settings.models:
+        if model in settings.served_names:
             return settings, model
     settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
     return settings, named_source(model)[0]
@@ -191,6 +192,8 @@ def _environment(environ: Mapping[str, str], named: DeclaredModels, flags: Mappi
     if named.models:
         extra = {"task": task} if task else {}
         env[MODELS_VARIABLE] = json.dumps({name: {"source": source, **extra} for name, source in named.models.items()})
+    if named.pipelines:
+        env[PIPELINES_VARIABLE] = json.dumps(named.pipelines)
     for path, value in flags.items():
         if value is not None:
             env["PENSTOCK_" + path.replace(".", "__").upper()] = str(value)

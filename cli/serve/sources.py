@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.archives.kinds import MANIFEST, archive_stem, is_archive
+from penstock.cli.serve.pipeline_files import declares_pipelines, read_pipelines
 from penstock.errors import BadArchive, ConfigError
 from penstock.job import MODEL_NAME
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
@@ -22,10 +24,13 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModels:
-    """`models` maps names to sources (absolute where they are files); `config`: the settings file to read, if any."""
+    """`models` maps names to sources (absolute where they are files); `pipelines`: the tables of pipelines that files declare.
+    `config`: the settings file to read, if any.
+    """
 
     config: Path | None = None
     models: dict[str, str] = field(default_factory=dict)
+    pipelines: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Path) -> DeclaredModels:
@@ -36,15 +41,22 @@ def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Pa
     files = [name for name in arguments if _is_config(name, folder)]
     chosen = _config_file(files, config, folder, alone=not arguments)
     models: dict[str, str] = {}
+    pipelines: dict[str, dict[str, Any]] = {}
     faults = ["more than one settings file is named: " + ", ".join(files)] if len(files) + bool(config) > 1 else []
     for argument in arguments:
-        if argument not in files:
+        if argument in files:
+            continue
+        if argument.endswith(".py") and declares_pipelines(folder / argument):
+            found = read_pipelines((folder / argument).absolute())
+            models |= found.models
+            pipelines |= found.pipelines
+        else:
             faults += _add(models, argument, folder)
     if chosen is not None and not chosen.is_file():
         faults.append(f"{chosen}: no such file")
     if faults:
         raise ConfigError("the command line names models that cannot be started:", faults=faults)
-    return DeclaredModels(chosen, models)
+    return DeclaredModels(chosen, models, pipelines)
 
 
 def named_source(argument: str) -> tuple[str, str]:

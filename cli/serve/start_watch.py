@@ -33,6 +33,15 @@ class LoadFailures:
         going_on = any(slot.model in self.models and not self._is_hopeless(key, slot) for key, slot in slots)
         return {} if going_on or set(found) != set(self.models) else found
 
+    def given_up(self, workers: Iterable[WorkerInfo]) -> dict[str, str] | None:
+        """The load error of each model of which every slot has failed twice with the same error, once every other model is
+        served; None while a model may still become ready.
+        """
+        slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
+        found = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
+        served = {slot.model for _, slot in slots if slot.state == "ready"}
+        return found if set(self.models) <= served | found.keys() else None
+
     def _is_hopeless(self, key: tuple[str, int], slot: SlotInfo) -> bool:
         if slot.state != "failed":
             self._first.pop(key, None)
@@ -48,13 +57,14 @@ class StartWatch:
     """Call `check` often once the gateway answers. It looks twice a second at most, and first after a second: most models are
     ready by then, and this process needs no Redis client.
 
-    `keep_trying`: a model that cannot be loaded is waited for.
+    `keep_trying`: a model that cannot be loaded does not end the start. Once all others are served, `unserved` has its error.
     """
 
     def __init__(self, redis_url: str, models: Sequence[str], *, keep_trying: bool) -> None:
         self._redis_url, self._keep_trying = redis_url, keep_trying
         self._failures = LoadFailures(models)
         self._look_at: float | None = None
+        self.unserved: dict[str, str] | None = None
 
     def check(self) -> None:
         """Raises `StartError` if waiting longer is useless."""
@@ -65,7 +75,9 @@ class StartWatch:
             return
         self._look_at = now + _EVERY_S
         check_login(self._redis_url)
-        if not self._keep_trying and (found := self._failures.hopeless(_workers(self._redis_url))):
+        if self._keep_trying:
+            self.unserved = self._failures.given_up(_workers(self._redis_url))
+        elif found := self._failures.hopeless(_workers(self._redis_url)):
             raise StartError(
                 "; ".join(f"{model} cannot be loaded, twice for the same reason: {why}" for model, why in found.items()),
                 hint="correct it and start again; with --keep-trying, `penstock up` goes on trying",

@@ -111,7 +111,8 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
             watch = StartWatch(settings.store.url or server.url, settings.served_names, keep_trying=keep_trying)
             ready = _await_ready(supervisor, url, watch)
             if ready:
-                _announce(settings, url, celery=server.celery_client_url if celery_port else "", as_json=as_json)
+                celery = server.celery_client_url if celery_port else ""
+                _announce(settings, url, celery=celery, unserved=watch.unserved or {}, as_json=as_json)
                 supervisor.add(runner)
                 supervisor.run()
                 _say(farewell(running_jobs(settings.store.url or server.url, settings.served_names)))
@@ -123,12 +124,14 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
 
 
 def _await_ready(supervisor: ProcessSupervisor, url: str, watch: StartWatch) -> bool:
-    """True once the gateway is ready, False if a stop signal comes first. Raises `StartError` if it cannot become ready."""
+    """True once the gateway is ready, or as ready as it becomes; False if a stop signal comes first. Raises `StartError` if it
+    cannot become ready.
+    """
     poller = _ReadinessPoller(url, watch)
     with _progress("starting") as show:
         poller.show = show
         supervisor.run_until(poller)
-    return poller.last.ready
+    return poller.is_done
 
 
 class _ReadinessPoller:
@@ -153,7 +156,12 @@ class _ReadinessPoller:
         self._say_if_late(is_late=is_late)
         if self.last.answers and not self.last.ready:
             self._watch.check()
-        return self.last.ready
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is ready, or all but models that cannot be loaded, which are tried again meanwhile."""
+        return self.last.ready or self._watch.unserved is not None
 
     def _say_if_late(self, *, is_late: bool) -> None:
         if is_late and not self.last.ready and self.last.why != self._said:
@@ -179,9 +187,11 @@ def _processes(chosen: ServePlan, port: int, addresses: Mapping[str, str]) -> di
     return {name: managed_process(name, env, addresses[name]) for name in addresses}
 
 
-def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> None:
+def _announce(settings: Settings, url: str, *, celery: str, unserved: Mapping[str, str], as_json: bool) -> None:
     seconds = round(time.monotonic() - STARTED_AT, 2)
-    names = settings.served_names
+    names = [name for name in settings.served_names if name not in unserved]
+    for name, why in unserved.items():
+        print_faint(f"{name} cannot be loaded and is tried again; the others are served: {why}")
     if as_json:
         return print_json(
             {
@@ -193,6 +203,7 @@ def _announce(settings: Settings, url: str, *, celery: str, as_json: bool) -> No
                 "seconds": seconds,
                 "pid": os.getpid(),
                 **({"celery": celery} if celery else {}),
+                **({"unserved": dict(unserved)} if unserved else {}),
             }
         )
     scrapes = _metrics_urls(settings, url)

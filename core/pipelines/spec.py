@@ -88,6 +88,13 @@ class PipelineSpec:
         """The stages that get the whole input of the pipeline as it is."""
         return tuple(stage for stage in self.stages if self.wanted(stage) == INPUT)
 
+    def in_order(self) -> Iterator[PipelineStage]:
+        """Each stage after all those that it follows."""
+        left = {stage.name: stage for stage in self.stages}
+        while free := [stage for stage in left.values() if not set(self.parents(stage)) & left.keys()]:
+            for stage in free:
+                yield left.pop(stage.name)
+
     def wanted(self, stage: PipelineStage) -> Wanted:
         """What the input of a stage is made of."""
         return stage.input or _by_name(self.parents(stage) or (INPUT,))

@@ -154,13 +154,20 @@ class GatewaySettings(Table):
 class ModelsCacheSettings(Table):
     """Where models that are fetched from elsewhere are kept: in `dir`, by default `models` in the state folder. Beyond
     `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. A place that
-    sends nothing for `stall_s` seconds is tried again.
+    sends nothing for `stall_s` seconds is tried again. What pip installs for an archive may take `install_limit_s` seconds and
+    `install_max_gib` on the disk.
     """
 
     dir: Path | None = None
     max_gib: float = Field(default=50.0, gt=0)
     offline: bool = False
     stall_s: Seconds = 30.0
+    install_limit_s: Seconds = 900.0
+    install_max_gib: float = Field(default=10.0, gt=0)
+
+    @property
+    def install_max_bytes(self) -> int:
+        return int(self.install_max_gib * 1024 * MIB)
 
     @property
     def max_bytes(self) -> int:

@@ -34,7 +34,7 @@ _CHILD = ("child", "child/calls", "child/shards")
 # From the top down: a layer may import those below it, and folders of one layer never import each other.
 LAYERS = (
     (Folder("cli", "the penstock command", ("serve", "jobs", "models", "runs", "ops", "measure", "torchserve")),),
-    (Folder("tune", "finds the best settings", ("measuring", "simulation", "report")),),
+    (Folder("tune", "finds the best settings", ("measuring", "simulation", "pipelines", "report")),),
     (Folder("loadtest", "sends load, measures", ("generator", "observed", "report")),),
     (
         Folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from base64 import b64decode
 from collections.abc import Callable
@@ -171,7 +172,8 @@ def bytes_in(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, dict) and value.keys() == {_BYTES}:
         return b64decode(value[_BYTES])
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    # Python's own library, as there: text beyond ASCII is escaped, and fractions are written in its way.
+    return json.dumps(value, indent=2).encode()
 
 
 async def _hear_nothing() -> dict[str, Any]:

@@ -8,12 +8,13 @@ from math import inf
 from typing import Any
 
 from penstock.archives.opening import OpenedArchive
+from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context, Handler, Request
 from penstock.handlers.torchserve.context import RequestHeaders, TorchServeContext
 from penstock.handlers.torchserve.errors import PredictionException, needs_gpu, no_gpu, prediction_failure
 from penstock.handlers.torchserve.options import ArchiveOptions
 from penstock.handlers.torchserve.outputs import answers
-from penstock.handlers.torchserve.resolve import EntryPoint
+from penstock.handlers.torchserve.resolve import EntryPoint, missing_here
 from penstock.handlers.torchserve.streaming import ChunkSender
 from penstock.handlers.torchserve.surface.metrics import ArchiveMetrics, metrics_of
 
@@ -54,6 +55,8 @@ class ArchiveHandler(Handler):
         except Exception as error:
             if needs_gpu(error) and context.device == "cpu":
                 raise no_gpu(f"{self._entry.label}'s initialize", error) from error
+            if isinstance(error, ImportError) and (missing := missing_here(self._archive)):
+                raise HandlerLoadError(f"{self._entry.label}'s initialize: {error}{missing}") from error
             raise
 
     def inference(self, batch: list[Request[Any]], /) -> list[Any]:

@@ -20,7 +20,7 @@ from penstock.handlers.torchserve.envelopes import ONE_REQUEST, enveloped
 from penstock.handlers.torchserve.handler import ArchiveHandler
 from penstock.handlers.torchserve.options import ArchiveOptions, check_config, read_options
 from penstock.handlers.torchserve.reads_first import why_one_by_one
-from penstock.handlers.torchserve.resolve import EntryPoint, entry_point
+from penstock.handlers.torchserve.resolve import EntryPoint, entry_point, missing_here
 from penstock.handlers.torchserve.rows import RowCodec, row_codec
 
 # The second one says that forms are not read before they are here: each of their fields is an entry of the row.
@@ -50,7 +50,10 @@ def archive_model(folder: Path, options: Mapping[str, Any], *, model: str = "") 
     archive = opened_folder(folder.absolute(), handler=said.handler, stem=model)
     check_config(archive.config)
     _enter(archive.folder, said)
-    entry = entry_point(archive.folder, archive.manifest.handler)
+    try:
+        entry = entry_point(archive.folder, archive.manifest.handler)
+    except HandlerLoadError as error:
+        raise HandlerLoadError(error.message + missing_here(archive), hint=error.hint) from error
     files = _files(archive.folder, entry)
     reason = why_one_by_one(files, entry.function)
     if said.service_envelope:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.archives.kinds import handler_module
+from penstock.archives.opening import OpenedArchive
 from penstock.errors import HandlerLoadError
 from penstock.handlers.modules import import_file
 from penstock.handlers.torchserve.errors import needs_gpu, no_gpu
@@ -105,3 +106,21 @@ def _of_class(found: type, file: Path | None) -> EntryPoint:
         raise HandlerLoadError(f"{found.__name__} has no method handle(self, data, context)")
     initialize = getattr(instance, "initialize", None) or (lambda context: None)
     return EntryPoint(found.__name__, handle, initialize, file, class_name=found.__name__)
+
+
+def missing_here(archive: OpenedArchive) -> str:
+    """The packages that the archive's requirements name and this process does not find, as the end of a load error; empty if
+    there are none.
+    """
+    file = archive.manifest.requirements_file
+    if not file:
+        return ""
+    # Read only where a load has failed.
+    from penstock.handlers.requirements import in_words, install_line, missing_packages
+
+    try:
+        lacking = missing_packages([f"-r {archive.folder / file}"])
+    except HandlerLoadError as unread:
+        return f"; {unread.message}"
+    how = f"run: {install_line(lacking)}, or set options.install_py_dep_per_model = true"
+    return f"; missing of {file}: {in_words(lacking)}; {how}" if lacking else ""

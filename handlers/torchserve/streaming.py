@@ -3,6 +3,7 @@
 # D72: docs/design/streams.md
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from penstock.handlers.torchserve.outputs import HandlerAnswer, answer, content_
 from penstock.outputs.response_head import with_head
 
 _UNTYPED = "application/octet-stream"
+_NO_JSON = re.compile(rb"NaN|Infinity")
 
 
 def send_intermediate_predict_response(
@@ -83,10 +85,13 @@ def _copied(processor: RequestProcessor) -> RequestProcessor:
 
 
 def _chunk(value: Any) -> Any:
-    """The JSON value that stands for a chunk: text for text, and for bytes that are none an object with their base64."""
-    if isinstance(value, (dict, list, tuple, int, float, type(None))):
+    """The JSON value that stands for a chunk: text for text, and for bytes that are none an object with their base64. What
+    TorchServe writes as JSON and what is none (NaN) is text too.
+    """
+    plain = plain_bytes(value)
+    if isinstance(value, (dict, list, tuple, int, float, type(None))) and not _NO_JSON.search(plain):
         return value
-    found = _text_or_bytes(plain_bytes(value))
+    found = _text_or_bytes(plain)
     return found if isinstance(found, str) else {"$bytes": b64encode(found).decode()}
 
 

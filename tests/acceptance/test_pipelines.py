@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from penstock import Client
+from penstock.cli.serve.pipeline_files import read_pipelines
 from penstock.errors import PenstockError
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
@@ -21,15 +22,40 @@ from tests.integration.pipeline_stack import PipelineWorker
 # What passes through HTTP. tests/integration/test_pipelines.py runs the other models and pipelines.
 MODELS = {name: pipeline_stack.MODELS[name] for name in ("a", "b", "c", "grow", "exact")}
 PIPELINES = {name: pipeline_stack.PIPELINES[name] for name in ("chain", "nested", "block", "typed")}
+DECLARED = """
+import penstock
+from penstock import Handler
+
+
+@penstock.model
+def count_letters(item: dict) -> dict:
+    return {"letters": len(item["text"])}
+
+
+class Shout(Handler):
+    def inference(self, batch: list, /) -> list:
+        return [{"text": item["text"].upper()} for item in batch]
+
+
+loud = penstock.pipeline(
+    "loud",
+    {"shout": Shout, "count": count_letters},
+    output={"text": "shout.text", "letters": "count.letters"},
+)
+"""
 
 
 @pytest.fixture(scope="module")
 def http(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("w")
-    pipelines = {"PENSTOCK_PIPELINES": json.dumps(PIPELINES)}
-    with PipelineWorker(redis_url, folder, MODELS, PIPELINES, beat_s=0.2, sweep_s=0.05) as worker:
+    (folder / "loud.py").write_text(DECLARED)
+    declared = read_pipelines(folder / "loud.py")
+    models = {**MODELS, **{name: {"source": source} for name, source in declared.models.items()}}
+    tables = {**PIPELINES, **declared.pipelines}
+    pipelines = {"PENSTOCK_PIPELINES": json.dumps(tables)}
+    with PipelineWorker(redis_url, folder, models, tables, beat_s=0.2, sweep_s=0.05) as worker:
         worker.await_ready()
-        with gateway_process(redis_url, folder / "state", models=MODELS, env=pipelines) as client:
+        with gateway_process(redis_url, folder / "state", models=models, env=pipelines) as client:
             eventually(lambda: client.get("/v1/models/chain").json()["versions"]["1"]["loaded"])
             yield client
 
@@ -53,6 +79,11 @@ def test_a_pipeline_is_submitted_to_and_read_like_a_model(http: httpx2.Client) -
     view = http.get(f"/v1/jobs/{id}").json()
     assert (view["model"], view["status"], view["progress"]["fraction"]) == ("chain", "succeeded", 1.0)
     assert http.get(f"/v1/jobs/{id}/result").json() == {"n": 4, "trail": ["a", "b", "c"]}
+
+
+def test_a_pipeline_that_is_declared_in_code_runs_like_one_of_settings(http: httpx2.Client) -> None:
+    answer = http.post("/predictions/loud", json={"text": "hey"})
+    assert (answer.status_code, answer.json()) == (200, {"text": "HEY", "letters": 3})
 
 
 def test_an_answer_is_given_at_once_and_many_inputs_are_taken(http: httpx2.Client, client: Client) -> None:

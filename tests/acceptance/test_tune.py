@@ -12,6 +12,9 @@ import pytest
 from penstock.cli import exits
 from penstock.tune import candidates, trials
 from penstock.tune.measuring.notebook import Notebook, SearchSubject
+from penstock.tune.pipelines import candidates as pipeline_candidates
+from penstock.tune.pipelines import search as pipeline_search
+from penstock.tune.pipelines.result import read_pipeline_result
 from penstock.tune.result import ConfigurationVerdict, Overheads, from_json
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.command import called_here
@@ -77,6 +80,81 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Pa
     assert not list(folder.glob(".penstock-tune-*"))
 
 
+PIPELINE = """
+[models.paced]
+source = "paced.py:Paced"  # ours
+max_batch_size = 4
+
+[models.after]
+source = "paced.py:Paced"
+max_batch_size = 4
+
+[pipelines.both.output]
+value = "second"
+
+[[pipelines.both.stages]]
+name = "first"
+model = "paced"
+
+[[pipelines.both.stages]]
+name = "second"
+model = "after"
+after = ["first"]
+"""
+
+
+def test_the_models_of_a_pipeline_are_tuned_within_a_bound_on_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(tmp_path)
+    # At this rate loads with enough calls for a tail would take half a minute each; the steps are under test here.
+    monkeypatch.setattr(pipeline_search, "_FEWEST_CALLS", 1)
+    monkeypatch.setattr(pipeline_search, "_MOST_S", 1.5)
+    monkeypatch.setattr(pipeline_candidates, "_JOBS", 100)
+    # The comparison with the settings of today would be a third stack, as the winner's.
+    monkeypatch.setattr(pipeline_search.PipelineSearch, "_confirm_declared", lambda search, declared: None)
+    (folder / "penstock.toml").write_text(PIPELINE)
+    _remember(folder, Overheads(request_s=0.004, per_item_s=0.001), book="state.paced.jsonl")
+    space = ("--space", "batch_size=4", "--space", "workers=1", "--space", "threads=1", "--space", "after.batch_size=1,2")
+    asked = ("--slo", "p99=10s", "--min-rate", str(RARE), "--budget", "60s", "--input", "2.5", "--resume", "state.jsonl")
+    done = called_here(
+        "tune",
+        "both",
+        *space,
+        *asked,
+        "--write",
+        "penstock.toml",
+        "--report",
+        "r.html",
+        "--json",
+        cwd=folder,
+        env=clean_environment(),
+    )
+    result = read_pipeline_result(done.stdout.encode())
+    assert done.returncode == exits.OK, [(one.why, one.confirmed) for one in result.configurations]
+    winner = result.winner
+    assert winner is not None
+    assert winner.confirmed is not None
+    assert winner.rerun is not None
+    assert {model: choice.batch_size for model, choice in winner.choice.choices.items()}["paced"] == 4
+    assert {one.choice.choices["after"].batch_size for one in result.configurations} == {1, 2}
+    tables = tomllib.loads((folder / "penstock.toml").read_text())["models"]
+    assert {name: table["max_batch_size"] for name, table in tables.items()} == {
+        name: choice.batch_size for name, choice in winner.choice.choices.items()
+    }
+    page = (folder / "r.html").read_text()
+    assert "a pipeline of paced, after" in page
+    assert not list(folder.glob(".penstock-tune-*"))
+
+
+def test_what_cannot_be_asked_of_a_pipeline_is_refused(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    (folder / "penstock.toml").write_text(PIPELINE)
+    for words, why in ((("--rate", "5"), "--rate is for one model"), ((), "made from real inputs")):
+        done = called_here("tune", "both", *words, cwd=folder, env=clean_environment())
+        assert (done.returncode, why in done.stderr) == (exits.REFUSED, True), done.stderr
+
+
 @pytest.fixture(scope="module")
 def pruned(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     """The search for a goal that one item breaks, with a model whose output is random."""
@@ -109,15 +187,15 @@ def test_a_model_whose_output_is_random_is_said_to_be_so_and_loses_no_configurat
     assert not [one.why for one in result.configurations if "answers" in one.why]
 
 
-def _remember(folder: Path, overheads: Overheads) -> None:
+def _remember(folder: Path, overheads: Overheads, *, book: str = "state.jsonl") -> None:
     from penstock.loadtest.bodies import read_bodies
     from penstock.settings.tables import Settings
     from penstock.tune.options import subject_of
 
     subject = subject_of(Settings.load(folder / "penstock.toml", {}), "paced")
-    book = Notebook(folder / "state.jsonl")
-    book.open(SearchSubject("paced", subject.table, read_bodies("2.5")).digest())
-    book.put("overheads", "", overheads)
+    notebook = Notebook(folder / book)
+    notebook.open(SearchSubject("paced", subject.table, read_bodies("2.5")).digest())
+    notebook.put("overheads", "", overheads)
 
 
 def test_an_input_that_the_model_refuses_ends_the_search_with_its_words(tmp_path: Path) -> None:

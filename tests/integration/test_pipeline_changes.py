@@ -12,11 +12,13 @@ import pytest
 import redis
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
+from penstock.broker.contract import ReleaseReason
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, NewJob
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
+from penstock.errors import Conflict
 from penstock.job import JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from penstock.pipelines.spec import PipelineSpec, PipelineStage, stage_job
@@ -25,6 +27,7 @@ from penstock.workers.pipelines import drive, driver
 from penstock.workers.pipelines.drive import Drive, Driven, DriveServices
 from penstock.workers.pipelines.driver import PipelineDriver, PipelineKnown
 from penstock.workers.pipelines.joiner import Joiner
+from penstock.workers.pipelines.leftovers import Leftovers
 from penstock.workers.pipelines.stage_models import StageModels
 from penstock.workers.slot.batch import Batch
 from tests.eventually import eventually
@@ -109,6 +112,62 @@ def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
         assert eventually(lambda: schemas(one)[1:]) == [{"type": "string"}]
     finally:
         one.stop()
+
+
+def test_stages_of_jobs_that_ended_undriven_are_cancelled_however_many_jobs_came_since(
+    redis_url: str, store: RedisStore
+) -> None:
+    # Regression: only the newest 256 jobs were looked at, and the stages of older ones ran on.
+    batch = claimed(store)
+    first = batch.jobs[0].id
+    stage = stage_job(first, STAGE)
+    store.submit([NewJob(stage, "1", GIVEN)])
+    give_back = [GiveBack(first, batch.jobs[0].token)]
+    store.release(give_back, worker="w.0", reason=ReleaseReason.DRAIN)
+    later = [new_job_id("chain") for _ in range(600)]
+    store.submit([NewJob(id, "1", GIVEN) for id in later])
+
+    async def looked(*, cancel: JobId | None = None) -> None:
+        gateway = AsyncStore(redis_url)
+        await gateway.start()
+        leftovers = Leftovers(gateway, "chain", lambda id: [stage_job(id, STAGE)])
+        try:
+            await leftovers.look()
+            if cancel is not None:
+                await asyncio.to_thread(store.cancel, cancel)
+                await leftovers.look()
+        finally:
+            await gateway.close()
+
+    # A look that is the first one, and one after another that saw the job while it was open.
+    other = stage_job(later[0], STAGE)
+    store.submit([NewJob(other, "1", GIVEN)])
+    store.cancel(first)
+    asyncio.run(looked(cancel=later[0]))
+    states = [found.state for id in (stage, other) if (found := store.read(id)) is not None]
+    assert states == [JobState.CANCELLED, JobState.CANCELLED]
+    assert store.read(later[1]) is not None
+
+
+def test_pipelines_of_several_workers_that_are_stages_of_each_other_are_refused(redis_url: str, store: RedisStore) -> None:
+    # Regression: each drove the other, job within job, until a queue was full or the deadline passed.
+    def pipeline(name: str, model: str) -> ModelInfo:
+        return ModelInfo(name, versions={"1": VersionInfo(stages=(PipelineStage("only", model),))})
+
+    for info in (pipeline("one", "two"), pipeline("two", "three"), pipeline("three", "one"), pipeline("four", "model")):
+        store.announce_model(info)
+
+    async def found(model: str) -> str:
+        gateway = AsyncStore(redis_url)
+        await gateway.start()
+        try:
+            return (await StageModels(gateway).find(PipelineStage("only", model))).version
+        finally:
+            await gateway.close()
+
+    assert asyncio.run(found("four")) == "1"
+    with pytest.raises(Conflict, match="pipelines two, three, one: each is a stage of itself by way of the others"):
+        asyncio.run(found("two"))
 
 
 def schemas(one: PipelineDriver) -> list[object]:

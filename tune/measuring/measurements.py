@@ -27,7 +27,9 @@ _OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
 
 
 class Measurements:
-    """`engines` holds what is known of each engine and number of workers, `space` the values searched of each dimension."""
+    """`engines` holds what is known of each engine and number of workers, `space` the values searched of each dimension,
+    `answers` what the declared engine answered to the first inputs.
+    """
 
     def __init__(self, question: TuneQuestion, clock: SearchClock, notebook: Notebook, on_progress: OnProgress) -> None:
         self._question = question
@@ -37,6 +39,7 @@ class Measurements:
         self.engines: dict[tuple[EngineSettings, int], Measured] = {}
         self.space: dict[str, tuple[Any, ...]] = {}
         self.notes: list[str] = []
+        self.answers: tuple[ModelOutput, ...] = ()
 
     def measure_reference(self) -> EngineMeasurement:
         """The engine as declared: its answers are the reference for drift, and it tells how large a batch the handler takes."""
@@ -54,6 +57,7 @@ class Measurements:
         found = self._measured(engine, 1, slice_s=_SLICE_LEAST_S * 2)
         if found.measured.error:
             raise HandlerLoadError(f"{spec.name} does not run as it is declared: {found.measured.error}")
+        self.answers = found.answers
         if found.largest is not None:
             self.space = {**default_space(spec, machine, largest_batch=found.largest), **named}
             fitting = tuple(size for size in self.space["batch_size"] if size <= found.largest)

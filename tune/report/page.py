@@ -95,13 +95,13 @@ def _tables(result: TuneResult) -> Iterable[TextTable]:
         "Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons"
     )
     columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
-    rows = [_engine(measured) for measured in result.measured[:_MOST_ENGINES]]
+    rows = [engine_row(measured) for measured in result.measured[:_MOST_ENGINES]]
     yield TextTable("What was measured of each engine", columns, rows, look="cards")
     yield TextTable("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
     yield TextTable("How", ("", ""), _how(result), look="words")
 
 
-def _engine(measured: Measured) -> tuple[str, ...]:
+def engine_row(measured: Measured) -> tuple[str, ...]:
     name, workers = measured.engine.label, str(measured.workers)
     if not measured.times:
         return (f"{name}: {measured.error or 'not measured'}", workers, *[UNKNOWN] * 6)

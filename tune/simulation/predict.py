@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
+from typing import Protocol, Self
 
 from penstock.broker.records import Claim
 from penstock.loadtest.generator.summary import percentile
@@ -95,6 +96,20 @@ def _quantiles(time: BatchTime) -> tuple[float, ...]:
     return time.quantiles_s if len(time.quantiles_s) > 1 else (time.inference_s, time.inference_s)
 
 
+class RateModel(Protocol):
+    """What a rate is predicted for: one configuration of a model, or one of a whole pipeline."""
+
+    def ceiling_rps(self) -> float: ...
+
+    def stretched(self, factor: float) -> Self:
+        """The same with all batches longer by this factor."""
+        ...
+
+    def simulated(self, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> Figures:
+        """The figures of `jobs` arrivals at `rate` per second, after a warm-up."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StackModel:
     """What a prediction needs to know of a configuration. `slots`: the children that serve the queue."""
@@ -116,6 +131,12 @@ class StackModel:
         device = self.slots * max(size / max(1e-9, learned.batch_s(size)) for size in sizes)
         each_s = self.overheads.per_item_s + self.overheads.per_batch_s / self.policy.max_batch_size
         return min(device, PATH_SHARE / each_s if each_s else math.inf)
+
+    def stretched(self, factor: float) -> StackModel:
+        return replace(self, stretch=self.stretch * factor)
+
+    def simulated(self, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> Figures:
+        return simulate_rate(self, goal, rate, jobs=jobs, seed=seed)
 
 
 class PredictionWatch:
@@ -183,13 +204,13 @@ def keeps_goal(figures: Figures, goal: Goal) -> bool:
     return figures.tail_ms <= goal.limit_s * 1e3 and figures.throughput_rps >= _NEARLY * figures.offered_rps
 
 
-def goal_holds(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:
+def goal_holds(stack: RateModel, goal: Goal, rate: float, *, jobs: int, seed: int = 1) -> bool:
     """Whether the goal holds at `rate`, with the margin."""
-    slower = replace(stack, stretch=stack.stretch * MARGIN)
-    return rate < slower.ceiling_rps() and keeps_goal(simulate_rate(slower, goal, rate, jobs=jobs, seed=seed), goal)
+    slower = stack.stretched(MARGIN)
+    return rate < slower.ceiling_rps() and keeps_goal(slower.simulated(goal, rate, jobs=jobs, seed=seed), goal)
 
 
-def highest_rate(stack: StackModel, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
+def highest_rate(stack: RateModel, goal: Goal, *, jobs: int, seed: int = 1, trials: int = _TRIALS) -> float:
     """Requests per second, exact to 2^-trials of the ceiling; 0: the goal is missed even at the lowest rate."""
     low, high = 0.0, stack.ceiling_rps() / MARGIN
     if goal_holds(stack, goal, high * _ALL_BUT, jobs=jobs, seed=seed):
@@ -202,7 +223,7 @@ def highest_rate(stack: StackModel, goal: Goal, *, jobs: int, seed: int = 1, tri
 
 
 def best_figures(
-    stack: StackModel, goal: Goal, *, jobs: int, seeds: Sequence[int] = (1,), trials: int = _TRIALS
+    stack: RateModel, goal: Goal, *, jobs: int, seeds: Sequence[int] = (1,), trials: int = _TRIALS
 ) -> Figures | None:
     """The figures at the highest rate that keeps the goal, with bounds from the seeds; None: no rate keeps it."""
     rates = [highest_rate(stack, goal, jobs=jobs, seed=seed, trials=trials) for seed in seeds]
@@ -211,9 +232,9 @@ def best_figures(
     return replace(predicted_figures(stack, goal, mean(rates), jobs=jobs, seeds=seeds), low_rps=min(rates), high_rps=max(rates))
 
 
-def predicted_figures(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[int] = (1,)) -> Figures:
+def predicted_figures(stack: RateModel, goal: Goal, rate: float, *, jobs: int, seeds: Sequence[int] = (1,)) -> Figures:
     """The figures at `rate`, as means over the seeds."""
-    runs = [simulate_rate(stack, goal, rate, jobs=jobs, seed=seed) for seed in seeds]
+    runs = [stack.simulated(goal, rate, jobs=jobs, seed=seed) for seed in seeds]
     return Figures(
         offered_rps=rate,
         throughput_rps=min(rate, mean(run.throughput_rps / max(1e-9, run.offered_rps) for run in runs) * rate),

@@ -51,7 +51,9 @@ class SimulatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`load` is the offered rate as a share of the peak, at which every worker runs full batches back to back."""
+    """`load` is the offered rate as a share of the peak, at which every worker runs full batches back to back. `arrivals`: the
+    moments at which requests arrive, in order; empty: Poisson arrivals at the `load`.
+    """
 
     load: float
     device: BatchTimes = field(default_factory=SimulatedDevice)
@@ -62,6 +64,7 @@ class Scenario:
     warm_up_s: float = 1.0
     seed: int = 1
     costs: Costs = field(default_factory=Costs)
+    arrivals: tuple[float, ...] = ()
 
     @property
     def peak_rps(self) -> float:

@@ -98,9 +98,10 @@ class Simulation:
         # Like the store: a slot that got no jobs is woken when the queue reaches this depth.
         self._wake_at: int | None = 1
         self._listener = listener
+        self._arrivals = iter(scenario.arrivals) if scenario.arrivals else self._poisson()
 
     def run(self) -> None:
-        self._at(self._gap(), "arrive")
+        self._expect()
         self._at(_SWEEP_S, "sweep")
         for now, _, kind, slot in self._due():
             self._now = now
@@ -125,8 +126,15 @@ class Simulation:
     def _at(self, when: float, kind: str, slot: SimulatedSlot | None = None) -> None:
         heapq.heappush(self._events, (when, next(self._order), kind, slot))
 
-    def _gap(self) -> float:
-        return self._random.expovariate(self._scenario.load * self._scenario.peak_rps)
+    def _expect(self) -> None:
+        """The next request arrives at its moment, if there is another one."""
+        when = next(self._arrivals, None)
+        if when is not None:
+            self._at(when, "arrive")
+
+    def _poisson(self) -> Iterator[float]:
+        while True:
+            yield self._now + self._random.expovariate(self._scenario.load * self._scenario.peak_rps)
 
     def _slot(self, name: str) -> SimulatedSlot:
         latency = Latency()
@@ -147,7 +155,7 @@ class Simulation:
         job = NewJob(id, _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
         [submitted] = self._store.submit([job], max_depth=1 << 30)
         self._listener.on_arrival(self._now)
-        self._at(self._now + self._gap(), "arrive")
+        self._expect()
         if self._wake_at is not None and submitted.depth >= self._wake_at:
             self._wake_at = None
             self._wake_all()

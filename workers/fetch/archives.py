@@ -30,12 +30,14 @@ MAY_INSTALL = "install_py_dep_per_model"
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """The models' cache in `folder`. `hold` keeps a lock, without which what it is for may be deleted; `say` tells progress,
-    and `note` an event with its fields.
+    """The models' cache in `folder`, and the seconds and bytes that pip may take for one archive. `hold` keeps a lock, without
+    which what it is for may be deleted; `say` tells progress, and `note` an event with its fields.
     """
 
     folder: Path
     max_bytes: int
+    install_limit_s: float
+    install_max_bytes: int
     hold: Callable[[Lock], None]
     say: Callable[[str], None]
     note: Callable[[str, Mapping[str, Any]], None]
@@ -73,7 +75,8 @@ def _with_packages(spec: ModelSpec, found: OpenedArchive, place: ArchivePlace) -
         _name_missing(requirements, place)
         return spec
     began = time.monotonic()
-    packages, lock = installed(PackageOrder(spec.name, requirements, found.digest, place.say), Entries(place.folder))
+    order = PackageOrder(spec.name, requirements, found.digest, place.say, place.install_limit_s, place.install_max_bytes)
+    packages, lock = installed(order, Entries(place.folder))
     place.hold(lock)
     place.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})
     return replace(spec, env={**spec.env, "PYTHONPATH": _path_with(packages, spec)})

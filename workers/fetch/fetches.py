@@ -121,8 +121,8 @@ class _Fetch(threading.Thread):
             say = log.warning if event in WARNINGS else log.info
             say(event, model=spec.name, version=spec.version, **fields)
 
-        limit = self._limits.max_bytes
-        place = ArchivePlace(self._folder, limit, hold=self._locks.append, say=self._progress.say, note=note)
+        limits = (self._limits.max_bytes, self._limits.install_limit_s, self._limits.install_max_bytes)
+        place = ArchivePlace(self._folder, *limits, hold=self._locks.append, say=self._progress.say, note=note)
         return archive_spec(spec, place)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import select
+import shutil
 import signal
 import site
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -23,9 +25,10 @@ from pathlib import Path
 from penstock.errors import HandlerLoadError
 from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
 from penstock.process_lifetime import parent_binding
-from penstock.words import duration
+from penstock.words import duration, size
 
-INSTALL_LIMIT_S = 900.0
+# How often the room that pip has taken is looked at: to add up some thousand files takes milliseconds.
+_SIZE_EVERY_S = 5.0
 _LAST_LINES = 8
 _LINE_CHARS = 300
 _READ_BYTES = 1 << 16
@@ -38,13 +41,16 @@ OnLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PackageOrder:
-    """`digest` is the archive's. `on_line` gets each line that pip writes; after `limit_s` seconds pip is ended."""
+    """`digest` is the archive's. `on_line` gets each line that pip writes. pip is ended after `limit_s` seconds, and when what
+    it has written has more than `max_bytes`.
+    """
 
     model: str
     requirements: Path
     digest: str
     on_line: OnLine
-    limit_s: float = INSTALL_LIMIT_S
+    limit_s: float = 900.0
+    max_bytes: int = 10 << 30
 
 
 def installed(order: PackageOrder, entries: Entries) -> tuple[Path, Lock]:
@@ -69,16 +75,47 @@ def _fill(order: PackageOrder, entries: Entries, name: str, source: str) -> None
     entries.drop_partial(name)
     try:
         entry = entries.begin(name, source, "", 0)
-        _run(order, [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(entry.files)])
+        room = _Room(entry.files, order.max_bytes)
+        _run(order, [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(entry.files)], room)
         _add_ours(_packages(entry))
         python = entry.files / "bin" / "python"
         quiet = ("--disable-pip-version-check", "--no-input", "--no-compile", "--no-warn-script-location")
-        _run(order, [sys.executable, "-m", "pip", "--python", str(python), "install", *quiet, "-r", str(order.requirements)])
-        size_bytes = sum(path.stat().st_size for path in entry.files.rglob("*") if path.is_file() and not path.is_symlink())
-        entries.complete(entries.begin(name, source, "", size_bytes))
+        install = ["-m", "pip", "--python", str(python), "install", *quiet, "-r", str(order.requirements)]
+        _run(order, [sys.executable, *install], room)
+        entries.complete(entries.begin(name, source, "", room.taken()))
     finally:
         # After success there is none.
         entries.drop_partial(name)
+
+
+class _TooLarge(Exception):
+    """What pip has written takes more room than the settings allow."""
+
+
+class _Room:
+    """What pip writes into a folder: the packages, and the files beside them that it builds and unpacks."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder, self._max_bytes = folder, max_bytes
+        self._look_at = 0.0
+        # pip downloads and builds here, so that it counts too.
+        self.scratch = folder / ".pip"
+
+    def taken(self) -> int:
+        total = 0
+        for path in self.folder.rglob("*"):
+            # pip deletes files meanwhile.
+            with suppress(OSError):
+                total += path.lstat().st_size if not path.is_dir() else 0
+        return total
+
+    def check(self, now: float, *, is_over: bool = False) -> None:
+        """Raises `_TooLarge`; looks every few seconds, and at the end."""
+        if now < self._look_at and not is_over:
+            return
+        self._look_at = now + _SIZE_EVERY_S
+        if self.taken() > self._max_bytes:
+            raise _TooLarge
 
 
 def _packages(entry: Entry) -> Path:
@@ -91,25 +128,33 @@ def _add_ours(packages: Path) -> None:
     (packages / "worker.pth").write_text("".join(f"{folder}\n" for folder in ours), "utf-8")
 
 
-def _run(order: PackageOrder, command: Sequence[str]) -> None:
+def _run(order: PackageOrder, command: Sequence[str], room: _Room) -> None:
     until = time.monotonic() + order.limit_s
     last: deque[str] = deque(maxlen=_LAST_LINES)
-    process = _started(command, order.requirements.parent)
+    process = _started(command, order.requirements.parent, room.scratch)
     try:
-        for line in _lines(process, until):
+        for line in _lines(process, until, room):
             last.append(line[:_LINE_CHARS])
             order.on_line(line[:_LINE_CHARS])
         code = process.wait(timeout=max(0.0, until - time.monotonic()))
+        room.check(time.monotonic(), is_over=True)
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise _failed(order, f"pip was ended after {duration(order.limit_s)}", last) from None
+        why = f"pip was ended after {duration(order.limit_s)}, which is models_cache.install_limit_s"
+        raise _failed(order, why, last) from None
+    except _TooLarge:
+        why = f"it takes more than {size(order.max_bytes)}, which is models_cache.install_max_gib"
+        raise _failed(order, why, last) from None
     finally:
         _end(process)
+        shutil.rmtree(room.scratch, ignore_errors=True)
     if code:
         raise _failed(order, f"pip ended with exit code {code}", last)
 
 
-def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], folder: Path, scratch: Path) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name) or _PROXIES.fullmatch(name)}
+    scratch.mkdir(parents=True, exist_ok=True)
+    environment["TMPDIR"] = str(scratch)
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -122,13 +167,14 @@ def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _lines(process: subprocess.Popen[bytes], until: float) -> Iterator[str]:
-    """What the process writes, until it closes its output. Raises `TimeoutError` at `until` (monotonic)."""
+def _lines(process: subprocess.Popen[bytes], until: float, room: _Room) -> Iterator[str]:
+    """What the process writes, until it closes its output. Raises `TimeoutError` at `until` (monotonic), and `_TooLarge`."""
     assert process.stdout is not None
     fd, half = process.stdout.fileno(), b""
     while True:
         if time.monotonic() >= until:
             raise TimeoutError
+        room.check(time.monotonic())
         if not select.select([fd], [], [], _LOOK_S)[0]:
             continue
         data = os.read(fd, _READ_BYTES)

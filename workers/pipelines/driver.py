@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -17,11 +15,12 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import InternalError, PenstockError
-from penstock.job import Job, JobId, JobState
+from penstock.job import JobId, JobState
 from penstock.model_spec import VersionInfo
 from penstock.pipelines.spec import PipelineSpec, stage_job
 from penstock.workers.pipelines.drive import Drive, Driven, DriveServices, answered
 from penstock.workers.pipelines.joiner import Joiner
+from penstock.workers.pipelines.leftovers import Leftovers
 from penstock.workers.pipelines.stage_models import StageModels, described
 from penstock.workers.slot.batch import Batch
 
@@ -32,11 +31,6 @@ _TICK_S = 1.0
 _LOOK_S = 0.5
 _DESCRIBE_S = 5.0
 _STOPS_WITHIN_S = 5.0
-# How often jobs that ended undriven are looked for, how many of the newest are looked at, and for how long after their end.
-_TIDY_S = 60.0
-_NEWEST = 256
-_RECENT_S = 600.0
-_UNDRIVEN = (JobState.CANCELLED, JobState.DEAD, JobState.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +128,8 @@ class PipelineDriver:
         store = self._stores.open_async()
         await store.start()
         self._services = DriveServices(store, Joiner(self._blobs), StageModels(store), self._inline_bytes)
-        tidying = cancel_leftovers(store, self._model, self._stage_jobs)
-        work = [asyncio.create_task(one) for one in (self._tick(), self._describe(), tidying)]
+        leftovers = Leftovers(store, self._model, self._stage_jobs)
+        work = [asyncio.create_task(one) for one in (self._tick(), self._describe(), leftovers.run())]
         try:
             await self._stopping.wait()
         finally:
@@ -198,25 +192,3 @@ class PipelineDriver:
     def _tell(self, event: DriverEvent) -> None:
         self.events.append(event)
         self._on_event()
-
-
-async def cancel_leftovers(store: AsyncStore, model: str, stage_jobs: Callable[[JobId], Sequence[JobId]]) -> None:
-    """Cancel stages of jobs that ended while nobody drove them: their driver had died, and a caller cancelled them meanwhile.
-
-    Drives cancel the stages of their own jobs.
-    """
-    tidied: deque[JobId] = deque(maxlen=2 * _NEWEST)
-    while True:
-        for job in await answered(partial(_ended_undriven, store, model)):
-            if job.id not in tidied:
-                for stage in stage_jobs(job.id):
-                    await answered(partial(store.cancel, stage, owner=job.owner))
-                tidied.append(job.id)
-        # Many workers may drive one pipeline, and none need look at the moment at which another does.
-        await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.0))
-
-
-async def _ended_undriven(store: AsyncStore, model: str) -> list[Job]:
-    found = await store.records(await store.newest(model, limit=_NEWEST))
-    now = await store.now()
-    return [job for job in found if job.state in _UNDRIVEN and now - (job.finished_at or now) < _RECENT_S]

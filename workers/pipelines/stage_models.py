@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import NotFound
+from penstock.errors import Conflict, NotFound
 from penstock.model_spec import Limits, ModelInfo, VersionInfo
 from penstock.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.rollout import followed
@@ -37,7 +37,9 @@ class StageModels:
         self._reading: asyncio.Task[None] | None = None
 
     async def find(self, stage: PipelineStage) -> StageModel:
-        """The version that runs a stage submitted now. Raises `NotFound`, with the stage's name and what to do."""
+        """The version that runs a stage submitted now. Raises `NotFound`, with the stage's name and what to do, and `Conflict`
+        for a pipeline that is a stage of itself.
+        """
         await self._refresh()
         info = self._known.get(stage.model)
         if info is None:
@@ -46,7 +48,25 @@ class StageModels:
         if version not in info.versions:
             known = ", ".join(info.versions) or "none"
             raise NotFound(f"stage {stage.name!r} needs version {version!r} of {stage.model!r}, whose versions are {known}")
+        if circle := self._circle(stage, ()):
+            raise Conflict(
+                f"pipelines {', '.join(circle)}: each is a stage of itself by way of the others, so none could ever end",
+                hint="load one of them with other stages",
+            )
         return StageModel(version, info.limits, info.versions[version])
+
+    def _circle(self, stage: PipelineStage, above: tuple[tuple[str, str], ...]) -> list[str]:
+        """The pipelines below the stage that come back to themselves; empty if none does. Those that are loaded elsewhere are
+        known by what their drivers announce, so no settings show all of them.
+        """
+        info = self._known.get(stage.model)
+        version = stage.version or (info.default_version if info else "")
+        if (stage.model, version) in above:
+            return [name for name, _ in above[above.index((stage.model, version)) :]]
+        loaded = info.versions.get(version) if info else None
+        inner = loaded.stages if loaded else ()
+        found = (self._circle(one, (*above, (stage.model, version))) for one in inner)
+        return next((circle for circle in found if circle), [])
 
     async def _refresh(self) -> None:
         """Read the registry, once for all drives that find it old at the same time."""

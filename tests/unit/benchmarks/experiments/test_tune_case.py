@@ -1,24 +1,24 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.experiments import tune_case
-from benchmarks.experiments.tune_case import BEGINS, CASES, DETECTION, DOCS, ENDS, RESULTS, command, put_into, save, saved
+from benchmarks.experiments.tune_case import BEGINS, CASES, DOCS, ENDS, RESULTS, command, put_into, save, saved
+from benchmarks.stack import EXAMPLES
 from penstock.errors import BadRequest
 from penstock.tune.sweep_file import read_sweep
-from tests.unit.tune.made import result
+from tests.unit.tune.pipelines.made import result
 
 
 def test_results_of_one_device_leave_those_of_the_other(tmp_path: Path) -> None:
     path = tmp_path / "results" / "tune_case.json"
-    save({"cuda": result(model="first")}, path)
-    save({"cpu": result(model="second")}, path)
-    assert {device: each.model for device, each in saved(path).items()} == {"cuda": "first", "cpu": "second"}
-    save({"cuda": result(model="third")}, path)
-    assert saved(path)["cuda"] == result(model="third")
+    save({"cuda": result("first")}, path)
+    save({"cpu": result("second")}, path)
+    assert {device: each.pipeline for device, each in saved(path).items()} == {"cuda": "first", "cpu": "second"}
+    save({"cuda": result("third")}, path)
+    assert saved(path)["cuda"] == result("third")
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -32,10 +32,11 @@ def test_the_page_gets_the_saved_table_between_its_marks(tmp_path: Path) -> None
     page, path = tmp_path / "tune.md", tmp_path / "tune_case.json"
     page.write_text(f"before\n{BEGINS}old\n{ENDS}after\n")
     assert put_into(page, path) == "No results are kept yet: `make tune-case` writes them.\n"
-    save({"cpu": replace(result(), capacity=None)}, path)
+    save({"cpu": result()}, path)
     told = put_into(page, path)
     assert page.read_text() == f"before\n{BEGINS}{told}{ENDS}after\n"
-    assert "| discs | cpu | torch | bf16, compiled | 8 | 2 | 1 | 32.3 | 31.7 |" in told
+    assert "| detector | cpu | auto | fp32 | 2 | 1 | 1 | 12 | 12 | 30 | 90 | yes | winner, measured |" in told
+    assert "| pose | cpu | auto | fp32 | 1 | 1 | 1 |  |  |  |  |  |  |" in told
     assert "(reports/tune-case.html)" in told
     page.write_text("no marks")
     with pytest.raises(BadRequest, match="no place for the results"):
@@ -44,15 +45,15 @@ def test_the_page_gets_the_saved_table_between_its_marks(tmp_path: Path) -> None
 
 def test_the_command_searches_the_case_with_the_space_of_its_device(tmp_path: Path) -> None:
     words = command("cpu", budget="10m", quick=False, report=tmp_path / "result.json")
-    assert words[3:5] == ["tune", "discs"]
-    assert all(Path(words[words.index(name) + 1]).exists() for name in ("--config", "--sweep"))
+    assert words[3:5] == ["tune", "animated-drawings"]
+    assert Path(words[words.index("--config") + 1]).exists()
     assert words[words.index("--space") + 1] == "device=cpu"
     assert words[words.index("--slo") + 1] == CASES["cpu"].slo
     assert "batch_size=1,4" in command("cuda", budget="1m", quick=True, report=tmp_path / "result.json")
 
 
-def test_the_sweep_of_the_case_has_every_dimension_of_it() -> None:
-    assert read_sweep(DETECTION / "sweep.yaml") == {
+def test_the_sweep_of_the_detector_has_every_dimension() -> None:
+    assert read_sweep(EXAMPLES / "detection" / "sweep.yaml") == {
         "batch_size": [1, 2, 4, 8],
         "workers": [1, 2],
         "threads": [1, 2],
@@ -79,7 +80,7 @@ def test_a_quick_try_leaves_the_kept_results_alone(monkeypatch: pytest.MonkeyPat
     written: list[Path] = []
     monkeypatch.setattr(tune_case, "write_files", lambda: None)
     monkeypatch.setattr(tune_case, "_searched", lambda device, options: result())
-    monkeypatch.setattr(tune_case, "write_report", lambda found, path: written.append(path))
+    monkeypatch.setattr(tune_case, "write_pipeline_report", lambda found, path: written.append(path))
     monkeypatch.setattr(tune_case, "save", lambda found, path: written.append(path))
     assert tune_case.main(["--device", "cpu", *(["--quick"] if quick else [])]) == 0
     assert [path.name for path in written] == ["tune-case.html", "tune_case.json"]

@@ -47,6 +47,16 @@ def test_one_model_that_may_still_load_keeps_the_start_going() -> None:
     assert found == {"m": "no weights", "other": "boom"}
 
 
+def test_a_model_that_cannot_be_loaded_is_given_up_once_all_others_are_served() -> None:
+    # Regression: one archive that failed kept `penstock torchserve` from its ready line, and runs from their runner.
+    watch = LoadFailures(["m", "other"])
+    for restarts in (1, 2, 3):
+        assert watch.given_up(worker(failed(restarts), SlotInfo("other", "1", "loading"))) is None
+    assert watch.given_up(worker(failed(4), SlotInfo("other", "1", "ready"))) == {"m": "no weights"}
+    assert watch.given_up(worker(SlotInfo("m", "1", "loading", restarts=5), SlotInfo("other", "1", "ready"))) is None
+    assert watch.given_up(worker(SlotInfo("m", "1", "ready"), SlotInfo("other", "1", "ready"))) == {}
+
+
 def test_models_of_other_workers_on_the_same_store_do_not_count() -> None:
     watch = LoadFailures(["m"])
     for restarts in (1, 2):
