@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import InternalError, PenstockError
 from penstock.job import JobId, JobState
