@@ -158,7 +158,7 @@ class PipelineSearch:
     def _rerun(self) -> tuple[PipelineChoice | None, Figures | None]:
         """The winner, on a new stack with other arrivals; a rate that does not repeat is lowered, at most twice."""
         while kept := [(choice, figures) for choice, figures, _ in self._tried.values() if figures is not None]:
-            choice, figures = min(kept, key=lambda pair: pipeline_preference(*pair, self._question.goal))
+            choice, figures = min(kept, key=lambda pair: pipeline_preference(pair[0], pair[1], self._question.goal))
             try:
                 with self._stack(choice) as stack:
                     lowered, again = self._again(stack, choice, figures)

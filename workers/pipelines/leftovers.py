@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.job import Job, JobId, JobState
 from penstock.workers.pipelines.drive import answered
 
-Reply = TypeVar("Reply")
 _EVERY_S = 60.0
 _PAGE = 256
 # Ended jobs that are remembered, so that a look knows where the one before it began.
@@ -46,7 +44,7 @@ class Leftovers:
         waiting = list(self._open)
         for first in range(0, len(waiting), _PAGE):
             page = waiting[first : first + _PAGE]
-            found = {job.id: job for job in await self._answer(lambda page=page: self._store.records(page))}
+            found = {job.id: job for job in await answered(partial(self._store.records, page))}
             for id in page:
                 await self._tidy(id, found.get(id))
         while len(self._ended) > _REMEMBERED:
@@ -56,7 +54,7 @@ class Leftovers:
         """Page back until a page has no job that is new."""
         before = ""
         while True:
-            page = await self._answer(lambda before=before: self._store.newest(self._queue, before=before, limit=_PAGE))
+            page = await answered(partial(self._store.newest, self._queue, before=before, limit=_PAGE))
             new = [id for id in page if id not in self._open and id not in self._ended]
             self._open.update(new)
             if len(page) < _PAGE or not new:
@@ -68,9 +66,6 @@ class Leftovers:
             return
         if job is not None and job.state in _UNDRIVEN:
             for stage in self._stage_jobs(id):
-                await self._answer(partial(self._store.cancel, stage, owner=job.owner))
+                await answered(partial(self._store.cancel, stage, owner=job.owner))
         self._open.discard(id)
         self._ended[id] = None
-
-    async def _answer(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        return await answered(call)
