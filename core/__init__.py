@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
     from penstock.outputs.media import Media
-    from penstock.pipelines.declared import Pipeline, pipeline, stage
+    from penstock.pipelines.declared import pipeline, stage
 
     __version__: str
 
@@ -98,7 +98,6 @@ _HOMES = {
     "NotFound": "penstock.errors",
     "Overloaded": "penstock.errors",
     "PenstockError": "penstock.errors",
-    "Pipeline": "penstock.pipelines.declared",
     "Priority": "penstock.job",
     "Request": "penstock.handlers.contract",
     "RetryPolicy": "penstock.client.retries",
@@ -157,7 +156,6 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PenstockError",
-    "Pipeline",
     "Priority",
     "Request",
     "RetryPolicy",

@@ -60,11 +60,11 @@ def read_pipelines(path: Path) -> FoundPipelines:
 
 def _declared(path: Path) -> FoundPipelines:
     from penstock.handlers.modules import import_file
-    from penstock.pipelines.declared import Pipeline
+    from penstock.pipelines.declared import DeclaredPipeline
 
     found = FoundPipelines()
     for value in vars(import_file(path)).values():
-        if isinstance(value, Pipeline):
+        if isinstance(value, DeclaredPipeline):
             found.pipelines[value.name] = value.table
             found.models |= value.models
     return found

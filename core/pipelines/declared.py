@@ -24,7 +24,7 @@ class DeclaredStage:
     as_bytes: bool = False
 
 
-class Pipeline:
+class DeclaredPipeline:
     """A pipeline and its models as settings have them: `table` is `[pipelines.NAME]`, `models` holds the source of each model
     that is code beside it. Names of `models` that a stage gives as text must be declared where the pipeline is served.
     """
@@ -52,7 +52,9 @@ def stage(
     return DeclaredStage(model, version, tuple(after), wanted, form, as_bytes)
 
 
-def pipeline(name: str, stages: Mapping[str, Any], *, output: str | Mapping[str, str] = "", **settings: Any) -> Pipeline:
+def pipeline(
+    name: str, stages: Mapping[str, Any], *, output: str | Mapping[str, str] = "", **settings: Any
+) -> DeclaredPipeline:
     """Declare a pipeline. `stages` maps the name of each stage to its model, or to a `stage`; a stage that says nothing else
     gets what the one before it gave, and the first one the pipeline's input.
 
@@ -64,7 +66,7 @@ def pipeline(name: str, stages: Mapping[str, Any], *, output: str | Mapping[str,
     made = [_made(each, one, models) for each, one in declared.items()]
     spec = checked(name, PipelineSpec(tuple(made), output if isinstance(output, str) else dict(output)))
     table = {**settings, "stages": [_stage_table(each) for each in made], **({"output": spec.output} if spec.output else {})}
-    return Pipeline(name, spec, table, models)
+    return DeclaredPipeline(name, spec, table, models)
 
 
 def _in_a_row(stages: Mapping[str, DeclaredStage]) -> dict[str, DeclaredStage]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from penstock.model_spec import BatchPolicy
 from penstock.pipelines.spec import PipelineSpec
 from penstock.tune.candidates import Knowledge
-from penstock.tune.pipelines.chain import ChainModel, StageModel
+from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
 from penstock.tune.pipelines.result import PipelineChoice
 from penstock.tune.prune import MeasuredEngines
 from penstock.tune.result import BatchTime, Choice, EngineSettings, Figures, Goal, Overheads
@@ -53,7 +53,7 @@ class PipelineKnowledge:
         known = self.engines[model]
         return (known.get((choice.engine, choice.workers)) or next(iter(known.values()))).times
 
-    def _stage(self, model: str, choice: Choice) -> StageModel:
+    def _stage(self, model: str, choice: Choice) -> SimulatedStage:
         on_cpu = choice.engine.device == "cpu"
         slots = choice.workers * (1 if on_cpu else self.devices)
         stack = StackModel(
@@ -64,9 +64,9 @@ class PipelineKnowledge:
             stretch=self.stretch,
         )
         if not on_cpu:
-            return StageModel(stack, choice.engine.device, float(self.devices), float(self.devices))
+            return SimulatedStage(stack, choice.engine.device, float(self.devices), float(self.devices))
         threads = min(self.cores, slots * (choice.engine.threads or 1))
-        return StageModel(stack, "cpu", float(self.cores), float(threads))
+        return SimulatedStage(stack, "cpu", float(self.cores), float(threads))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class StageModel:
+class SimulatedStage:
     """A stage as it is simulated. `place` is its device, `capacity` how many cores (of a GPU: 1) that has, and `width` how many
     of them the children of its model may keep busy.
     """
@@ -56,7 +56,7 @@ class ChainModel:
     """A whole configuration of a pipeline. `hop_s`: from the end of a stage until the next one waits in its queue."""
 
     spec: PipelineSpec
-    stages: Mapping[str, StageModel]
+    stages: Mapping[str, SimulatedStage]
     hop_s: float
     request_s: float
 
@@ -95,10 +95,10 @@ class ChainModel:
             done[stage.name] = _departures(slower, ready, until=arrived[-1] + _OVERDUE_GOALS * goal.limit_s, seed=seed)
         return [max(moments) for moments in zip(*(done[name] for name in self.spec.leaves()), strict=True)]
 
-    def _sharing(self, stage: StageModel) -> list[StageModel]:
+    def _sharing(self, stage: SimulatedStage) -> list[SimulatedStage]:
         return [other for other in self.stages.values() if other.place == stage.place]
 
-    def _crowding(self, stage: StageModel, rate: float) -> float:
+    def _crowding(self, stage: SimulatedStage, rate: float) -> float:
         """The factor by which the other stages lengthen a batch of this one."""
         sharing = self._sharing(stage)
         if sum(other.width for other in sharing) <= stage.capacity:

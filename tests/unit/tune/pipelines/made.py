@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.model_spec import BatchPolicy
 from penstock.pipelines.spec import PipelineSpec, PipelineStage
-from penstock.tune.pipelines.chain import ChainModel, StageModel
+from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
 from penstock.tune.pipelines.result import PipelineChoice, PipelineConfiguration, PipelineResult
 from penstock.tune.result import (
     BatchTime,
@@ -30,8 +30,8 @@ def times(item_s: float) -> tuple[BatchTime, ...]:
     return tuple(BatchTime(size, item_s * size) for size in (1, 2, 4, 8))
 
 
-def stage(item_s: float, *, cores: float = 8.0, batch: int = 1, place: str = "cpu") -> StageModel:
-    return StageModel(StackModel(times(item_s), BatchPolicy(batch, 0.0), 1, Overheads()), place, cores, 1.0)
+def stage(item_s: float, *, cores: float = 8.0, batch: int = 1, place: str = "cpu") -> SimulatedStage:
+    return SimulatedStage(StackModel(times(item_s), BatchPolicy(batch, 0.0), 1, Overheads()), place, cores, 1.0)
 
 
 def chain(spec: PipelineSpec, *items_s: float, cores: float = 8.0, hop_s: float = 0.0, request_s: float = 0.0) -> ChainModel:
