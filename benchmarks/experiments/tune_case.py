@@ -190,7 +190,8 @@ def _device_section(device: str, result: PipelineResult) -> str:
     )
     report = f"[report](reports/{CASES[device].report})"
     circumstances = f"**{device}**, {machine_line(result.machine)}; {search}; {report}."
-    return "\n\n".join([fill(circumstances, _PAGE_WIDTH), fill(pipeline_answer(result), _PAGE_WIDTH), table])
+    notes = [f"Note: {note}." for note in result.notes]
+    return "\n\n".join([*(fill(text, _PAGE_WIDTH) for text in (circumstances, pipeline_answer(result), *notes)), table])
 
 
 def _searched(device: str, options: argparse.Namespace) -> PipelineResult:
