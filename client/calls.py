@@ -191,6 +191,20 @@ def event_calls(verb: str, ids: Iterable[str]) -> Iterator[HttpCall]:
         yield HttpCall("POST", f"/v1/webhooks/{verb}", headers={"content-type": JSON}, content=content)
 
 
+def add_key_call(key_id: str, roles: Sequence[str], settings: Mapping[str, Any]) -> HttpCall:
+    """`settings` are those of a key's table; None: as the gateway has it."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return _change("POST", "/v1/keys", {**given, "id": key_id, "roles": list(roles)})
+
+
+def keys_call() -> HttpCall:
+    return HttpCall("GET", "/v1/keys")
+
+
+def revoke_key_call(key_id: str) -> HttpCall:
+    return HttpCall("DELETE", f"/v1/keys/{_part(key_id)}", repeatable=False)
+
+
 def models_call() -> HttpCall:
     return HttpCall("GET", "/v1/models")
 

@@ -19,6 +19,7 @@ from penstock.client.calls import JobOptions
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
+from penstock.client.handles.keys import Keys
 from penstock.client.handles.run_handle import RunHandle
 from penstock.client.handles.webhooks import Webhooks
 from penstock.client.job_events import OnRestart
@@ -50,14 +51,11 @@ class Client:
         self._address = exchange.gateway_address(base_url, api_key, timeout_s)
         self._retries = Retries(retry or RetryPolicy(), RetryBudget())
         self._http = httpx2.Client(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
+        self.webhooks, self.keys = Webhooks(self), Keys(self)
 
     @property
     def base_url(self) -> str:
         return self._address.base_url
-
-    @property
-    def webhooks(self) -> Webhooks:
-        return Webhooks(self)
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import CapacityError, PenstockError, RateLimited, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.connection import Lifetime, connection_of
 from penstock.gateway.asgi.cors import CrossOrigin
 from penstock.gateway.asgi.negotiation import (
     EXPLAIN,
@@ -113,6 +113,7 @@ class Gateway:
         except StoreUnavailable as error:
             log.warning("store_unavailable_at_start", reason=error.message)
             self._starting = asyncio.create_task(self._keep_starting())
+        await self.parts.key_beat.start()
         await self.parts.registry.start()
         self.parts.files.start()
         if self._management is not None:
@@ -127,6 +128,7 @@ class Gateway:
         if self._management is not None:
             await self._management.keeper.close()
         await self.parts.registry.close()
+        await self.parts.key_beat.close()
         await self._store.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -194,7 +196,9 @@ class Gateway:
     def _check_key(self, scope: Scope, head: Head, *, cost: float = 1.0) -> Caller:
         """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
         try:
-            return self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0], cost)
+            caller = self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0], cost)
+            connection_of(scope).key_id = caller.key_id
+            return caller
         except RateLimited as error:
             self._metrics.count_refusal("unknown", error)
             raise
@@ -262,6 +266,7 @@ class Gateway:
             await answer(scope, receive, send)  # type: ignore[arg-type]
             return "unknown", answer.status_code
         scope["caller"] = caller
+        connection_of(scope).key_id = caller.key_id if caller is not None else ""
         return await self._answer_with_fastapi(scope, receive, send)
 
     async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:

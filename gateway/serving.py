@@ -76,6 +76,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
             count = gateway.parts.metrics.count_delivery
             sockets.enter_context(delivering(options, options.webhooks, stores=stores, blobs=blobs, count=count))
+        gateway.parts.key_beat.on_revoked.append(server.end_requests_of)
         _settle_memory()
         server.run(sockets=[listener])
     return 0
@@ -123,6 +124,7 @@ def grpc_ports(
 
     parts, table = gateway.parts, settings.gateway
     guard = RpcGuard(parts.auth, parts.metrics, messages=message_places(options), body_s=table.body_timeout_s)
+    parts.key_beat.on_revoked.append(guard.end_calls_of)
     common = RpcShared(guard, options, table, stream_places(options), shared)
     ports: list[ServerBeside] = []
     if table.grpc_port:

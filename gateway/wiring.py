@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
+from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
 from penstock.gateway.cog.mount import CogMount
@@ -40,6 +41,7 @@ from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
+from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
@@ -101,7 +103,7 @@ class GatewayParts:
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self._torchserve_counts = _torchserve_counts() if options.torchserve_metrics else None
         self.metrics = GatewayMetrics(open_requests=open_requests, predictions=self._torchserve_counts)
-        self.registry = ModelRegistry(store, options.models)
+        self.registry, self.key_beat = ModelRegistry(store, options.models), KeyBeat(store, self.auth)
         self._follower, self._results = JobFollower(store, heartbeat_s=options.heartbeat_s), ResultReader(store, blobs)
         self._uploads = BodyMemory(options.max_upload_bytes)
         self._submitter = Submitter(
@@ -330,6 +332,7 @@ class GatewayParts:
             SplitRoutes(store, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
+            KeyRoutes(self.key_beat, self.auth, store=store, options=self._options, uploads=self._uploads).router(),
         ]
 
     def _build_api(self) -> FastAPI:

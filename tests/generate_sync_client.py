@@ -17,6 +17,7 @@ CLIENT = ROOT / "client"
 GENERATED = {
     "aio.py": "sync.py",
     "handles/job_handle_aio.py": "handles/job_handle.py",
+    "handles/keys_aio.py": "handles/keys.py",
     "handles/run_handle_aio.py": "handles/run_handle.py",
     "handles/stream_aio.py": "handles/stream.py",
     "handles/webhooks_aio.py": "handles/webhooks.py",

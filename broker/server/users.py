@@ -34,6 +34,8 @@ _WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
+# API keys that were made at run time: who may write them can call the gateway as anybody.
+_API_KEYS = ("pk:*",)
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
 # Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
 # subscribed to must stand here letter by letter.
@@ -69,7 +71,7 @@ def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> s
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),
     WORKER: _rules(
         f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),

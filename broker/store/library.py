@@ -38,6 +38,7 @@ ORDER = (
     "swap",
     "split",
     "deliver",
+    "keys",
     "runs",
 )
 

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import structlog
 
+from penstock.access import Key
 from penstock.broker.store.ops import Command, Operation, digest, ms, prefix
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
+
+log = structlog.get_logger(__name__)
 
 # In one slot of a cluster, because functions use several of them together. As in `lib.lua`.
 REGISTRY = "ps:{registry}:"
@@ -24,6 +28,11 @@ PROFILES_KEY = f"{REGISTRY}profiles"
 # model -> when (Unix ms) a caller was last refused because no slot of it was ready.
 REFUSED_KEY = f"{REGISTRY}refused"
 STORE_KEY = "ps:store"
+# No prefix of a model's keys, and one on which workers have no rights.
+KEYS_PREFIX = "pk:{keys}:"
+# As many as one reply can hold without holding up the store.
+MOST_KEYS = 10_000
+_EDITION = b"#"
 # As long as results are kept by default, and a day more.
 PLACE_TTL_S = 2 * 86_400
 # Of versions, devices, runtimes and threads of one model together.
@@ -51,9 +60,42 @@ class KeptTimes(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """A key that was made at run time, when (Unix seconds) and by whose key, and its exact text in the store."""
+
+    key: Key
+    made_at: float
+    made_by: str = ""
+    text: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpending:
+    """What one gateway process asked of one key's rate since its last call: tokens let through, and tokens asked for."""
+
+    key: str
+    rate_per_s: float
+    burst: float
+    spent: float
+    offered: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLevels:
+    """What the store says of the keys: another `edition` after each change of one, the gateway processes of the last moment,
+    and for each key asked about, in order, its level in tokens and the demand for it over all gateways.
+    """
+
+    edition: int
+    gateways: int
+    levels: Sequence[tuple[float, float]]
+
+
 # Made while one thread loads this module. D106: docs/design/house.md
 _ENTRY, _KEPT = msgspec.json.Decoder(_RegistryEntry), msgspec.json.Decoder(KeptTimes)
 _MODEL, _ROLLOUT = msgspec.json.Decoder(ModelInfo), msgspec.json.Decoder(Rollout)
+_STORED_KEY = msgspec.json.Decoder(StoredKey)
 _PLACE, _WISH = msgspec.json.Decoder(SlotPlace), msgspec.json.Decoder(ProfileWish)
 
 
@@ -147,6 +189,28 @@ def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation
     return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
 
 
+def stored_keys() -> Command[dict[str, StoredKey]]:
+    """Without those that cannot be read, which open nothing."""
+    return Command(("HGETALL", f"{KEYS_PREFIX}known"), _stored_keys)
+
+
+def put_key(found: StoredKey | None, wanted: StoredKey) -> Operation[int]:
+    """1 if `wanted` is kept, 0 if another process changed the key first, -1 if there are `MOST_KEYS`."""
+    text = msgspec.json.encode(replace(wanted, text=b""))
+    return Operation("change_key", KEYS_PREFIX, [wanted.key.id, found.text if found else b"", text, MOST_KEYS], int)
+
+
+def remove_key(found: StoredKey) -> Operation[int]:
+    return Operation("change_key", KEYS_PREFIX, [found.key.id, found.text, b"", MOST_KEYS], int)
+
+
+def spend(gateway: str, spendings: Sequence[KeySpending], *, ttl_s: float) -> Operation[KeyLevels]:
+    args: list[Any] = [gateway, ms(ttl_s)]
+    for one in spendings:
+        args += [one.key, f"{one.rate_per_s:.6f}", f"{one.burst:.3f}", f"{one.spent:.3f}", f"{one.offered:.3f}"]
+    return Operation("spend", KEYS_PREFIX, args, _levels)
+
+
 def profile_wishes() -> Command[dict[str, ProfileWish]]:
     return Command(("HGETALL", PROFILES_KEY), _profile_wishes)
 
@@ -213,6 +277,23 @@ def _models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
 
 def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
     return {name.decode(): StoredRollout(_ROLLOUT.decode(text), text) for name, text in entries.items()}
+
+
+def _stored_keys(entries: Mapping[bytes, bytes]) -> dict[str, StoredKey]:
+    found: dict[str, StoredKey] = {}
+    for name, text in entries.items():
+        if name == _EDITION:
+            continue
+        try:
+            found[name.decode()] = replace(_STORED_KEY.decode(text), text=text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("stored_key_unreadable", key=name.decode("ascii", "replace")[:32], reason=str(error))
+    return found
+
+
+def _levels(reply: Sequence[Any]) -> KeyLevels:
+    edition, gateways, *numbers = reply
+    return KeyLevels(int(edition), int(gateways), list(zip(map(float, numbers[::2]), map(float, numbers[1::2]), strict=True)))
 
 
 def _unix_seconds(time: Sequence[Any]) -> float:

@@ -21,7 +21,7 @@ _MARK = ("SET", "ps:replicated", "1")
 # that is asked in the moment in which it gets the writes answers with what was before, and by itself it reports once a second.
 _ASK_FOR_MS = (15, 60, 900)
 
-# Functions that write nothing, and `watch`, whose loss is healed by the next look.
+# Functions that write nothing; `watch`, whose loss is healed by the next look; and `spend`, which counts anew all the time.
 _UNWAITED = frozenset(
     {
         "event_logs",
@@ -37,6 +37,7 @@ _UNWAITED = frozenset(
         "stats",
         "unfinished",
         "run_read",
+        "spend",
         "watch",
     }
 )

@@ -48,11 +48,13 @@ class Lifetime:
 class ClientConnection:
     """The connection of a waiting request: `lost` once the client has hung up, and `on_lost` is called at that moment.
 
-    `phrase`: the reason phrase of the next response, in the place of the usual one; None: the usual one.
+    `phrase`: the reason phrase of the next response, in the place of the usual one; None: the usual one. `key_id`: the key of
+    its last request.
     """
 
     def __init__(self) -> None:
         self.lost = False
+        self.key_id = ""
         self.on_lost: Callable[[], None] | None = None
         self.phrase: bytes | None = None
 
@@ -230,6 +232,12 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle  # None before the first head is complete
         if cycle is not None:
             cycle.keep_alive = False
+
+    def break_off(self) -> None:
+        """Hang up in the middle of the response, if one is under way."""
+        cycle: Any = self.cycle  # None before the first head is complete
+        if cycle is not None and not cycle.response_complete:
+            self.transport.abort()
 
     def is_newcomer(self, now: float) -> bool:
         """Whether the client has only just connected, and its first request is on its way."""

@@ -151,6 +151,12 @@ class GatewayServer(uvicorn.Server):
                 return
             await asyncio.sleep(LOOK_S)
 
+    def end_requests_of(self, keys: set[str]) -> None:
+        """Hang up on what waits or streams for these keys, which no longer open anything."""
+        for connection in self._guarded():
+            if connection.client_connection.key_id in keys:
+                connection.break_off()
+
     def _guarded(self) -> list[GuardedProtocol]:
         return [connection for connection in self.server_state.connections if isinstance(connection, GuardedProtocol)]
 

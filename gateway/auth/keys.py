@@ -7,7 +7,7 @@ import hmac
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,9 +15,9 @@ from typing import Protocol
 import structlog
 
 from penstock.access import Key, Role
-from penstock.errors import RateLimited, Unauthorized
+from penstock.errors import RateLimited, StoreUnavailable, Unauthorized
 from penstock.gateway.asgi.problems import GatewayBusy
-from penstock.gateway.auth.rate_limit import AddressBuckets, Bucket
+from penstock.gateway.auth.rate_limit import AddressBuckets, SharedBucket
 
 log = structlog.get_logger(__name__)
 
@@ -152,16 +152,22 @@ NOBODY = Caller()
 
 @dataclass(frozen=True, slots=True)
 class _KnownKey:
+    """`key` None: a caller without a key of ours. `is_stored`: the key is in the store, from which it may be taken away."""
+
     caller: Caller
-    bucket: Bucket | None
+    bucket: SharedBucket | None
     expires_at: float = math.inf
+    secret_hash: bytes = _NO_HASH
+    key: Key | None = None
+    is_stored: bool = False
 
 
 class KeyAuth:
     """Finds the caller of a request by its Authorization header.
 
     Without keys all requests come from one caller, who may do everything at `rate_per_s` (0: any rate). Valid headers are
-    remembered, so that a known key costs one look-up. `tokens` are taken beside the keys. `clock` gives monotonic seconds,
+    remembered, so that a known key costs one look-up. `tokens` are taken beside the keys, and so are the keys of the store,
+    which `KeyBeat` keeps up to date. `on_limited` is called when a rate refuses a request. `clock` gives monotonic seconds,
     `wall` Unix seconds.
     """
 
@@ -176,9 +182,12 @@ class KeyAuth:
         wall: Clock = time.time,
     ) -> None:
         self.tokens = tokens
-        self._keys = {key.id.encode("ascii"): (bytes.fromhex(key.sha256), _known_key(key)) for key in keys}
+        self._declared = {key.id.encode("ascii"): _known_key(key) for key in keys}
+        self._keys = self._declared
         is_open = not keys and tokens is None
-        self._open = None if not is_open else _KnownKey(EVERYBODY, Bucket(rate_per_s, burst) if rate_per_s else None)
+        self._open = None if not is_open else _KnownKey(EVERYBODY, SharedBucket(rate_per_s, burst) if rate_per_s else None)
+        self._trusted_until = math.inf
+        self.on_limited: Callable[[], None] = _nothing
         self._remembered: dict[bytes, _KnownKey] = {}
         self._guesses = AddressBuckets(rate_per_s=GUESSES_PER_S, burst=GUESSES_BURST, most=MAX_ADDRESSES)
         self._clock = clock
@@ -188,19 +197,49 @@ class KeyAuth:
     def keyed(self) -> bool:
         return self._open is None
 
+    def declares(self, key_id: str) -> bool:
+        """Whether this gateway's settings have the key."""
+        return key_id.encode() in self._declared
+
+    def buckets(self) -> dict[str, SharedBucket]:
+        """The rates that are counted over all gateways, by key; that of a gateway without keys has no name."""
+        known = {"": self._open} if self._open else {name.decode(): one for name, one in self._keys.items()}
+        return {name: one.bucket for name, one in known.items() if one.bucket is not None}
+
+    def trust_for(self, seconds: float) -> None:
+        """What is known of the store's keys counts for so long. Then their callers are asked to try again."""
+        self._trusted_until = self._clock() + seconds
+
+    def follow(self, stored: Mapping[str, Key]) -> set[str]:
+        """Take these for the keys of the store; returns those that no longer open anything, or something else.
+
+        A key of the settings stands before one of the store.
+        """
+        before = {name: one for name, one in self._keys.items() if one.is_stored}
+        after = {name.encode("ascii"): key for name, key in stored.items() if not self.declares(name)}
+        ended = {name for name, one in before.items() if one.key != after.get(name)}
+        kept = {name: one for name, one in before.items() if name not in ended}
+        made = {name: _known_key(key, is_stored=True) for name, key in after.items() if name not in kept}
+        self._keys = {**kept, **made, **self._declared}
+        self._remembered.clear()
+        return {name.decode() for name in ended}
+
     def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
         """The caller; takes `cost` of its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
         found = self._find(authorization)
         if found is None or found.expires_at <= self._wall():
-            raise self._refusal_to(address)
+            raise self._refusal_to(address, authorization)
         return self._count_request(found, cost)
 
     def _count_request(self, found: _KnownKey, cost: float = 1.0) -> Caller:
+        if found.is_stored and self._clock() > self._trusted_until:
+            raise _blind()
         if found.bucket is not None:
             wait_s = found.bucket.take(self._clock(), cost)
             if wait_s:
+                self.on_limited()
                 raise RateLimited(
-                    f"more than {found.bucket.rate_per_s:g} requests a second at this gateway process",
+                    f"more than {found.bucket.rate_per_s:g} requests a second",
                     retry_after_s=wait_s,
                     hint="Slow down; GET /v1/jobs?ids= looks at many jobs at once, and ?wait= waits for a change.",
                 )
@@ -209,18 +248,19 @@ class KeyAuth:
     def identify(self, authorization: bytes | None) -> Caller:
         """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
         found = self._find(authorization)
-        return NOBODY if found is None or found.expires_at <= self._wall() else found.caller
+        if found is None or found.expires_at <= self._wall() or (found.is_stored and self._clock() > self._trusted_until):
+            return NOBODY
+        return found.caller
 
     def secret_mark(self, key_id: str) -> str:
         """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
-        expected, _ = self._keys.get(key_id.encode(), (_NO_HASH, None))
-        return hashlib.sha256(b"session of " + expected).hexdigest()[:16]
+        return hashlib.sha256(b"session of " + self._keys.get(key_id.encode(), _UNKNOWN).secret_hash).hexdigest()[:16]
 
     def caller_of_key(self, key_id: str, mark: str) -> Caller | None:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
-        _, found = self._keys.get(key_id.encode(), (_NO_HASH, None))
+        found = self._keys.get(key_id.encode(), _UNKNOWN)
         known = hmac.compare_digest(self.secret_mark(key_id).encode(), mark.encode())
-        if found is None or not known or found.expires_at <= self._wall():
+        if found is _UNKNOWN or not known or found.expires_at <= self._wall():
             return None
         return self._count_request(found)
 
@@ -235,21 +275,24 @@ class KeyAuth:
     def _check(self, authorization: bytes | None) -> _KnownKey | None:
         header = authorization or b""
         key_id, _, secret = header[len(_SCHEME) :].strip().partition(b".")
-        expected, found = self._keys.get(key_id, (_NO_HASH, None))
+        found = self._keys.get(key_id, _UNKNOWN)
         # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
         # that a refusal takes reveals nothing.
-        right = hmac.compare_digest(hashlib.sha256(secret).digest(), expected)
-        if not right or found is None or header[: len(_SCHEME)].lower() != _SCHEME:
+        right = hmac.compare_digest(hashlib.sha256(secret).digest(), found.secret_hash)
+        if not right or found is _UNKNOWN or header[: len(_SCHEME)].lower() != _SCHEME:
             return None
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
         self._remembered[header] = found
         return found
 
-    def _refusal_to(self, address: str) -> Exception:
+    def _refusal_to(self, address: str, authorization: bytes | None) -> Exception:
         wait_s = self._guesses.take(address, self._clock())
         if wait_s:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
+        if authorization and self._clock() > self._trusted_until:
+            # It may be a key of the store. Whoever is told that a key is wrong does not try again.
+            return _blind()
         log.warning("key_refused", address=address)
         kind = Unauthorized if self.tokens is None else TokenRefused
         return kind(
@@ -257,6 +300,24 @@ class KeyAuth:
         )
 
 
-def _known_key(key: Key) -> _KnownKey:
+_UNKNOWN = _KnownKey(NOBODY, None)
+
+
+def _known_key(key: Key, *, is_stored: bool = False) -> _KnownKey:
     caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs, key.webhook)
-    return _KnownKey(caller, Bucket(key.rate_per_s, key.burst), math.inf if key.expires_at is None else key.expires_at)
+    return _KnownKey(
+        caller,
+        SharedBucket(key.rate_per_s, key.burst),
+        math.inf if key.expires_at is None else key.expires_at,
+        bytes.fromhex(key.sha256),
+        key,
+        is_stored,
+    )
+
+
+def _blind() -> StoreUnavailable:
+    return StoreUnavailable("the keys of the store could not be read for too long")
+
+
+def _nothing() -> None:
+    """Nobody wants to hear of it."""

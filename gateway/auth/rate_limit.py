@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+# The store forgets demand at the same pace (`keys.lua`).
+DEMAND_S = 1.0
+# A process that had no part in the demand gets a little of the rate at once, and its part once the store has heard of it.
+LEAST_SHARE = 0.01
 
 
 @dataclass(slots=True)
@@ -23,6 +29,100 @@ class Bucket:
             return 0.0
         self.level = level
         return (cost - level) / self.rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Tokens since the last report: let through, and asked for."""
+
+    spent: float = 0.0
+    offered: float = 0.0
+
+
+# D113: docs/design/gateway.md
+class SharedBucket:
+    """One gateway process's view of a bucket that all gateways spend from. Holds at most `burst` tokens, starts full.
+
+    The process spends from what it last heard of the common level, which grows by its share of `rate_per_s`: its part of the
+    demand. A level below 0 is what all gateways together let through too much; it grows by the whole rate, because nothing
+    passes anywhere before it is paid back. Alone, the process has the whole rate.
+    """
+
+    __slots__ = (
+        "_demand",
+        "_demand_at",
+        "_is_cut_off",
+        "_level",
+        "_offered",
+        "_seen_at",
+        "_share",
+        "_spent",
+        "burst",
+        "rate_per_s",
+    )
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self.rate_per_s, self.burst = rate_per_s, burst
+        self._level = burst
+        self._seen_at = -math.inf
+        self._share = 1.0
+        self._spent = self._offered = 0.0
+        self._demand, self._demand_at = 0.0, 0.0
+        self._is_cut_off = False
+
+    def take(self, now: float, cost: float = 1.0) -> float:
+        """Takes `cost` tokens and returns 0, or returns the seconds until so many are likely to be there."""
+        self._grow(now)
+        self._offered += cost
+        if self._level >= cost:
+            self._level -= cost
+            self._spent += cost
+            return 0.0
+        debt, missing = min(0.0, self._level), cost - max(0.0, self._level)
+        return (missing / self._share - debt) / self.rate_per_s
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody asked since the last report."""
+        return self._offered > 0.0
+
+    def report(self) -> Spending:
+        """What the store is to hear; counting begins anew."""
+        found = Spending(self._spent, self._offered)
+        self._spent = self._offered = 0.0
+        return found
+
+    def take_back(self, unheard: Spending) -> None:
+        """The store did not hear of this."""
+        self._spent += unheard.spent
+        self._offered += unheard.offered
+
+    def learn(self, now: float, heard: Spending, *, level: float, demand: float) -> None:
+        """The common level and demand once the store had heard of `heard`."""
+        self._demand = self._demand * math.exp(-(now - self._demand_at) / DEMAND_S) + heard.offered
+        self._demand_at = now
+        self._share = min(1.0, max(LEAST_SHARE, self._demand / demand)) if demand > 0.0 else 1.0
+        self._level, self._seen_at = min(self.burst, level) - self._spent, now
+        self._is_cut_off = False
+
+    def cut_off(self, now: float, gateways: int) -> None:
+        """The store is away: an equal part of rate and burst for each of so many processes."""
+        self._grow(now)
+        self._share = 1.0 / gateways
+        self._level = min(self._level, self.burst / gateways)
+        # More is not charged later: it came out of a rate that was divided already. All parts together empty the bucket.
+        self._spent = min(self._spent, self.burst / gateways)
+        self._is_cut_off = True
+
+    def _grow(self, now: float) -> None:
+        gained = max(0.0, now - self._seen_at) * self.rate_per_s
+        self._seen_at = now
+        if self._level < 0.0:
+            paid = min(gained, -self._level)
+            self._level += paid
+            gained -= paid
+        most = self.burst * self._share if self._is_cut_off else self.burst
+        self._level = min(most, self._level + gained * self._share)
 
 
 class AddressBuckets:

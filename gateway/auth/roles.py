@@ -124,6 +124,9 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
+    ("POST", "/v1/keys"): _MANAGE,
+    ("GET", "/v1/keys"): _MANAGE,
+    ("DELETE", "/v1/keys/{key_id}"): _MANAGE,
     ("GET", "/metrics"): _MANAGE,
     ("GET", "/"): _SEE,
     ("GET", "/ui/live"): _SEE,
@@ -200,7 +203,7 @@ def require_role(caller: Caller, method: str, route: str) -> None:
         kind = WrongToken if caller.has_token else WrongRole
         raise kind(
             f"this API key may not do that: it needs the role {' or '.join(roles)}",
-            hint="Use a key with that role; `penstock keys new NAME --role ...` makes one.",
+            hint="Use a key with that role; `penstock keys add NAME --role ...` makes one.",
         )
 
 

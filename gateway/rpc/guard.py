@@ -19,7 +19,7 @@ import grpc
 import structlog
 from grpc import aio
 
-from penstock.errors import BadRequest, CapacityError, PenstockError, RateLimited
+from penstock.errors import BadRequest, CapacityError, PenstockError, RateLimited, Unauthorized
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import Head, read_head
 from penstock.gateway.asgi.problems import TooSlow
@@ -126,6 +126,8 @@ class RpcGuard:
         self._messages = messages
         self._body_s = body_s
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._callers: dict[asyncio.Task[Any], str] = {}
+        self._revoked: set[asyncio.Task[Any]] = set()
 
     def unary(self, method: RpcMethod, answer: Callable[[Rpc, bytes], Coroutine[Any, Any, bytes]]) -> Any:
         """gRPC's handler of a method with one message each way. To gRPC its request is a stream, which is read only once the
@@ -155,7 +157,7 @@ class RpcGuard:
             rpc = self._admitted(method, context)
             given_id = rpc.head.get(b"x-request-id")
             with self.place_in(method.places, rpc.caller):
-                return await serve(rpc)
+                return await self._until_revoked(serve(rpc), rpc.caller)
         except (ClientGone, asyncio.CancelledError):
             code = grpc.StatusCode.CANCELLED
             raise
@@ -169,6 +171,27 @@ class RpcGuard:
             raise
         finally:
             self._counts.count(method.name, code.name, time.perf_counter() - started)
+
+    async def _until_revoked(self, work: Awaitable[T], caller: Caller) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._callers[task] = caller.key_id
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                raise
+            task.uncancel()
+            raise Unauthorized("the API key of this call was revoked") from None
+        finally:
+            del self._callers[task]
+            self._revoked.discard(task)
+
+    def end_calls_of(self, keys: set[str]) -> None:
+        """End what is under way for these keys, which no longer open anything."""
+        for task in [task for task, key in self._callers.items() if key in keys]:
+            self._revoked.add(task)
+            task.cancel()
 
     def _admitted(self, method: RpcMethod, context: Any) -> Rpc:
         """The call, once its metadata, its key and its role are checked: a stranger learns of no model (D15)."""

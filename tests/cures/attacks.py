@@ -138,8 +138,8 @@ ATTACKS = (
     Cure(
         "A26",
         "gateway/auth/keys.py",
-        "expected, found = self._keys.get(key_id, (_NO_HASH, None))\n        # Unknown",
-        "expected, found = self._keys.get(key_id, (_NO_HASH, None))\n        assert found\n        # Unknown",
+        "found = self._keys.get(key_id, _UNKNOWN)\n        # Unknown",
+        "found = self._keys.get(key_id, _UNKNOWN)\n        assert found is not _UNKNOWN\n        # Unknown",
         (f"{_SECURITY}/test_door.py::test_every_wrong_header_costs_one_hash_and_one_whole_comparison",),
     ),
     Cure(
@@ -152,7 +152,7 @@ ATTACKS = (
     Cure(
         "A28",
         "broker/server/users.py",
-        '    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", _OUR_KEYS, _OUR_CHANNELS),',
+        '    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),',
         '    GATEWAY: "~* &* +@all",',
         (f"{_SECURITY}/test_store_users.py::test_a_stolen_password_does_not_run_that",),
     ),

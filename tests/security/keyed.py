@@ -122,6 +122,7 @@ def filled(path: str, **values: str) -> str:
         **OTHER_IDS,
         # Callers choose it, so that it is no id of another owner's: test_cog.py.
         "prediction_id": "mine",
+        "key_id": "nobody",
         "name": "icon.svg",
         "place": "0",
         **values,

@@ -96,6 +96,15 @@ def test_a_stolen_password_does_not_run_that(thief: redis.Redis, command: tuple[
         thief.execute_command(*command)
 
 
+def test_a_stolen_password_of_a_worker_makes_no_api_key(server: EmbeddedServer) -> None:
+    with closing(redis.Redis.from_url(server.worker_url)) as thief:
+        for command in ("HGETALL", "pk:{keys}:known"), ("HSET", "pk:{keys}:known", "evil", "{}"):
+            with pytest.raises(redis.ResponseError, match=r"(?i)no permissions"):
+                thief.execute_command(*command)
+        with pytest.raises(redis.ResponseError, match=r"(?i)no permissions|can't access"):
+            thief.fcall(f"penstock_change_key_{library()[0]}", 1, "pk:{keys}:", "evil", "", "{}", 10)
+
+
 def test_a_function_called_with_a_foreign_key_is_refused(thief: redis.Redis) -> None:
     suffix, _ = library()
     with pytest.raises(redis.ResponseError):

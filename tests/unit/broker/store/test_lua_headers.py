@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.access import Key, Role
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
@@ -93,6 +94,8 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         outbox.undelivered("p", owner="", before="", limit=10),
         outbox.logs("p", ["e"] * items),
         outbox.counts("p"),
+        registry.put_key(None, registry.StoredKey(Key("k", "0" * 64, frozenset(Role), "o"), 0.0)),
+        registry.spend("g", [registry.KeySpending("k", 1.0, 1.0, 0.0, 0.0)] * items, ttl_s=1.0),
     ]
 
 

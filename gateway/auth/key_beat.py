@@ -1,0 +1,139 @@
+"""Keys and rates over all gateways: what this process let through goes to the store, and what others did comes back."""
+
+# D113: docs/design/gateway.md
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from penstock.broker.store import registry
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import KeyLevels, KeySpending, StoredKey
+from penstock.errors import StoreUnavailable
+from penstock.gateway.auth.keys import KeyAuth
+from penstock.gateway.auth.rate_limit import Spending
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 0.5
+# A process whose rate refuses somebody asks again after so long.
+HURRY_S = 0.05
+# A process that was silent for so long is not counted among the gateways.
+GONE_S = 3.0
+# While the store is away: for so long each process spends as if it were not, and for so long its keys count.
+CUT_OFF_S = 2.0
+TRUSTED_S = 60.0
+# A change of a key counts at every gateway within this time: a beat, and the time within which the store answers.
+KNOWN_WITHIN_S = 2.0
+# What one call of the store may hold.
+AT_ONCE = 256
+
+
+class KeyBeat:
+    """One gateway process. Those in `on_revoked` get the keys that no longer open what they did."""
+
+    def __init__(self, store: AsyncStore, auth: KeyAuth, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._auth = auth
+        self._clock = clock
+        self._gateway = store.channel
+        self._gateways = 1
+        self._edition: int | None = None
+        self._heard_at = -math.inf
+        self._hurry = asyncio.Event()
+        self._beats = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.stored: dict[str, StoredKey] = {}
+        self.on_revoked: list[Callable[[set[str]], None]] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Not by a gateway that is open to this machine at any rate."""
+        return self._auth.keyed or bool(self._auth.buckets())
+
+    async def start(self) -> None:
+        """Knows the keys when this returns, unless the store is away; then it goes on asking."""
+        if not self.is_needed:
+            return
+        self._heard_at = self._clock()
+        self._auth.trust_for(0.0)
+        self._auth.on_limited = self._hurry.set
+        await self._beat_or_wait()
+        self._task = asyncio.create_task(self._beat_for_ever())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def beat(self) -> None:
+        """Raises `StoreUnavailable`, and then what was let through is reported with the next one."""
+        async with self._beats:
+            used = [name for name, bucket in self._auth.buckets().items() if bucket.is_used]
+            groups = [used[at : at + AT_ONCE] for at in range(0, len(used), AT_ONCE)] or [[]]
+            for group in groups:
+                found = await self._exchange(group)
+            await self._follow(found.edition)
+            self._gateways = max(1, found.gateways)
+            self._heard_at = self._clock()
+            self._auth.trust_for(TRUSTED_S)
+
+    async def _exchange(self, names: list[str]) -> KeyLevels:
+        buckets = self._auth.buckets()
+        reports = {name: buckets[name].report() for name in names if name in buckets}
+        try:
+            found = await self._store.run(registry.spend(self._gateway, self._spendings(reports), ttl_s=GONE_S))
+        except StoreUnavailable:
+            for name, report in reports.items():
+                buckets[name].take_back(report)
+            raise
+        now = self._clock()
+        for (name, report), (level, demand) in zip(reports.items(), found.levels, strict=True):
+            buckets[name].learn(now, report, level=level, demand=demand)
+        return found
+
+    def _spendings(self, reports: dict[str, Spending]) -> list[KeySpending]:
+        buckets = self._auth.buckets()
+        return [
+            KeySpending(name, buckets[name].rate_per_s, buckets[name].burst, report.spent, report.offered)
+            for name, report in reports.items()
+        ]
+
+    async def _follow(self, edition: int) -> None:
+        if edition == self._edition or not self._auth.keyed:
+            return
+        before, self.stored = self.stored, await self._store.send(registry.stored_keys())
+        self._edition = edition
+        ended = self._auth.follow({name: found.key for name, found in self.stored.items()})
+        if self.stored.keys() != before.keys() or ended:
+            log.info("keys_followed", keys=len(self.stored), ended=sorted(ended)[:20])
+        for end_requests in self.on_revoked if ended else ():
+            end_requests(ended)
+
+    async def _beat_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(HURRY_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), BEAT_S - HURRY_S)
+            self._hurry.clear()
+            await self._beat_or_wait()
+
+    async def _beat_or_wait(self) -> None:
+        try:
+            await self.beat()
+        except StoreUnavailable as error:
+            log.debug("keys_blind", reason=error.message)
+            if self._clock() - self._heard_at > CUT_OFF_S:
+                self._cut_off()
+        except Exception:
+            # The task must outlive a bug: no key would be revoked any more. What is known counts for `TRUSTED_S`.
+            log.exception("keys_unreadable")
+
+    def _cut_off(self) -> None:
+        for bucket in self._auth.buckets().values():
+            bucket.cut_off(self._clock(), self._gateways)

@@ -1,0 +1,183 @@
+"""The routes of keys that are made and revoked while gateways run."""
+
+# D113: docs/design/gateway.md
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.access import KEY_ID, OWNER, Key, Role, digest_of, new_secret
+from penstock.broker.store import registry
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import MOST_KEYS, StoredKey
+from penstock.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded, WrongRole
+from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S, KeyBeat
+from penstock.gateway.auth.keys import Caller, KeyAuth
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.options import GatewayOptions
+from penstock.settings.keys import declared
+
+log = structlog.get_logger(__name__)
+
+_POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+_COUNT = {"type": "integer", "minimum": 1}
+MAKE = {
+    "type": "object",
+    "required": ["id", "roles"],
+    "properties": {
+        "id": {"type": "string", "pattern": f"^{KEY_ID.pattern}$"},
+        "roles": {"type": "array", "items": {"enum": [role.value for role in Role]}, "minItems": 1},
+        "owner": {"type": "string", "pattern": f"^{OWNER.pattern}$", "description": "Without it the id"},
+        "rate_per_s": {**_POSITIVE, "description": "Requests, over all gateways of the store"},
+        "burst": _COUNT,
+        "max_open_jobs": _COUNT,
+        "expires_at": {"type": "string", "format": "date-time"},
+        "webhook": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+_SECRET = {"cache-control": "no-store"}
+
+
+class KeyRoutes:
+    """Over HTTP; `penstock keys` and the clients send what they have to say here."""
+
+    def __init__(
+        self, beat: KeyBeat, auth: KeyAuth, *, store: AsyncStore, options: GatewayOptions, uploads: BodyMemory
+    ) -> None:
+        self._beat = beat
+        self._auth = auth
+        self._store = store
+        self._options = options
+        self._uploads = uploads
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        tags: list[str | Enum] = ["keys"]
+        body = {"requestBody": {"required": True, "content": {"application/json": {"schema": MAKE}}}}
+        add = router.add_api_route
+        add("/v1/keys", self.make, methods=["POST"], tags=tags, summary="Make a key", status_code=201, openapi_extra=body)
+        add("/v1/keys", self.show, methods=["GET"], tags=tags, summary="The keys, without their secrets")
+        add("/v1/keys/{key_id}", self.revoke, methods=["DELETE"], tags=tags, summary="Revoke a key")
+        return router
+
+    async def make(self, request: Request, caller: CallerParam) -> Response:
+        """The key with its secret, which nobody can read again. It counts at every gateway within `within_s` seconds."""
+        self._require_operator(caller)
+        given = await json_body(request, self._options, self._uploads)
+        secret = new_secret()
+        key = self._checked(given, digest_of(secret.encode("ascii")))
+        await self._require_free(key.id)
+        made = StoredKey(key, made_at=time.time(), made_by=caller.key_id)
+        await self._put(made)
+        log.info("key_made", key=key.id, owner=key.owner, roles=sorted(key.roles), **_who(request, caller))
+        await self._beat.beat()
+        shown = {"key": f"{key.id}.{secret}", **key_view(key, made), "within_s": KNOWN_WITHIN_S}
+        return json_response(shown, status=201, headers=_SECRET)
+
+    async def show(self, caller: CallerParam) -> Response:
+        """The keys of this gateway's settings, and those that were made at run time."""
+        self._require_operator(caller)
+        await self._beat.beat()
+        ours = [key_view(key) for key in self._options.keys]
+        stored = [key_view(found.key, found) for name, found in sorted(self._beat.stored.items())]
+        return json_response({"data": ours + [view for view in stored if not self._auth.declares(view["id"])]})
+
+    async def revoke(self, key_id: str, request: Request, caller: CallerParam) -> Response:
+        """The key opens nothing any more, at every gateway within `within_s` seconds, and its open streams end."""
+        self._require_operator(caller)
+        self._refuse_declared(key_id, "Take it out of [[keys]] and restart its gateways")
+        while True:
+            found = await self._stored(key_id)
+            if found is None:
+                raise NotFound(f"there is no key {key_id[:64]!r}", hint="`penstock keys list` shows which there are.")
+            if await self._store.run(registry.remove_key(found)) == 1:
+                break
+        log.info("key_revoked", key=key_id, owner=found.key.owner, **_who(request, caller))
+        await self._beat.beat()
+        return json_response({"id": key_id, "revoked": True, "within_s": KNOWN_WITHIN_S})
+
+    def _require_operator(self, caller: Caller) -> None:
+        """A token of TorchServe's expires, and a key that was made with it would not."""
+        if not self._auth.keyed:
+            raise Conflict(
+                "this gateway has no keys: it serves every program on this machine",
+                hint="Declare the first key in [[keys]]: `penstock keys new admin --role manage` prints its lines.",
+            )
+        if caller.has_token:
+            raise WrongRole("TorchServe's tokens make no keys", hint="Use a key of [[keys]] with the role manage.")
+
+    def _checked(self, given: Any, sha256: str) -> Key:
+        if not isinstance(given, dict) or "sha256" in given:
+            raise InvalidInput("the body is an object with `id` and `roles`; the gateway makes the secret itself")
+        try:
+            if given.get("webhook"):
+                self._check_webhook(str(given["webhook"]))
+            return declared({**given, "sha256": sha256}).key()
+        except ConfigError as wrong:
+            raise InvalidInput("this key cannot be made", errors=[_fault(fault) for fault in wrong.faults]) from None
+
+    def _check_webhook(self, url: str) -> None:
+        """Raises `ConfigError` for a URL to which no event may be sent."""
+        # Few keys have a webhook, and few gateways send any.
+        from penstock.gateway.jobs.submitting.webhooks import check_defaults
+
+        own = self._options.webhooks
+        check_defaults({"webhook": url}, own.urls if own else (), is_on=own is not None)
+
+    async def _require_free(self, key_id: str) -> None:
+        self._refuse_declared(key_id, "Choose another id")
+        if await self._stored(key_id) is not None:
+            raise Conflict(f"there is a key {key_id!r} already", hint=f"Choose another id, or `penstock keys revoke {key_id}`.")
+
+    def _refuse_declared(self, key_id: str, instead: str) -> None:
+        if self._auth.declares(key_id):
+            raise Conflict(f"the key {key_id!r} is declared in the settings of this gateway", hint=f"{instead}.")
+
+    async def _stored(self, key_id: str) -> StoredKey | None:
+        return (await self._store.send(registry.stored_keys())).get(key_id)
+
+    async def _put(self, made: StoredKey) -> None:
+        answer = await self._store.run(registry.put_key(None, made))
+        if answer == 0:
+            raise Conflict(f"somebody else has just made the key {made.key.id!r}", hint="Choose another id.")
+        if answer < 0:
+            raise Overloaded(f"there are {MOST_KEYS} keys already", retry_after_s=60.0, hint="Revoke those that nobody uses.")
+
+
+def key_view(key: Key, made: StoredKey | None = None) -> Mapping[str, Any]:
+    """What may be shown of a key. `made` None: it is declared in the settings."""
+    return {
+        "id": key.id,
+        "owner": key.owner,
+        "roles": sorted(key.roles),
+        "rate_per_s": key.rate_per_s,
+        "burst": key.burst,
+        "max_open_jobs": key.max_open_jobs,
+        "expires_at": None if key.expires_at is None else _moment(key.expires_at),
+        "webhook": key.webhook or None,
+        "source": "settings" if made is None else "store",
+        "made_at": None if made is None else _moment(made.made_at),
+        "made_by": None if made is None else made.made_by,
+    }
+
+
+def _fault(sentence: str) -> dict[str, str]:
+    where, _, detail = sentence.partition(": ")
+    return {"pointer": f"/{where.replace('.', '/')}", "detail": detail}
+
+
+def _who(request: Request, caller: Caller) -> dict[str, str]:
+    return {"by": caller.key_id, "address": request.client.host if request.client else ""}
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
