@@ -81,7 +81,7 @@ ARCHIVES: tuple[Cure, ...] = (
         "gateway/torchserve/management/model_store.py",
         "    _contents(part / name, name)\n    digest",
         "    digest",
-        ("tests/acceptance/test_torchserve_management.py::test_a_bad_archive_is_refused_and_leaves_nothing",),
+        ("tests/acceptance/test_torchserve_registering.py::test_a_bad_archive_is_refused_and_leaves_nothing",),
     ),
     Cure(
         "A56",
@@ -90,7 +90,7 @@ ARCHIVES: tuple[Cure, ...] = (
         "True",
         (
             "tests/unit/gateway/torchserve/test_allowed_urls.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
-            "tests/acceptance/test_torchserve_management.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
+            "tests/acceptance/test_torchserve_registering.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
         ),
     ),
     Cure(
