@@ -3,7 +3,6 @@
 # D113: docs/design/gateway.md
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -76,7 +75,7 @@ class KeyRoutes:
         secret = new_secret()
         key = self._checked(given, digest_of(secret.encode("ascii")))
         await self._require_free(key.id)
-        made = StoredKey(key, made_at=time.time(), made_by=caller.key_id)
+        made = StoredKey(key, made_at=await self._store.now(), made_by=caller.key_id)
         await self._put(made)
         log.info("key_made", key=key.id, owner=key.owner, roles=sorted(key.roles), **_who(request, caller))
         await self._beat.beat()
