@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.contract import CancelStatus
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState
 
 if TYPE_CHECKING:
     from penstock.outbound.webhook import Webhook
@@ -34,6 +34,7 @@ class UpdateStatus(StrEnum):
 
     OK = "ok"
     CANCEL = "cancel"  # the change was written, and somebody asks that the run end
+    LEAVE = "leave"  # the change was written, and the run of this part has ended: the part is left as it is
     LOST = "lost"  # another driver has the run: nothing was written
     FINAL = "final"  # the run has ended, perhaps by this very call before its reply was lost: nothing was written
     MISSING = "missing"
@@ -106,26 +107,50 @@ class Runs(Protocol):
         """
         ...
 
-    def look(self, limit: int) -> list[Run]:
+    def look(self, limit: int, *, without: Collection[str] = ()) -> list[Run]:
         """Runs that a runner may take: at most one per owner, the oldest, and first of the owner who waits for longest.
+
+        Of a run with parts, the first part that nobody drives, or the run itself once all have ended. `without`: runs to pass
+        over.
 
         Ends the queued runs whose deadline has passed.
         """
         ...
 
+    def next_of(self, run_id: str) -> Run | None:
+        """What a driver may take of one run: a part of it, or the run itself. None while others drive all there is, or if the
+        run has ended.
+        """
+        ...
+
+    def split(self, run_id: str, driver: str, parts: Sequence[RunPart], counts: RunCounts) -> UpdateStatus:
+        """Give a run its parts, which are then driven like runs, under ids of their own (`part_id`); `driver` has the run.
+
+        A run that has parts keeps them. Its counts begin at `counts`. A part that does not reach its end ends its run.
+        """
+        ...
+
+    def parts(self, run_id: str) -> list[Run]:
+        """The parts of a run in their order; none of a run that was not split."""
+        ...
+
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
-        """Write what changed and hold the run for another `lease_s`; 0 gives it up.
+        """Write what changed and hold the run for another `lease_s`; 0 gives it up. The counts of a part count for its run.
 
         The first final state stands until `reopen`.
         """
         ...
 
-    def reopen(self, run_id: str) -> ReopenStatus:
-        """Queue a run again that ended failed, cancelled or expired, because a caller wants it resumed."""
+    def reopen(self, run_id: str, spec: RunSpec | None = None) -> ReopenStatus:
+        """Queue a run again that ended failed, cancelled or expired, because a caller wants it resumed; its completed parts
+        stay completed. With a `spec` the run goes on with that one, also if it has not ended.
+        """
         ...
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
-        """End a queued run without a driver at once; another run's driver learns of the request at its next `update`."""
+        """End a queued run without a driver at once, and a run with parts unless one puts them together; another run's driver
+        learns of the request at its next `update`.
+        """
         ...
 
     def read(self, run_id: str) -> Run | None: ...

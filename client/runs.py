@@ -50,8 +50,9 @@ class RunOptions:
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
     `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `tags`: words by which it is
-    found. `headers` and `query`: what the model's handler is told of the request, for all rows. `webhook`: the URL to
-    which the run's end is sent, or those of its `webhook_events`.
+    found. `headers` and `query`: what the model's handler is told of the request, for all rows. `parts`: into how
+    many parts the file is split, for runners on several hosts. `webhook`: the URL to which the run's end is sent, or those of
+    its `webhook_events`.
     """
 
     version: str = ""
@@ -65,6 +66,7 @@ class RunOptions:
     tags: Sequence[str] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    parts: int = 0
     webhook: str = ""
     webhook_events: Sequence[str] = ()
 
@@ -147,6 +149,7 @@ def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
         "tags": list(options.tags),
         "headers": dict(options.headers),
         "query": dict(options.query),
+        "parts": options.parts,
         "webhook": options.webhook,
         "webhook_events": list(options.webhook_events),
     }

@@ -36,6 +36,9 @@ def format_of(name: str) -> str:
 
 # A key of a run's metadata: a command drives the run, and no runner may take it.
 BY_COMMAND = "penstock:command"
+# A key of a run's metadata: whoever resumed it accepts that its input or its model's version has changed.
+ACCEPT_CHANGES = "penstock:accept-changes"
+MOST_PARTS = 256
 
 
 class RunState(StrEnum):
@@ -61,7 +64,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
     rows than this end the run (see `FailureLimit.parse`). `window_rows`: the limit of rows submitted and not yet written.
     `kind`: "files", or "openai" for the lines of an OpenAI batch. `tags`: words by which the run is found. `headers` (names in
-    lower case) and `query`: what the model's handler is told of the request, the same for all rows.
+    lower case) and `query`: what the model's handler is told of the request, the same for all rows. `parts`: into how many
+    parts the input is to be split, each driven by itself.
     """
 
     model: str
@@ -84,6 +88,31 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
+    parts: int = 1
+
+
+class RunPart(Struct, frozen=True, kw_only=True):
+    """A stretch of a run's input: its files from number `first` to before number `stop`, of the files in their order.
+
+    It begins at `begin`, a position in its first file, and ends at `end`: a byte of its last file, or a row group of it; None:
+    at the file's start, at its end. `rows` is None if it is not known. `listing` is a digest of the names of all files of the
+    input, `identity` one of what the files of this part are; `host`: where the input was split.
+    """
+
+    number: int
+    first: int
+    stop: int
+    begin: dict[str, int] | None = None
+    end: int | None = None
+    rows: int | None = None
+    listing: str = ""
+    identity: str = ""
+    host: str = ""
+
+
+def part_id(run_id: str, number: int) -> str:
+    """The id under which the store knows a part of a run; no run has such an id."""
+    return f"{run_id}.{number:04d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +186,9 @@ class Run(Struct, frozen=True, kw_only=True):
     and holds it until `driver_until`; `stage` says for a progress line what the driver does. `busy`: the share, 0 to 1, of the
     time of the slots that served the run in which their device ran its rows. `request`: "", "cancel". `drives`: how many were
     begun since the run last got further than ever, or a driver left it in order; above 1 a driver has died.
+
+    A run that was split has so many `parts`; its counts, rate and busy share are those of its parts together, and `driver` is
+    one of theirs. The record of a part has `part`, and in `part_of` the id of its run; its `spec` is the run's.
     """
 
     id: str
@@ -177,6 +209,9 @@ class Run(Struct, frozen=True, kw_only=True):
     error_message: str = ""
     details: dict[str, Any] = {}
     drives: int = 0
+    parts: int = 0
+    part_of: str = ""
+    part: RunPart | None = None
 
 
 # Tags: the words by which callers find their runs and jobs.

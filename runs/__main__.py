@@ -1,4 +1,4 @@
-"""`python -m penstock.runs`: the runner process."""
+"""`python -m penstock.runs`: the runner process; with `PENSTOCK_RUNNER_RUN`, one more driver of that run only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.process_lifetime import die_with_parent, leave_at_once, loading
 
+if TYPE_CHECKING:
+    from penstock.runs.execution import RunServices
+
 # The code for unusable settings in the command line's table of exit codes.
 CONFIG_EXIT = 4
+RUN_VARIABLE = "PENSTOCK_RUNNER_RUN"
+_TURN_S = 0.1
 
 
 def main() -> int:
@@ -34,8 +39,24 @@ def main() -> int:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
     services = RunServices(settings.store.url, settings.blob_place, settings.store.state_dir)
-    Runner(services, stopped=_stop_waiter()).run()
+    if run_id := os.environ.get(RUN_VARIABLE):
+        _help(services, run_id, stopped=_stop_waiter())
+    else:
+        Runner(services, stopped=_stop_waiter()).run()
     return 0
+
+
+def _help(services: RunServices, run_id: str, *, stopped: Callable[[float], bool]) -> None:
+    """Drive parts of one run until a stop signal; the part under way is left at its next commit."""
+    from penstock.runs.runner import RunHelper
+
+    helper = RunHelper(services, run_id, forever=True)
+    thread = threading.Thread(target=helper.help, name="run-helper", daemon=True)
+    thread.start()
+    while thread.is_alive() and not stopped(_TURN_S):
+        pass
+    helper.interrupt()
+    thread.join()
 
 
 def _stop_waiter() -> Callable[[float], bool]:

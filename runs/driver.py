@@ -38,6 +38,11 @@ class TooManyFailed(CallerError):
     kind: ClassVar[str] = "too_many_failed"
 
 
+def too_many(counts: RunCounts, limit: FailureLimit, first_failure: str = "") -> str:
+    first = f"; the first was {first_failure}" if first_failure else ""
+    return f"{counts.failed:,} of {counts.done + counts.failed:,} rows failed, and the limit is {limit}{first}"
+
+
 class StopReason(StrEnum):
     """Why a drive ends before its last row. GO_ON is empty: there is no reason to stop."""
 
@@ -62,13 +67,14 @@ class RunLimits:
     """`window_rows`: most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit.
 
     `not_reached`: by the reason to stop, why rows have no output that no worker ran, in a run that then publishes what it has.
-    A run without an entry leaves such rows to a resume.
+    A run without an entry leaves such rows to a resume. `is_part`: the rows are those of a part, whose end is not the run's.
     """
 
     window_rows: int = 10_000
     shard_rows: int = 0
     max_failed: FailureLimit | None = None
     not_reached: Mapping[StopReason, RowError] = field(default_factory=dict)
+    is_part: bool = False
 
 
 class RunWatch(Protocol):
@@ -78,6 +84,10 @@ class RunWatch(Protocol):
 
     def is_held(self) -> bool:
         """Whether the run is certainly this driver's. While it is not, nothing is written."""
+        ...
+
+    def counts_of_run(self, own: RunCounts) -> RunCounts:
+        """The counts of the run of which these rows are all, or a part."""
         ...
 
     def slots(self) -> Slots:
@@ -225,13 +235,10 @@ class Driver:
         self._uncommitted += rows
 
     def _check_failed(self, *, ended: bool = False) -> None:
-        most, counts = self._limits.max_failed, self._meter.counts
-        if most is not None and most.is_passed(counts, ended=ended):
+        most, counts = self._limits.max_failed, self._watch.counts_of_run(self._meter.counts)
+        if most is not None and most.is_passed(counts, ended=ended and not self._limits.is_part):
             self._commit_now()
-            first = f"; the first was {self._first_failure}" if self._first_failure else ""
-            raise TooManyFailed(
-                f"{counts.failed:,} of {counts.done + counts.failed:,} rows failed, and the limit is {most}{first}"
-            )
+            raise TooManyFailed(too_many(counts, most, self._first_failure))
 
     def _commit_if_due(self, shards: ShardQueue) -> None:
         if time.monotonic() >= self._commit_at or self._uncommitted >= COMMIT_ROWS or self._has_all_rows(shards):

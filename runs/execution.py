@@ -16,16 +16,31 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobPlace
-from penstock.run import FailureLimit, RunCounts, RunState, check_said
-from penstock.runs.driver import Driver, RunLimits, StopReason
+from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
+from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.openai.batch import OpenAISource
 from penstock.runs.openai.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
+from penstock.runs.parts.joining import join_parts, joined_counts, manifest_parts, read_reports
+from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, run_folder
+from penstock.runs.parts.plan import total_rows
 from penstock.runs.progress import RunProgress
 from penstock.runs.publishing import publish, published_manifest
-from penstock.runs.run_files import RunFiles, claim_output, open_run_files, open_source
+from penstock.runs.rows import Source
+from penstock.runs.run_files import (
+    ClaimedOutput,
+    RunFiles,
+    claim_output,
+    claim_part,
+    need_joinable,
+    open_part,
+    open_run_files,
+    open_source,
+    readable,
+    split_source,
+)
 from penstock.runs.shards.push_listener import PushListener
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 
@@ -126,6 +141,9 @@ class Execution:
     def _drive_or_fail(self, lease: RunLease) -> DriveResult:
         try:
             return self._open_and_drive(lease)
+        except PartNotHere as refusal:
+            log.warning("part_given_back", extra={"run": self._owned.run.id, "error": refusal.message})
+            return _with_error(refusal, DriveResult(RunState.RUNNING))
         except PenstockError as error:
             faults = getattr(error, "errors", None)
             details = {"errors": faults} if faults else None
@@ -143,7 +161,9 @@ class Execution:
 
     def _open_and_drive(self, lease: RunLease) -> DriveResult:
         run = self._owned.run
-        lease.write(RunChange(state=RunState.VALIDATING))
+        if run.parts:
+            return self._join(lease)
+        lease.write(RunChange(state=RunState.VALIDATING, error_code="", error_message=""))
         if (manifest := published_manifest(run)) is not None:
             return DriveResult(RunState.COMPLETED, manifest.counts)
         if run.spec.kind == OPENAI:
@@ -158,6 +178,8 @@ class Execution:
             check_said(run.spec.query, model.query, "query")
             self._version = model.version
             lease.refresh_slots()
+            if run.spec.parts > 1 and run.part is None:
+                return self._split(open_things, model, lease)
             files = self._open_files(open_things, model, lease)
             if isinstance(files, DriveResult):
                 return files
@@ -167,24 +189,98 @@ class Execution:
     def _open_files(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> RunFiles | DriveResult:
         """The run's files; or how the drive ended while another process had them."""
         run = self._owned.run
-        source, first_line = open_source(run.spec, model.input_schema)
-        open_things.callback(source.close)
-        output = claim_output(run, first_line, self._services.state_dir / "runs")
-        open_things.callback(output.close)
+        source, first_line = self._open_source(open_things, model.input_schema)
+        output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-        if (manifest := published_manifest(run)) is not None:
+        if (found := _published_counts(run, output)) is not None:
             # The process that had the files has published them meanwhile.
             output.discard()
+            return DriveResult(RunState.COMPLETED, found)
+        return open_run_files(run, source, output, version=model.version, accept_changes=self._accepts_changes)
+
+    @property
+    def _accepts_changes(self) -> bool:
+        return self._options.accept_changes or ACCEPT_CHANGES in self._owned.run.spec.metadata
+
+    def _open_source(self, open_things: ExitStack, schema: dict[str, Any] | None) -> tuple[Source, int | None]:
+        run = self._owned.run
+        if run.part is None:
+            source, first_line = open_source(run.spec, schema)
+        else:
+            source, first_line = open_part(run.spec, run.part, schema, accept_changes=self._accepts_changes)
+        open_things.callback(source.close)
+        return source, first_line
+
+    def _claim_output(self, open_things: ExitStack, first_line: int | None) -> ClaimedOutput:
+        run, state = self._owned.run, self._services.state_dir / "runs"
+        output = claim_output(run, first_line, state) if run.part is None else claim_part(run, run.part, first_line, state)
+        open_things.callback(output.close)
+        return output
+
+    def _split(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> DriveResult:
+        """Give the run its parts, for whoever drives them; afterwards it is left until all have ended."""
+        run = self._owned.run
+        need_joinable(run.spec)
+        source, first_line = open_source(run.spec, model.input_schema)
+        open_things.callback(source.close)
+        output = self._claim_output(open_things, first_line)
+        if not self._await_turn(output.journal, lease):
+            return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
+        lease.on_progress(RunProgress(stage="splitting"))
+        parts = split_source(source, run.spec.parts)
+        lease.write(RunChange(state=RunState.RUNNING, version=model.version))
+        if lease.split(parts, RunCounts(total=total_rows(parts))) in _LOST:
+            raise self._lost()
+        return DriveResult(RunState.RUNNING)
+
+    def _join(self, lease: RunLease) -> DriveResult:
+        """Put the rows of all parts together and publish them; again after a crash, with the same end."""
+        run, state = self._owned.run, self._services.state_dir / "runs"
+        self._version = run.version
+        if (manifest := published_manifest(run)) is not None:
             return DriveResult(RunState.COMPLETED, manifest.counts)
-        accept_changes = self._options.accept_changes
-        return open_run_files(run, source, output, version=model.version, accept_changes=accept_changes)
+        with ExitStack() as open_things:
+            folder = run_folder(run, state)
+            output = self._claim_output(open_things, None)
+            if not self._await_turn(output.journal, lease):
+                return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
+            if (found := _published_counts(run, output)) is not None:
+                output.discard()
+                return DriveResult(RunState.COMPLETED, found)
+            source, _ = readable(lambda: open_source(run.spec, None))
+            open_things.callback(source.close)
+            files = RunFiles(source, output.sink, output.journal, Checkpoint(), folder, output.discard)
+            return self._publish_parts(lease, files)
+
+    def _publish_parts(self, lease: RunLease, files: RunFiles) -> DriveResult:
+        run, parts = self._owned.run, lease.parts()
+        if parts is None or any(part.state is not RunState.COMPLETED for part in parts):
+            return DriveResult(RunState.RUNNING)
+        reports = read_reports(files.folder, len(parts))
+        counts = joined_counts(reports)
+        limit = self._limits().max_failed
+        if limit is not None and limit.is_passed(counts, ended=True):
+            return _with_error(TooManyFailed(too_many(counts, limit)), DriveResult(RunState.FAILED, counts))
+        lease.on_progress(RunProgress(counts, "publishing"))
+        if lease.write(RunChange(state=RunState.PUBLISHING, counts=counts)) in _LOST:
+            raise self._lost()
+        is_joined = join_parts(files.sink, files.folder, reports, go_on=lambda: lease.is_held() and not lease.stop_reason())
+        if not is_joined or not lease.is_held():
+            return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING), counts)
+        listed = manifest_parts([part.part for part in parts if part.part], reports, files.source)
+        details = publish(run, files, counts=counts, version=run.version, now=lease.now(), parts=listed)
+        took_s = max(0.001, lease.now() - (run.started_at or run.created_at))
+        return DriveResult(RunState.COMPLETED, counts, (counts.done + counts.failed) / took_s, details=details)
 
     def _await_turn(self, journal: Journal, lease: RunLease) -> bool:
         """Wait until no other process writes the run's files. False if there is a reason to stop."""
         while not lease.stop_reason():
             if journal.acquire():
                 return True
+            if self._owned.run.part is not None:
+                # There may be other parts to drive meanwhile.
+                raise PartHeld(f"the process that drove this part before has not ended; it still holds {journal.path}")
             note = f"the process that drove the run before has not ended; it still holds {journal.path}"
             lease.on_progress(RunProgress(stage="starting", note=note))
             time.sleep(_RETRY_PAUSE_S)
@@ -193,7 +289,7 @@ class Execution:
     def _await_model(self, store: RedisStore, lease: RunLease) -> ServedModel | None:
         """The version that the run uses; None if there is a reason to stop. Raises `NotFound` after `patience_s`."""
         run, give_up_at = self._owned.run, time.monotonic() + self._services.patience_s
-        wanted = "" if self._options.accept_changes else run.version or run.spec.version
+        wanted = "" if self._accepts_changes else run.version or run.spec.version
         while not lease.stop_reason():
             try:
                 return find_served(store, run.spec.model, version=wanted)
@@ -223,7 +319,7 @@ class Execution:
         # OpenAI's protocol completes a batch of which every line failed, and counts its failures.
         limit = None if spec.kind == OPENAI else FailureLimit.parse(spec.max_failed if most is None else most)
         not_reached = {reason: NOT_REACHED[state] for reason, state in _FINAL_STATES.items()} if spec.kind == OPENAI else {}
-        return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached)
+        return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached, is_part=self._owned.run.part is not None)
 
     def _terms(self, lease: RunLease, files: RunFiles, model: ServedModel) -> ShardTerms:
         run, spec = self._owned.run, self._owned.run.spec
@@ -276,6 +372,15 @@ class Execution:
         )
         if lease.stop_reason() is not StopReason.LOST:
             lease.write(change, lease_s=0.0)
+
+
+def _published_counts(run: Run, output: ClaimedOutput) -> RunCounts | None:
+    """The counts of what another process has published of this run or part, if it has."""
+    if run.part is not None:
+        report = read_report(output.folder)
+        return joined_counts([report]) if report else None
+    manifest = published_manifest(run)
+    return manifest.counts if manifest else None
 
 
 def _with_error(error: PenstockError, result: DriveResult) -> DriveResult:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.broker.run_contract import RunChange, Runs, UpdateStatus
 from penstock.errors import StoreUnavailable
-from penstock.run import Run
+from penstock.run import Run, RunCounts, RunPart
 from penstock.runs.driver import StopReason
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import RunProgress
 
 log = logging.getLogger("penstock.runs")
+T = TypeVar("T")
 
 LEASE_S = 15.0
 # The driver stops writing this much before the store gives the run away: an answer takes time.
@@ -24,7 +26,14 @@ BEAT_S = 1.0
 _BEATS_PER_SLOT_COUNT = 2
 _WRITE_TIMEOUT_S = 30.0
 _RETRY_PAUSE_S = 0.25
-_STOPS = {UpdateStatus.CANCEL: StopReason.CANCEL, UpdateStatus.LOST: StopReason.LOST, UpdateStatus.FINAL: StopReason.LOST}
+_STOPS = {
+    UpdateStatus.CANCEL: StopReason.CANCEL,
+    UpdateStatus.LEAVE: StopReason.INTERRUPT,
+    UpdateStatus.LOST: StopReason.LOST,
+    UpdateStatus.FINAL: StopReason.LOST,
+}
+# The store had the record, and this process is its driver.
+_GRANTED = (UpdateStatus.OK, UpdateStatus.CANCEL, UpdateStatus.LEAVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,8 @@ class RunLease:
         self._stop = StopReason.GO_ON
         self._built_at = clock()
         self._progress: RunProgress | None = None
+        # Of a part: its own counts as the store has them, and those of the other parts at that moment.
+        self._reported, self._others = owned.run.counts, RunCounts()
         self._ended = threading.Event()
         # The thread of the lease and the thread that ends the run write the record over one connection.
         self._lock = threading.Lock()
@@ -88,6 +99,13 @@ class RunLease:
         """Whether nobody else can have the run yet: the store granted the lease, and by this process's clock it lasts."""
         return self._clock() < self._confirmed_at + LEASE_S - _MARGIN_S
 
+    def counts_of_run(self, own: RunCounts) -> RunCounts:
+        """A run's own counts; of a part, with those of the other parts as of the last beat."""
+        others = self._others
+        if self._owned.run.part is None:
+            return own
+        return RunCounts(total=others.total, done=own.done + others.done, failed=own.failed + others.failed)
+
     def slots(self) -> Slots:
         return self._slots
 
@@ -110,6 +128,14 @@ class RunLease:
         except StoreUnavailable as away:
             log.info("slots_not_counted", extra={"run": self._owned.run.id, "error": away.message})
 
+    def refresh_others(self) -> None:
+        """Learn how far the other parts of the run are."""
+        run = self._owned.run
+        whole = self._runs.read(run.part_of) if run.part else None
+        if whole is not None:
+            all_rows, own = whole.counts, self._reported
+            self._others = RunCounts(total=all_rows.total, done=all_rows.done - own.done, failed=all_rows.failed - own.failed)
+
     def beat(self) -> None:
         progress = self._progress
         change = RunChange()
@@ -118,6 +144,7 @@ class RunLease:
         try:
             with self._lock:
                 self._follow(self._update(change, LEASE_S))
+                self.refresh_others()
         except StoreUnavailable as away:
             log.info("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
 
@@ -126,17 +153,32 @@ class RunLease:
             # D42: the store lost its records; the journal beside the output still has the run. Creating the record again lets
             # others find the run under its id.
             run = self._owned.run
-            self._runs.create(run.id, run.spec, owner=run.owner)
-            self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
+            self._runs.create(run.part_of or run.id, run.spec, owner=run.owner)
+            if run.part is None:
+                self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
+            else:
+                # Whoever takes the run splits it again, and finds the journals of its parts.
+                self._stop = StopReason.LOST
         self._stop = _STOPS.get(status, self._stop)
 
     def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> UpdateStatus | None:
         """Write a change, trying again for half a minute while the store is away. None if it stayed away."""
+        return self._insist(lambda: self._update(change, lease_s))
+
+    def split(self, parts: Sequence[RunPart], counts: RunCounts) -> UpdateStatus | None:
+        """Give the run its parts; otherwise as `write`."""
+        return self._insist(lambda: self._runs.split(self._owned.run.id, self._owned.driver, parts, counts))
+
+    def parts(self) -> list[Run] | None:
+        """The parts of the run; None if the store stayed away."""
+        return self._insist(lambda: self._runs.parts(self._owned.run.id))
+
+    def _insist(self, call: Callable[[], T]) -> T | None:
         give_up_at = time.monotonic() + _WRITE_TIMEOUT_S
         while True:
             try:
                 with self._lock:
-                    return self._update(change, lease_s)
+                    return call()
             except StoreUnavailable as away:
                 log.warning("run_not_updated", extra={"run": self._owned.run.id, "error": away.message})
                 if time.monotonic() > give_up_at:
@@ -147,8 +189,10 @@ class RunLease:
         # The lease counts from before the call: the answer may be late, and this process may freeze before it reads it.
         sent_at = self._clock()
         status = self._runs.update(self._owned.run.id, self._owned.driver, change, lease_s=lease_s)
-        if status in (UpdateStatus.OK, UpdateStatus.CANCEL) and lease_s >= LEASE_S:
+        if status in _GRANTED and lease_s >= LEASE_S:
             self._confirmed_at = max(self._confirmed_at, sent_at)
+        if status in _GRANTED and change.counts is not None:
+            self._reported = change.counts
         return status
 
     def _keep_beating(self) -> None:

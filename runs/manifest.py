@@ -23,8 +23,25 @@ class FileReport(Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
-    """Times are Unix seconds. `errors` is None if no row failed; `input` is the source's identity."""
+class ManifestPart(Struct, frozen=True, kw_only=True):
+    """One part of a run, in their order. `first_file` and `last_file` are the files of the input in which it begins and ends;
+    `begin` and `end` as in `RunPart`. `bytes` and `sha256` are those of its rows as its driver wrote them: of JSON Lines, the
+    part's stretch of the output.
+    """
+
+    number: int
+    first_file: str
+    last_file: str
+    begin: dict[str, int] | None
+    end: int | None
+    rows: int
+    failed: int
+    bytes: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Times are Unix seconds. `errors` is None if no row failed; `input` is the source's identity; `parts`: if it has many."""
 
     run_id: str
     model: str
@@ -37,6 +54,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     started_at: float
     finished_at: float
     penstock_version: str
+    parts: list[ManifestPart] = []
 
 
 # Made while one thread loads this module, the one of FileReport for `convert`: D106.

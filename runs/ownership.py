@@ -63,6 +63,7 @@ def cancel_run(runs: Runs, run_id: str) -> str:
     if answer is CancelStatus.FINAL:
         raise Conflict(f"run {run_id} has ended already")
     if answer is CancelStatus.CANCELLED:
+        # The drivers of parts hear of it with their next beat.
         return "cancelled"
     try:
         owned = take_run(runs, run_id)
@@ -74,7 +75,10 @@ def cancel_run(runs: Runs, run_id: str) -> str:
 
 def is_orphaned(run: Run, *, now: float) -> bool:
     """True for an unfinished run whose driver is gone; commands show it as `interrupted`. `now` is by the store's clock."""
-    return not run.state.final and bool(run.driver) and (run.driver_until <= now or is_gone(run.driver))
+    if run.state.final or not run.driver:
+        return False
+    # A run with parts may have other drivers than the one that its record shows.
+    return run.driver_until <= now or (not run.parts and is_gone(run.driver))
 
 
 def no_such_run(run_id: str) -> NotFound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,16 +10,19 @@ import msgspec
 import penstock
 from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
-from penstock.runs.manifest import FileReport, Manifest, manifest_path, read_manifest, write_manifest
+from penstock.runs.manifest import FileReport, Manifest, ManifestPart, manifest_path, read_manifest, write_manifest
 from penstock.runs.openai.run import OPENAI
 from penstock.runs.run_files import RunFiles
 
 
-def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: float) -> dict[str, Any]:
+def publish(
+    run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: float, parts: Sequence[ManifestPart] = ()
+) -> dict[str, Any]:
     """Publish; returns a report of the files. Safe to repeat after a crash at any point. `now` is by the store's clock."""
     report = files.sink.publish()
-    if run.spec.kind != OPENAI:
-        report["manifest"] = _write_manifest(run, files, report, counts=counts, version=version, now=now)
+    if run.spec.kind != OPENAI and run.part is None:
+        manifest = _manifest_of(run, files, report, counts=counts, version=version, now=now, parts=parts)
+        report["manifest"] = write_manifest(manifest, files.folder)
     # Discarded before it is closed: closing gives up the lock, and a driver that waits for it must find nothing to go on with.
     files.discard()
     files.close()
@@ -28,15 +32,24 @@ def publish(run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: 
 def published_manifest(run: Run) -> Manifest | None:
     """The manifest of this very run, if an earlier drive published everything and died before it could tell the store."""
     name = manifest_path(run.spec.output)
-    if run.spec.kind == OPENAI or not exists(name):
+    if run.spec.kind == OPENAI or run.part is not None or not exists(name):
         return None
     with open_read(name) as file:
         manifest = read_manifest(file.read())
     return manifest if manifest.run_id == run.id else None
 
 
-def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts: RunCounts, version: str, now: float) -> str:
-    manifest = Manifest(
+def _manifest_of(
+    run: Run,
+    files: RunFiles,
+    report: dict[str, Any],
+    *,
+    counts: RunCounts,
+    version: str,
+    now: float,
+    parts: Sequence[ManifestPart],
+) -> Manifest:
+    return Manifest(
         run_id=run.id,
         model=run.spec.model,
         version=version,
@@ -48,5 +61,5 @@ def _write_manifest(run: Run, files: RunFiles, report: dict[str, Any], *, counts
         started_at=run.started_at or run.created_at,
         finished_at=now,
         penstock_version=penstock.__version__,
+        parts=list(parts),
     )
-    return write_manifest(manifest, files.folder)

@@ -64,7 +64,9 @@ def retry_spec(run: Run) -> RunSpec:
             hint="run all rows again with --overwrite; a run that writes .jsonl or .parquet can be retried",
         )
     metadata = run.spec.metadata | {RETRY_OF: run.id}
-    return msgspec.structs.replace(run.spec, version=run.version, overwrite=True, max_failed=_NO_LIMIT, metadata=metadata)
+    return msgspec.structs.replace(
+        run.spec, version=run.version, overwrite=True, max_failed=_NO_LIMIT, metadata=metadata, parts=1
+    )
 
 
 class RetrySource:

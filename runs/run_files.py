@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.errors import InvalidInput
-from penstock.run import Run, RunCounts, RunSpec
+from penstock.run import Run, RunCounts, RunPart, RunSpec
 from penstock.runs.driver import Checkpoint
+from penstock.runs.files import is_url
 from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
 from penstock.runs.openai.run import OPENAI, open_answers, open_batch
 from penstock.runs.retry import RETRY_OF, retry_source
 from penstock.runs.rows import Sink, Source
 
+T = TypeVar("T")
 FILES = "files"
 # The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.
 _NOT_IN_DIGEST: dict[str, Any] = {
@@ -29,6 +31,7 @@ _NOT_IN_DIGEST: dict[str, Any] = {
     "overwrite": False,
     "metadata": {},
     "tags": (),
+    "parts": 1,
 }
 
 
@@ -81,6 +84,51 @@ def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Sou
     return (retry_source(source, spec) if RETRY_OF in spec.metadata else source), source.first_line
 
 
+def open_part(
+    spec: RunSpec, part: RunPart, input_schema: dict[str, Any] | None, *, accept_changes: bool
+) -> tuple[Source, int | None]:
+    """A part of the run's input, and the line number of its first row as if it were the input's first. Raises `PartNotHere` if
+    this host does not have the input.
+    """
+    from penstock.runs.parts.part_files import need_same_input
+    from penstock.runs.sources.opening import open_source as open_files
+
+    source = readable(lambda: open_files(spec, input_schema=input_schema))
+    readable(lambda: need_same_input(source, part, accept_changes=accept_changes))
+    return source.of_part(part), source.first_line
+
+
+def readable(read: Callable[[], T]) -> T:
+    """What `read` answers. Raises `PartNotHere` if this process cannot read the input, because another may."""
+    from penstock.runs.parts.part_files import UNREADABLE, give_back
+
+    try:
+        return read()
+    except UNREADABLE as error:
+        raise give_back(error) from error
+
+
+def need_joinable(spec: RunSpec) -> None:
+    """Raises `InvalidInput` for a run that cannot have several parts."""
+    if spec.kind != FILES or RETRY_OF in spec.metadata:
+        raise InvalidInput("only runs over files can have several parts, and none that repeats failed rows")
+    if is_url(spec.output):
+        raise InvalidInput(
+            f"a run of several parts cannot write to {spec.output}: its drivers put their rows together in one place",
+            hint="write to a path that all drivers share, then copy the output; or leave out the parts",
+        )
+
+
+def split_source(source: Source, parts: int) -> list[RunPart]:
+    """The parts of an input that `open_source` returned for a run that is joinable."""
+    from penstock.runs.parts.splitting import split_input
+    from penstock.runs.sources.folder import FolderSource
+    from penstock.runs.sources.row_files import FilesSource
+
+    assert isinstance(source, (FolderSource, FilesSource))
+    return split_input(source, parts)
+
+
 @dataclass(slots=True)
 class ClaimedOutput:
     """The run's output and the run's own folder. Nothing is changed there before the journal is acquired."""
@@ -106,6 +154,14 @@ def claim_output(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOu
     return ClaimedOutput(files, Journal(files.partial.folder / NAME), files.partial.folder, files.discard)
 
 
+def claim_part(run: Run, part: RunPart, first_line: int | None, state_dir: Path) -> ClaimedOutput:
+    """The folder of a part. Raises `PartNotHere` if this host does not have the run's."""
+    from penstock.runs.parts.part_files import open_part_sink
+
+    sink = open_part_sink(run, part, state=state_dir, first_line=first_line)
+    return ClaimedOutput(sink, Journal(sink.partial.folder / NAME), sink.partial.folder, sink.discard)
+
+
 def open_run_files(run: Run, source: Source, output: ClaimedOutput, *, version: str, accept_changes: bool) -> RunFiles:
     """The run's files at its last checkpoint. Raises `Conflict` when input, settings or version have changed since its start,
     unless `accept_changes` is set: then the run continues with the present ones.
@@ -113,7 +169,7 @@ def open_run_files(run: Run, source: Source, output: ClaimedOutput, *, version: 
     header = Header(
         run_id=run.id,
         spec_digest=spec_digest(run.spec),
-        input=source.identity(),
+        input=source.identity() if run.part is None else source.identity() | {"part": msgspec.to_builtins(run.part)},
         model=run.spec.model,
         version=version,
     )

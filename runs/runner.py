@@ -1,26 +1,37 @@
-"""Drives the runs that were made over HTTP: takes waiting ones and those whose driver died, two at a time."""
+"""Drives the runs that were made over HTTP: takes waiting ones and those whose driver died, two at a time.
+
+A helper drives one run only, whoever made it: what is free of it, a part at a time.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from penstock.broker.run_contract import Runs
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.errors import CallerError, StoreUnavailable
+from penstock.errors import CallerError, Conflict, StoreUnavailable
 from penstock.run import Run
-from penstock.runs.execution import Execution, RunServices
+from penstock.runs.execution import DriveResult, Execution, RunServices
 from penstock.runs.lease import OwnedRun
-from penstock.runs.ownership import take_run
+from penstock.runs.ownership import no_such_run, take_run
+from penstock.runs.parts.part_files import PART_HELD, PartNotHere
 from penstock.runs.progress import RunProgress
 
 log = logging.getLogger("penstock.runs")
 
 MOST_AT_ONCE = 2
 POLL_S = 1.0
+# How long a runner leaves a run to others whose files it cannot read.
+_PASS_OVER_S = 60.0
+HELP_POLL_S = 0.5
+# What this host cannot read now it may see a moment later: files of another host that a network file system still hides.
+_MOST_GIVEN_BACK = 20
 
 
 def runs_to_begin(waiting: Sequence[Run], *, under_way: int, is_alone: bool) -> list[Run]:
@@ -45,6 +56,8 @@ class Runner:
     def __init__(self, services: RunServices, *, stopped: Callable[[float], bool]) -> None:
         self._services, self._stopped = services, stopped
         self._under_way: dict[threading.Thread, Execution] = {}
+        # Runs that this host cannot read, until when they are passed over. Several threads add to it; one removes.
+        self._passed_over: dict[str, float] = {}
 
     def run(self) -> None:
         with closing(RedisStore(self._services.redis_url, name="penstock-runner")) as store:
@@ -60,11 +73,17 @@ class Runner:
         is_alone = any(execution.is_suspect() for execution in self._under_way.values())
         try:
             # Without room the look still ends the runs whose deadline has passed.
-            waiting = runs.look(MOST_AT_ONCE - len(self._under_way))
+            waiting = runs.look(MOST_AT_ONCE - len(self._under_way), without=self._unreadable())
             for run in runs_to_begin(waiting, under_way=len(self._under_way), is_alone=is_alone):
                 self._begin(runs, run)
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})
+
+    def _unreadable(self) -> list[str]:
+        now = time.monotonic()
+        for run_id in [run_id for run_id, until in list(self._passed_over.items()) if until < now]:
+            del self._passed_over[run_id]
+        return list(self._passed_over)
 
     def _begin(self, runs: Runs, run: Run) -> None:
         try:
@@ -74,19 +93,103 @@ class Runner:
             return
         log.info("run_taken", extra={"run": run.id, "model": run.spec.model})
         execution = Execution(owned, self._services, on_progress=_ignore)
-        thread = threading.Thread(target=_execute, args=(execution, owned), name=f"run-{run.id}")
+        thread = threading.Thread(target=self._execute, args=(execution, owned), name=f"run-{run.id}")
         self._under_way[thread] = execution
         thread.start()
 
+    def _execute(self, execution: Execution, owned: OwnedRun) -> None:
+        try:
+            result = execution.execute()
+        except Exception:
+            # A bug in one run must not end the others. Its lease expires, and a runner takes it again: three times at most.
+            log.exception("run_broke", extra={"run": owned.run.id})
+            return
+        if result.error_code == PartNotHere.kind:
+            self._passed_over[owned.run.part_of or owned.run.id] = time.monotonic() + _PASS_OVER_S
+        log.info("run_left", extra={"run": owned.run.id, "state": result.state.value, "code": result.error_code})
 
-def _execute(execution: Execution, owned: OwnedRun) -> None:
-    try:
-        result = execution.execute()
-    except Exception:
-        # A bug in one run must not end the others. Its lease expires, and a runner takes it again: three times at most.
-        log.exception("run_broke", extra={"run": owned.run.id})
-        return
-    log.info("run_left", extra={"run": owned.run.id, "state": result.state.value, "code": result.error_code})
+
+@dataclass(frozen=True, slots=True)
+class HelpedRun:
+    """A run as it was left: ended, or not because of an interrupt. `last`: how this process's last drive of it ended."""
+
+    run: Run
+    last: DriveResult | None
+
+
+class RunHelper:
+    """One thread calls `help`, once; any other may call `interrupt`. `forever`: also a run that has ended may be resumed."""
+
+    def __init__(self, services: RunServices, run_id: str, *, forever: bool = False) -> None:
+        self._services, self._run_id, self._forever = services, run_id, forever
+        self._interrupted = threading.Event()
+        self._execution: Execution | None = None
+        self._known: Run | None = None
+        self._last: DriveResult | None = None
+        self._given_back = 0
+
+    def interrupt(self) -> None:
+        """Leave the part under way at its next commit."""
+        self._interrupted.set()
+        if execution := self._execution:
+            execution.interrupt()
+
+    def help(self) -> HelpedRun:
+        """Returns when the run has ended, or after an interrupt. Raises `NotFound`; `Conflict` if it cannot be read here."""
+        with closing(RedisStore(self._services.redis_url, name="penstock-run-helper")) as store:
+            runs = RunStore(store)
+            while not self._interrupted.is_set():
+                run = self._read(runs)
+                if run is not None and run.state.final and not self._forever:
+                    break
+                if run is None or run.state.final or not self._drive_next(runs):
+                    self._interrupted.wait(HELP_POLL_S)
+            run = self._read(runs) or self._known
+            if run is None:
+                raise StoreUnavailable("the store is away")
+            return HelpedRun(run, self._last)
+
+    def _read(self, runs: Runs) -> Run | None:
+        """The run as it is now; None while the store is away."""
+        try:
+            found, known = runs.read(self._run_id), self._known
+            if found is None and known is not None:
+                # D42: the store lost its records. The run is split as before, and the journals of its parts are on the disk.
+                found = runs.create(self._run_id, known.spec, owner=known.owner).run
+        except StoreUnavailable as away:
+            log.info("runs_not_read", extra={"error": away.message})
+            return None
+        if found is None:
+            raise no_such_run(self._run_id)
+        self._known = found
+        return found
+
+    def _drive_next(self, runs: Runs) -> bool:
+        """Drive one part, or the run itself; False if there is nothing to take now."""
+        try:
+            found = runs.next_of(self._run_id)
+            if found is None:
+                return False
+            owned = take_run(runs, found.id)
+        except (StoreUnavailable, Conflict) as refusal:
+            log.info("run_not_taken", extra={"run": self._run_id, "error": refusal.message})
+            return False
+        self._execution = Execution(owned, self._services, on_progress=_ignore)
+        if self._interrupted.is_set():
+            self._execution.interrupt()
+        self._last = self._execution.execute()
+        facts = {"run": owned.run.id, "state": self._last.state.value, "code": self._last.error_code}
+        log.info("run_left", extra={**facts, "error": self._last.error_message})
+        return self._is_done(self._last)
+
+    def _is_done(self, result: DriveResult) -> bool:
+        """Whether to go on at once. Raises `Conflict` if this host gave back all that it took for a while."""
+        if result.error_code == PART_HELD:
+            return False
+        self._given_back = self._given_back + 1 if result.error_code == PartNotHere.kind else 0
+        if self._given_back > _MOST_GIVEN_BACK:
+            raise Conflict(f"this process cannot help with run {self._run_id}: {result.error_message}", hint=result.hint)
+        return not self._given_back
 
 
 def _ignore(progress: RunProgress) -> None:

@@ -9,10 +9,18 @@
 --   driven         zset   id -> end of the driver's lease; who is past it goes back to `waits` with the next look
 --   due            zset   id of a queued run -> its deadline
 --   turns          zset   owner with waiting runs -> about when a run of theirs was last taken, or the first one came
+-- A run that was split (`parts`: how many parts it has) has, besides:
+--   run:<part>     hash   the record of a part, as of a run, without a spec; `part` is JSON, `part_of` the run's id
+--   parts:<id>     zset   part -> its number
+--   open:<id>      zset   part that has not ended -> end of its driver's lease, 0: nobody has had it
+-- Parts are in no other list. Their run waits in its line for as long as it lives; what there is to take of it is looked up.
 
 do
 local RUN = {'owner', 'spec', 'state', 'created', 'started', 'finished', 'version', 'counts', 'rate', 'busy', 'driver', 'until',
-  'request', 'code', 'message', 'details', 'drives'}
+  'request', 'code', 'message', 'details', 'drives', 'parts', 'part_of', 'part'}
+local AT = {spec = 2, driver = 11, till = 12, parts = 18, part_of = 19}
+-- What concerns parts; one name, because Lua has few for all functions together.
+local part = {}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
 local HOLD_MS = 60000 -- an old run whose event is still to be delivered is looked at again after this
@@ -27,8 +35,25 @@ local LOST_WHY = 'the process that drove the run died three times in a row witho
 local function record_of(r, id)
   local run = redis.call('HMGET', r .. 'run:' .. id, unpack(RUN))
   if not run[1] then return false end
+  if run[AT.part_of] then run[AT.spec] = redis.call('HGET', r .. 'run:' .. run[AT.part_of], 'spec') end
+  if run[AT.parts] then
+    -- Of a run whose parts are driven, the driver is the one whose lease lasts longest.
+    local last, till = unpack(redis.call('ZRANGE', r .. 'open:' .. id, -1, -1, 'WITHSCORES'))
+    if last and tonumber(till) > tonumber(run[AT.till] or 0) then
+      run[AT.driver], run[AT.till] = redis.call('HGET', r .. 'run:' .. last, 'driver'), till
+    end
+  end
   for i = 1, #RUN do run[i] = run[i] or '' end
   return run
+end
+
+function part.has_ended(r, id) return ENDED[redis.call('HGET', r .. 'run:' .. id, 'state') or 'failed'] end
+
+-- What a driver may take of a run that nobody holds: one of its parts, or the run itself, to split it or to join its parts.
+function part.takeable(r, id, now)
+  local parts = redis.call('HGET', r .. 'run:' .. id, 'parts')
+  if not parts or redis.call('EXISTS', r .. 'open:' .. id) == 0 then return id end
+  return redis.call('ZRANGEBYSCORE', r .. 'open:' .. id, '-inf', now, 'LIMIT', 0, 1)[1]
 end
 
 local function leave_line(r, id, owner)
@@ -52,7 +77,8 @@ local function join_line(r, id, now)
 end
 
 -- A driver has the run until then. One that was late with its beat may find it back in its line.
-local function hold(r, id, owner, command, till)
+local function hold(r, id, owner, command, till, whole)
+  if whole then return redis.call('ZADD', r .. 'open:' .. whole, till, id) end
   if command then return end
   redis.call('ZADD', r .. 'driven', till, id)
   leave_line(r, id, owner)
@@ -67,6 +93,8 @@ local function forget(r, id)
   -- Of what its event stands in, the line goes last: while there is a record, its event is delivered.
   local places = webhook and event_places(webhook, owner) or NOTHING
   for i = 2, #places do redis.call('ZREM', r .. places[i], id) end
+  for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do redis.call('DEL', r .. 'run:' .. one) end
+  for _, index in ipairs({'parts:', 'open:'}) do redis.call('DEL', r .. index .. id) end
   redis.call('DEL', r .. 'run:' .. id)
   if webhook then redis.call('ZREM', r .. places[1], id) end
   redis.call('ZREM', r .. 'final', id)
@@ -95,6 +123,45 @@ local function end_run(r, id, state, now, todo)
     unpack(webhook and end_fields(r, id, webhook, state, now) or NOTHING))
   leave_line(r, id, owner or '')
   for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
+end
+
+-- The end of a run, or of a part. A part that did not reach its end ends its run with it, for the same reason.
+function part.finish(r, id, whole, state, now, todo)
+  if not whole then return end_run(r, id, state, now, todo) end
+  if state ~= 'completed' and not part.has_ended(r, whole) then
+    local code, message, details = unpack(redis.call('HMGET', r .. 'run:' .. id, 'code', 'message', 'details'))
+    redis.call('HSET', r .. 'run:' .. whole, 'code', code or '', 'message', message or '', 'details', details or '')
+    end_run(r, whole, state, now, todo)
+  end
+  redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now)
+  redis.call('ZREM', r .. 'open:' .. whole, id)
+end
+
+function part.rows_of(counts)
+  local found = counts and cjson.decode(counts) or NOTHING
+  return found.done or 0, found.failed or 0, found.total
+end
+
+-- Before a part's counts are written, those of its run change by the difference.
+function part.count(r, id, whole, counts)
+  local done, failed = part.rows_of(counts)
+  local done_before, failed_before = part.rows_of(redis.call('HGET', r .. 'run:' .. id, 'counts'))
+  local all_done, all_failed, total = part.rows_of(redis.call('HGET', r .. 'run:' .. whole, 'counts'))
+  total = type(total) == 'number' and string.format('%.0f', total) or 'null'
+  local sum = string.format('{"total":%s,"done":%.0f,"failed":%.0f}', total, all_done + done - done_before,
+    all_failed + failed - failed_before)
+  redis.call('HSET', r .. 'run:' .. whole, 'counts', sum)
+end
+
+-- Rate and busy share of a run are the sums over the parts that are driven now.
+function part.sum(r, whole, now)
+  local rate, busy = 0, 0
+  for _, one in ipairs(redis.call('ZRANGEBYSCORE', r .. 'open:' .. whole, '(' .. now, '+inf')) do
+    local found = redis.call('HMGET', r .. 'run:' .. one, 'rate', 'busy')
+    rate, busy = rate + (tonumber(found[1] or 0) or 0), busy + (tonumber(found[2] or 0) or 0)
+  end
+  redis.call('HSET', r .. 'run:' .. whole, 'rate', rate, 'busy', math.min(1, busy))
+  if redis.call('HGET', r .. 'run:' .. whole, 'state') == 'queued' then redis.call('HSET', r .. 'run:' .. whole, 'state', 'running') end
 end
 
 -- Whether the run belongs to another owner than asked for. `whose` is '=' and the owner, or empty for any owner.
@@ -126,44 +193,74 @@ end
 
 -- run_take: make a driver the holder of a run; end a run whose last drivers died without getting any further.
 -- ARGS: id, driver, lease ms, the driver that is known to be dead (empty: none)
--- REPLY: taken | held (by another driver) | final | missing, the record
+-- REPLY: taken | held (by another driver) | final (it has ended, or the run of the part has) | missing, the record
 local function run_take(keys, args, todo)
   local r, now, id, driver = keys[1], now_ms(), args[1], args[2]
   local key = r .. 'run:' .. id
-  local state, holder, till, drives, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'until', 'drives',
-    'request', 'command', 'owner'))
+  local state, holder, till, drives, request, command, owner, whole = unpack(redis.call('HMGET', key, 'state', 'driver', 'until',
+    'drives', 'request', 'command', 'owner', 'part_of'))
   if not state then return {'missing', false} end
-  if ENDED[state] then return {'final', record_of(r, id)} end
+  if ENDED[state] and whole then redis.call('ZREM', r .. 'open:' .. whole, id) end -- an end that failed half-way has left it
+  if ENDED[state] or whole and part.has_ended(r, whole) then return {'final', record_of(r, id)} end -- guard:part_of_ended
   local other = holder ~= driver
   if holder and other and holder ~= args[4] and tonumber(till) > now then return {'held', record_of(r, id)} end -- guard:run_held
   if other and tonumber(drives or 0) >= MOST_DRIVES then -- guard:run_spent
     redis.call('HSET', key, 'code', LOST_CODE, 'message', LOST_WHY)
-    end_run(r, id, request == 'cancel' and 'cancelled' or 'failed', now, todo)
+    part.finish(r, id, whole, request == 'cancel' and 'cancelled' or 'failed', now, todo)
     return {'final', record_of(r, id)}
   end
   redis.call('HSET', key, 'driver', driver, 'until', now + args[3])
   if other then redis.call('HINCRBY', key, 'drives', 1) end
   if not command then redis.call('ZADD', r .. 'turns', 'XX', last_turn(r, now), owner) end
-  hold(r, id, owner, command, now + args[3])
+  hold(r, id, owner, command, now + args[3], whole)
   return {'taken', record_of(r, id)}
+end
+
+-- run_split: give a run its parts, once; whoever repeats it changes nothing.
+-- ARGS: id, driver, counts of the run, number of parts; per part: id, part
+-- REPLY: ok | lost | final | missing
+function part.run_split(keys, args)
+  local r, id = keys[1], args[1]
+  local key = r .. 'run:' .. id
+  local state, holder, owner, command, created, version, parts = unpack(redis.call('HMGET', key, 'state', 'driver', 'owner',
+    'command', 'created', 'version', 'parts'))
+  if not state then return 'missing' end
+  if holder ~= args[2] then return 'lost' end -- guard:split_fence
+  if ENDED[state] then return 'final' end
+  if parts then return 'ok' end -- guard:split_once
+  local more = command and {'command', command} or {}
+  append(more, {'version', version or ''})
+  for i = 5, #args, 2 do
+    -- The record last: whoever forgets the run finds it by its place.
+    redis.call('ZADD', r .. 'parts:' .. id, (i - 5) / 2, args[i])
+    redis.call('ZADD', r .. 'open:' .. id, 0, args[i])
+    redis.call('HSET', r .. 'run:' .. args[i], 'owner', owner, 'state', 'queued', 'created', created, 'part_of', id, 'part',
+      args[i + 1], unpack(more))
+  end
+  -- Last: until it is written, the split is repeated from its beginning.
+  redis.call('HSET', key, 'parts', args[4], 'counts', args[3])
+  return 'ok'
 end
 
 -- run_update: write changes of the record and extend the driver's lease.
 -- ARGS: id, driver, lease ms (0 = leave the run), rows finished; per change: field, value
--- REPLY: ok | cancel (written, and a cancel was asked for) | lost | final | missing
+-- REPLY: ok | cancel (written, and a cancel was asked for) | leave (written, and the run of this part has ended) | lost | final |
+--        missing
 local function run_update(keys, args, todo)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
-  local state, holder, request, command, owner = unpack(redis.call('HMGET', key, 'state', 'driver', 'request', 'command', 'owner'))
+  local state, holder, request, command, owner, whole = unpack(redis.call('HMGET', key, 'state', 'driver', 'request', 'command',
+    'owner', 'part_of'))
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
   local wanted, changes = state, {}
   for i = 5, #args, 2 do
     if args[i] == 'state' then wanted = args[i + 1] else append(changes, {args[i], args[i + 1]}) end
+    if whole and args[i] == 'counts' then part.count(r, id, whole, args[i + 1]) end
   end
   if not ENDED[wanted] then append(changes, {'state', wanted}) end -- an end is written with its event
-  hold(r, id, owner, command, now + args[3])
+  hold(r, id, owner, command, now + args[3], whole)
   if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then
     redis.call('HSET', key, 'most', args[4], 'drives', 0)
   elseif tonumber(args[3]) == 0 then
@@ -171,7 +268,11 @@ local function run_update(keys, args, todo)
   end
   if wanted ~= 'queued' then redis.call('HSETNX', key, 'started', now) end
   redis.call('HSET', key, 'until', now + args[3], unpack(changes))
-  if ENDED[wanted] then end_run(r, id, wanted, now, todo) end
+  if ENDED[wanted] then part.finish(r, id, whole, wanted, now, todo) end
+  if whole then
+    if part.has_ended(r, whole) then return 'leave' end
+    part.sum(r, whole, now)
+  end
   return request == 'cancel' and 'cancel' or 'ok'
 end
 
@@ -183,19 +284,35 @@ local function take_back_event(r, id, key, webhook, owner)
   redis.call('ZADD', r .. 'pending:' .. owner, 0, id)
 end
 
+function part.reopen(r, id)
+  for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do
+    local state = redis.call('HGET', r .. 'run:' .. one, 'state')
+    if state ~= 'completed' then
+      redis.call('ZADD', r .. 'open:' .. id, 'NX', 0, one)
+      if ENDED[state] then
+        redis.call('HDEL', r .. 'run:' .. one, 'driver', 'until', 'finished')
+        redis.call('HSET', r .. 'run:' .. one, 'state', 'queued')
+      end
+      redis.call('HDEL', r .. 'run:' .. one, 'request', 'code', 'message', 'drives', 'most')
+    end
+  end
+end
+
 -- run_reopen: queue a run again that ended without being completed.
--- ARGS: id
+-- ARGS: id, spec with which it goes on (empty: as before, else also if it has not ended)
 -- REPLY: reopened | live | completed | missing
 local function run_reopen(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
   local state, webhook, owner = unpack(redis.call('HMGET', key, 'state', 'webhook', 'owner'))
   if not state then return 'missing' end
+  if args[2] ~= '' and state ~= 'completed' then redis.call('HSET', key, 'spec', args[2]) end
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
   redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
   -- Until it stands in its line: if a call fails before, the next look gives it its place, as it does a run without a driver.
   redis.call('ZADD', r .. 'driven', now, id)
+  part.reopen(r, id)
   redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
   if webhook then take_back_event(r, id, key, webhook, owner) end
@@ -209,11 +326,12 @@ end
 -- REPLY: cancelled (it had no driver) | requested | final | missing
 local function run_ask(keys, args, todo)
   local r, now, id = keys[1], now_ms(), args[1]
-  local state, owner, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner', 'until'))
+  local state, owner, till, parts = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner', 'until', 'parts'))
   if not state or not_theirs(owner, args[2]) then return 'missing' end
   if ENDED[state] then return 'final' end
   redis.call('HSET', r .. 'run:' .. id, 'request', 'cancel')
-  if state ~= 'queued' or tonumber(till or 0) > now then return 'requested' end
+  -- Whoever drives a part hears of the end of its run, and leaves it at its last commit.
+  if not parts and state ~= 'queued' or tonumber(till or 0) > now then return 'requested' end
   end_run(r, id, 'cancelled', now, todo)
   return 'cancelled'
 end
@@ -253,11 +371,48 @@ local function run_list(keys, args)
   return reply
 end
 
+-- run_parts: the parts of a run in their order.
+-- ARGS: id
+-- REPLY: now ms; per part: id, record
+function part.run_parts(keys, args)
+  local r, reply = keys[1], {now_ms()}
+  for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. args[1], 0, -1)) do
+    local found = record_of(r, one)
+    if found then append(reply, {one, found}) end
+  end
+  return reply
+end
+
+-- The oldest thing to take of an owner's runs, and its record; an owner without one goes behind the others.
+function part.first_of(r, owner, now, without)
+  for _, id in ipairs(redis.call('ZRANGE', r .. 'waits:' .. owner, 0, PAGE - 1)) do
+    if part.has_ended(r, id) then
+      leave_line(r, id, owner) -- what a call that failed half-way has left
+    elseif not without[id] then
+      local found = part.takeable(r, id, now)
+      if found then return found, record_of(r, found) end
+    end
+  end
+  if redis.call('EXISTS', r .. 'waits:' .. owner) == 0 then redis.call('ZREM', r .. 'turns', owner)
+  else redis.call('ZADD', r .. 'turns', last_turn(r, now), owner) end
+end
+
+-- run_next: what a driver may take of one run, also if a command drives it.
+-- ARGS: id
+-- REPLY: now ms; id, record
+function part.run_next(keys, args)
+  local r, now, id = keys[1], now_ms(), args[1]
+  local state, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'until'))
+  local found = state and not ENDED[state] and tonumber(till or 0) <= now and part.takeable(r, id, now)
+  return found and {now, found, record_of(r, found)} or {now}
+end
+
 -- run_look: runs that a runner may take, owners in turns, each one's oldest first; queued runs past their deadline end here.
--- ARGS: limit
+-- ARGS: limit; per run to pass over: id
 -- REPLY: now ms; per run: id, record
 local function run_look(keys, args, todo)
-  local r, now, limit, reply = keys[1], now_ms(), tonumber(args[1]), {}
+  local r, now, limit, reply, without = keys[1], now_ms(), tonumber(args[1]), {}, {}
+  for i = 2, #args do without[args[i]] = true end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'driven', '-inf', now, 'LIMIT', 0, PAGE)) do join_line(r, id, now) end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'due', '-inf', now, 'LIMIT', 0, PAGE)) do
     redis.call('ZREM', r .. 'due', id)
@@ -265,14 +420,10 @@ local function run_look(keys, args, todo)
     if redis.call('HGET', r .. 'run:' .. id, 'state') == 'queued' then end_run(r, id, 'expired', now, todo) end
   end
   reply[1] = now
-  for _, owner in ipairs(limit > 0 and redis.call('ZRANGE', r .. 'turns', 0, limit - 1) or {}) do
-    local id = redis.call('ZRANGE', r .. 'waits:' .. owner, 0, 0)[1]
-    local run = id and record_of(r, id)
-    if run and not ENDED[run[3]] then
-      reply[#reply + 1], reply[#reply + 2] = id, run
-    else
-      leave_line(r, id or '', owner) -- what a call that failed half-way has left
-    end
+  for _, owner in ipairs(limit > 0 and redis.call('ZRANGE', r .. 'turns', 0, limit + PAGE) or {}) do
+    local id, run = part.first_of(r, owner, now, without)
+    if id then reply[#reply + 1], reply[#reply + 2] = id, run end
+    if #reply > 2 * limit then break end
   end
   return reply
 end
@@ -297,5 +448,8 @@ register('run_ask', run_ask, {'allow-oom'})
 register('run_read', run_read, {'no-writes', 'allow-stale'})
 register('run_list', run_list, {'allow-oom'})
 register('run_look', run_look, {'allow-oom'})
+register('run_split', part.run_split, {'allow-oom'})
+register('run_parts', part.run_parts, {'no-writes', 'allow-stale'})
+register('run_next', part.run_next, {'no-writes', 'allow-stale'})
 register('run_drop', run_drop, {'allow-oom'})
 end

@@ -19,7 +19,7 @@ from penstock.broker.run_contract import (
     UpdateStatus,
 )
 from penstock.broker.store.ops import Arg, Operation, ms
-from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
+from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 
 if TYPE_CHECKING:
     from penstock.outbound.webhook import Webhook
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RUNS_KEY = "ps:runs:{runs}:"
 _counts = msgspec.json.Decoder(RunCounts)
 _spec = msgspec.json.Decoder(RunSpec)
+_part = msgspec.json.Decoder(RunPart)
 
 
 def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float, webhook: Webhook | None = None) -> Operation[CreatedRun]:
@@ -39,8 +40,23 @@ def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operati
     return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s), dead], partial(_taken, run_id))
 
 
-def look(limit: int) -> Operation[list[Run]]:
-    return Operation("run_look", RUNS_KEY, [limit], _listed)
+def look(limit: int, *, without: Collection[str] = ()) -> Operation[list[Run]]:
+    return Operation("run_look", RUNS_KEY, [limit, *without], _listed)
+
+
+def next_of(run_id: str) -> Operation[Run | None]:
+    return Operation("run_next", RUNS_KEY, [run_id], lambda reply: next(iter(_listed(reply)), None))
+
+
+def split(run_id: str, driver: str, parts: Sequence[RunPart], counts: RunCounts) -> Operation[UpdateStatus]:
+    args: list[Arg] = [run_id, driver, msgspec.json.encode(counts), len(parts)]
+    for part in parts:
+        args += [part_id(run_id, part.number), msgspec.json.encode(part)]
+    return Operation("run_split", RUNS_KEY, args, lambda reply: UpdateStatus(reply.decode()))
+
+
+def parts(run_id: str) -> Operation[list[Run]]:
+    return Operation("run_parts", RUNS_KEY, [run_id], _listed)
 
 
 def update(run_id: str, driver: str, change: RunChange, *, lease_s: float) -> Operation[UpdateStatus]:
@@ -49,8 +65,9 @@ def update(run_id: str, driver: str, change: RunChange, *, lease_s: float) -> Op
     return Operation("run_update", RUNS_KEY, args, lambda reply: UpdateStatus(reply.decode()))
 
 
-def reopen(run_id: str) -> Operation[ReopenStatus]:
-    return Operation("run_reopen", RUNS_KEY, [run_id], lambda reply: ReopenStatus(reply.decode()))
+def reopen(run_id: str, spec: RunSpec | None) -> Operation[ReopenStatus]:
+    args: list[Arg] = [run_id, "" if spec is None else msgspec.json.encode(spec)]
+    return Operation("run_reopen", RUNS_KEY, args, lambda reply: ReopenStatus(reply.decode()))
 
 
 def ask_cancel(run_id: str, *, owner: str | None) -> Operation[CancelStatus]:
@@ -111,7 +128,7 @@ def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
     if not record:
         return None
     (owner, spec, state, created, started, finished, version, counts, rate, busy, driver, until, request, code, message,
-     details, drives) = record  # fmt: skip
+     details, drives, parts, part_of, part) = record  # fmt: skip
     return Run(
         id=run_id,
         spec=_spec.decode(spec),
@@ -131,6 +148,9 @@ def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
         error_message=message.decode(),
         details=msgspec.json.decode(details) if details else {},
         drives=int(drives or 0),
+        parts=int(parts or 0),
+        part_of=part_of.decode(),
+        part=_part.decode(part) if part else None,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.run_contract import KEEP_S, CreatedRun, DropStatus, ReopenStatus, RunChange, TakenRun, UpdateStatus
 from penstock.broker.store import run_ops
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState
 
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
@@ -33,14 +33,23 @@ class RunStore:
     def take(self, run_id: str, driver: str, *, lease_s: float, dead: str = "") -> TakenRun:
         return self.store.run(run_ops.take(run_id, driver, lease_s=lease_s, dead=dead))
 
-    def look(self, limit: int) -> list[Run]:
-        return self.store.run(run_ops.look(limit))
+    def look(self, limit: int, *, without: Collection[str] = ()) -> list[Run]:
+        return self.store.run(run_ops.look(limit, without=without))
+
+    def next_of(self, run_id: str) -> Run | None:
+        return self.store.run(run_ops.next_of(run_id))
+
+    def split(self, run_id: str, driver: str, parts: Sequence[RunPart], counts: RunCounts) -> UpdateStatus:
+        return self.store.run(run_ops.split(run_id, driver, parts, counts))
+
+    def parts(self, run_id: str) -> list[Run]:
+        return self.store.run(run_ops.parts(run_id))
 
     def update(self, run_id: str, driver: str, change: RunChange, *, lease_s: float) -> UpdateStatus:
         return self.store.run(run_ops.update(run_id, driver, change, lease_s=lease_s))
 
-    def reopen(self, run_id: str) -> ReopenStatus:
-        return self.store.run(run_ops.reopen(run_id))
+    def reopen(self, run_id: str, spec: RunSpec | None = None) -> ReopenStatus:
+        return self.store.run(run_ops.reopen(run_id, spec))
 
     def ask_cancel(self, run_id: str, *, owner: str | None = None) -> CancelStatus:
         return self.store.run(run_ops.ask_cancel(run_id, owner=owner))
@@ -82,6 +91,9 @@ class AsyncRunStore:
 
     async def read(self, run_id: str) -> Run | None:
         return await self._store.run(run_ops.read(run_id))
+
+    async def parts(self, run_id: str) -> list[Run]:
+        return await self._store.run(run_ops.parts(run_id))
 
     async def runs(
         self,

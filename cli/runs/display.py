@@ -124,3 +124,21 @@ def fields_of(run: Run, now: float) -> dict[str, Any]:
         "errors": (run.details.get("errors") or {}).get("path", "") if isinstance(run.details.get("errors"), dict) else "",
         "manifest": run.details.get("manifest", ""),
     }
+
+
+def part_record(part: Run, now: float) -> dict[str, Any]:
+    """The record of a part as programs read it; its settings are those of its run."""
+    shown = record_of(part, now)
+    return {name: shown[name] for name in ("part", "state", "counts", "rows_per_s", "driver", "error_code", "error_message")}
+
+
+def part_row(part: Run, now: float) -> tuple[str, ...]:
+    """One line of the table of a run's parts."""
+    counts, where = part.counts, part.part
+    driver = process_of(part.driver) if part.driver and not part.state.final else ""
+    number, stretch = (f"{where.number}", f"files {where.first} to {where.stop - 1}") if where else ("", "")
+    if where and (where.begin or where.end):
+        begin = next(iter(where.begin.values())) if where.begin else 0
+        stretch += f", {begin:,} to {'the end' if where.end is None else f'{where.end:,}'}"
+    rows = f"{counts.done + counts.failed:,}"
+    return number, state_word(part, now), rows, f"{counts.failed:,}", driver, stretch, part.error_message

@@ -20,15 +20,17 @@ from penstock.cli.state import state_lock, write_note
 from penstock.errors import NotFound
 from penstock.job import BlobPlace
 from penstock.running_stack import RunningStack, running_stack
+from penstock.runs.__main__ import RUN_VARIABLE
 from penstock.runs.model_lookup import suggest_names
 
 _GRACE_S = 5.0
-_WORKER_LOG = "run-worker.log"
+_WORKER_LOG, _DRIVER_LOG = "run-worker.log", "run-driver.log"
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnvironment:
-    """The store, the blobs, and the processes that this command started; call `turn` often to supervise them.
+    """The store, the blobs, and the processes that this command started; call `turn` often to supervise them. `add_driver`
+    starts one more, which drives parts of the run with that id.
 
     `served`: the models that these processes serve, or soon will; `sources`: those that the command line named for it;
     `alone`: no other process serves any model.
@@ -38,6 +40,7 @@ class RunEnvironment:
     blobs: BlobPlace
     state_dir: Path
     turn: Callable[[], None]
+    add_driver: Callable[[str], None]
     served: frozenset[str] = frozenset()
     sources: Sources = field(default_factory=lambda: Sources([]))
     alone: bool = False
@@ -82,8 +85,8 @@ def run_environment(
     if served:
         plan.need_linux()
     if found:
-        with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as turn:
-            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, turn, served, sources)
+        with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as crew:
+            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, *crew, served, sources)
         return
     if workers:
         _need_models(chosen)
@@ -91,8 +94,8 @@ def run_environment(
             _need_model(model, served)
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, RunningStack(os.getpid(), "", server.url))
-        with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as turn:
-            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, turn, served, sources, alone=True)
+        with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as crew:
+            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, *crew, served, sources, alone=True)
 
 
 def _need_models(chosen: ServePlan) -> None:
@@ -115,7 +118,8 @@ def _need_model(name: str, served: Iterable[str]) -> None:
 @contextmanager
 def _workers(
     chosen: ServePlan, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """The calls that supervise the processes and that add a driver."""
     env = {**chosen.env, "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir)}
     store_url = getattr(server, "worker_url", url)
     workers = [managed_process("worker", env, store_url)] if wanted else []
@@ -124,8 +128,14 @@ def _workers(
         worker.log_path = chosen.settings.store.state_dir / _WORKER_LOG
     supervisor = ProcessSupervisor(workers, server, stop=stop, say=say)
     supervisor.start()
+
+    def add_driver(run_id: str) -> None:
+        driver = managed_process("runner", {**env, RUN_VARIABLE: run_id}, url)
+        driver.name, driver.log_path = "driver", chosen.settings.store.state_dir / _DRIVER_LOG
+        supervisor.add(driver)
+
     try:
-        yield lambda: supervisor.turn(time.monotonic(), deaths_allowed=None)
+        yield lambda: supervisor.turn(time.monotonic(), deaths_allowed=None), add_driver
     finally:
         # A running batch is finished; waiting jobs stay in the store.
         supervisor.drain(chosen.settings.worker.grace_s + _GRACE_S if not stop.count else _GRACE_S)

@@ -1,4 +1,4 @@
-"""Commands on runs that exist: `penstock run resume|retry-failed|list|show|cancel`."""
+"""Commands on runs that exist: `penstock run resume|join|retry-failed|list|show|cancel`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ import typer
 
 from penstock.cli.display import age, print_fields, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
-from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunArgument, RunSession, create_run, read_run
+from penstock.cli.runs.session import (
+    DriversOption,
+    MaxFailedOption,
+    ModelsOption,
+    RunArgument,
+    RunSession,
+    create_run,
+    read_run,
+)
 from penstock.errors import Conflict
 
 _PAGE = 200
 
 if TYPE_CHECKING:
     from penstock.broker.run_contract import Runs
-    from penstock.run import Run
+    from penstock.run import Run, RunSpec
+    from penstock.runs.execution import ResumeOptions
 
 
 def resume(
@@ -27,6 +36,7 @@ def resume(
         bool, typer.Option("--accept-changes", help="Continue although the input or the model's version has changed.")
     ] = False,
     max_failed: MaxFailedOption = None,
+    drivers: DriversOption = 1,
     models: ModelsOption = None,
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
@@ -38,7 +48,25 @@ def resume(
 
     session = RunSession(models, config, state_dir, redis_url, as_json)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)
-    raise typer.Exit(session.drive(lambda runs: make_resumable(runs, run_id), previous=run_id, options=options))
+
+    def find_run(runs: Runs) -> str:
+        return make_resumable(runs, run_id, options)
+
+    raise typer.Exit(session.drive(find_run, previous=run_id, options=options, drivers=drivers))
+
+
+def join(
+    run_id: RunArgument,
+    drivers: DriversOption = 1,
+    models: ModelsOption = None,
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    redis_url: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drive parts of a run that goes on elsewhere, until it has ended. It has to be one with --parts."""
+    session = RunSession(models, config, state_dir, redis_url, as_json)
+    raise typer.Exit(session.drive(lambda runs: find_joinable(runs, run_id), previous=run_id, drivers=drivers))
 
 
 def retry_failed(
@@ -92,12 +120,18 @@ def show(
     redis_url: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run: its settings, its progress, why it ended."""
-    from penstock.cli.runs.display import fields_of, record_of
+    """Show one run: its settings, its progress, its parts, why it ended."""
+    from penstock.cli.runs.display import fields_of, part_record, part_row, record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        run, now = read_run(runs, run_id), runs.now()
-    return print_json(record_of(run, now)) if as_json else print_fields(fields_of(run, now))
+        run, parts, now = read_run(runs, run_id), runs.parts(run_id), runs.now()
+    if as_json:
+        return print_json(record_of(run, now) | ({"parts": [part_record(part, now) for part in parts]} if parts else {}))
+    print_fields(fields_of(run, now))
+    if parts:
+        typer.echo()
+        print_table(("PART", "STATE", "ROWS", "FAILED", "DRIVER", "INPUT", "NOTE"), [part_row(part, now) for part in parts])
+    return None
 
 
 def cancel(
@@ -138,12 +172,37 @@ def _newest(runs: Runs, tag: str | None) -> Iterator[Run]:
         after = page[-1].id
 
 
-def make_resumable(runs: Runs, run_id: str) -> str:
+def make_resumable(runs: Runs, run_id: str, options: ResumeOptions) -> str:
     """The id of a run that can be taken; a run that ended early is reopened."""
     from penstock.runs.ownership import reopen_run
 
+    run = read_run(runs, run_id)
+    if run.spec.parts > 1:
+        # Other drivers go on with the same options.
+        runs.reopen(run_id, resumed_spec(run.spec, options))
     if read_run(runs, run_id).state.final:
         reopen_run(runs, run_id)
+    return run_id
+
+
+def resumed_spec(spec: RunSpec, options: ResumeOptions) -> RunSpec:
+    """The settings with which all drivers of a run go on."""
+    from msgspec.structs import replace
+
+    from penstock.run import ACCEPT_CHANGES
+
+    accepted = {ACCEPT_CHANGES: "1"} if options.accept_changes else {}
+    most = spec.max_failed if options.max_failed is None else options.max_failed
+    return replace(spec, max_failed=most, metadata=spec.metadata | accepted)
+
+
+def find_joinable(runs: Runs, run_id: str) -> str:
+    """The id of a run whose parts others drive. Raises `Conflict` for a run of one part, and for one that has ended."""
+    run = read_run(runs, run_id)
+    if run.spec.parts < 2:
+        raise Conflict(f"run {run_id} has one part, which one process drives", hint="start a run with --parts N to share it")
+    if run.state.final:
+        raise Conflict(f"run {run_id} has ended: it is {run.state.value}", hint=f"penstock run resume {run_id}")
     return run_id
 
 

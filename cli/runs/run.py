@@ -11,12 +11,15 @@ from typer.core import TyperGroup
 
 from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption, model_names
 from penstock.cli.runs import existing
-from penstock.cli.runs.session import MaxFailedOption, ModelsOption, RunSession, create_run
+from penstock.cli.runs.session import DriversOption, MaxFailedOption, ModelsOption, RunSession, create_run
 from penstock.errors import BadRequest
 
 START = "start"
+# A driver that is done early takes parts of the others.
+_PARTS_PER_DRIVER = 4
 _EXISTING: dict[str, Callable[..., None]] = {
     "resume": existing.resume,
+    "join": existing.join,
     "retry-failed": existing.retry_failed,
     "list": existing.list_runs,
     "show": existing.show,
@@ -69,6 +72,11 @@ def start(
     deadline_s: Annotated[
         float, typer.Option("--deadline", min=0, help="Seconds after which unfinished rows are given up. Default: none.")
     ] = 0.0,
+    parts: Annotated[
+        int,
+        typer.Option(min=0, max=256, help="Parts of the input, each driven by itself. Default: four per driver if many."),
+    ] = 0,
+    drivers: DriversOption = 1,
     tags: Annotated[
         list[str] | None, typer.Option("--tag", help="A word by which the run is found and cancelled. Repeatable.")
     ] = None,
@@ -111,13 +119,23 @@ def start(
         tags=checked_tags(tags or ()),
         headers=headers_of(headers or []),
         query=query_of(query or []),
+        parts=parts_for(parts, drivers),
     )
     session = RunSession(models, config, state_dir, redis_url, as_json)
-    raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model))
+    raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model, drivers=drivers))
 
 
 for name, command in _EXISTING.items():
     app.command(name)(command)
+
+
+def parts_for(parts: int, drivers: int) -> int:
+    """Into how many parts the input is split; 0: as this number of drivers needs."""
+    if parts == 1 and drivers > 1:
+        raise BadRequest("one part has one driver", hint=f"leave out --drivers, or give --parts {drivers} or more")
+    if parts:
+        return parts
+    return 1 if drivers == 1 else _PARTS_PER_DRIVER * drivers
 
 
 def columns_of(pairs: Sequence[str]) -> dict[str, str]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.cli.serve.supervisor import StopSignals
     from penstock.run import Run, RunSpec
     from penstock.runs.execution import DriveResult, ResumeOptions
-    from penstock.runs.lease import OwnedRun
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 ModelsOption = Annotated[
@@ -56,6 +55,11 @@ MaxFailedOption = Annotated[
 ]
 
 
+DriversOption = Annotated[
+    int, typer.Option("--drivers", min=1, max=64, help="Processes of this command that drive the parts of the run.")
+]
+
+
 class RunSession:
     """The options that say where runs are found and driven, and what a command does there."""
 
@@ -72,6 +76,7 @@ class RunSession:
         model: str = "",
         previous: str = "",
         options: ResumeOptions | None = None,
+        drivers: int = 1,
     ) -> int:
         """Drive the run whose id `find_run` returns, until it ends; returns the exit code.
 
@@ -93,17 +98,23 @@ class RunSession:
                 environment.need_model(model or read_run(runs, previous).spec.model)
                 return find_run(runs)
 
-            def on_start(owned: OwnedRun) -> None:
+            def on_start(run: Run) -> None:
                 if environment.sources:
-                    remember(environment.state_dir, owned.run.id, environment.sources)
-                self._report_start(owned)
+                    remember(environment.state_dir, run.id, environment.sources)
+                self._report_start(run)
 
-            owned, result = drive_run(
-                environment, find_checked, stop=stop, on_progress=on_progress, on_start=on_start, options=options
+            run, result = drive_run(
+                environment,
+                find_checked,
+                stop=stop,
+                on_progress=on_progress,
+                on_start=on_start,
+                options=options,
+                drivers=drivers,
             )
             if result.state.value == "completed" and not (result.counts and result.counts.failed):
-                forget(environment.state_dir, owned.run.id)
-        self._report_end(owned, result)
+                forget(environment.state_dir, run.id)
+        self._report_end(run, result)
         return exit_code_of(result)
 
     @contextmanager
@@ -136,17 +147,16 @@ class RunSession:
             previous=previous,
         )
 
-    def _report_start(self, owned: OwnedRun) -> None:
-        run = owned.run
+    def _report_start(self, run: Run) -> None:
         if self._as_json:
             print_json({"event": "started", "run": run.id, "model": run.spec.model, "output": run.spec.output})
         else:
             print_faint(f"run {run.id}: {run.spec.model} over {run.spec.input}")
 
-    def _report_end(self, owned: OwnedRun, result: DriveResult) -> None:
+    def _report_end(self, run: Run, result: DriveResult) -> None:
         if self._as_json:
-            return print_json({"event": "ended", "run": owned.run.id, **end_fields(owned.run, result)})
-        return typer.echo("\n".join(end_lines(owned.run, result)))
+            return print_json({"event": "ended", "run": run.id, **end_fields(run, result)})
+        return typer.echo("\n".join(end_lines(run, result)))
 
 
 def create_run(runs: Runs, spec: RunSpec) -> str:

@@ -80,7 +80,7 @@ LAYERS = (
                 "fetch",
             ),
         ),
-        Folder("runs", "models over files", ("openai", "shards", "sources", "sinks")),
+        Folder("runs", "models over files", ("openai", "parts", "shards", "sources", "sinks")),
     ),
     (
         Folder("client", "Python clients", ("handles",)),

@@ -38,6 +38,7 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     tags: list[str] = []
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
+    parts: int = 1
     webhook: str = ""
     webhook_events: list[str] = []
 

@@ -30,9 +30,20 @@ from penstock.gateway.runs.request import (
     read_body,
 )
 from penstock.gateway.runs.service import RunService
-from penstock.gateway.runs.views import run_view
+from penstock.gateway.runs.views import part_view, run_view
 from penstock.outbound.webhook import RUN_EVENTS
-from penstock.run import MAX_TAGS, FailureLimit, Run, RunSpec, RunState, check_said, checked_tag, checked_tags, format_of
+from penstock.run import (
+    MAX_TAGS,
+    MOST_PARTS,
+    FailureLimit,
+    Run,
+    RunSpec,
+    RunState,
+    check_said,
+    checked_tag,
+    checked_tags,
+    format_of,
+)
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -66,6 +77,12 @@ _BODY = {
                     "tags": {"type": "array", "items": _TEXT, "maxItems": MAX_TAGS},
                     "headers": {**_PAIRS, "description": "Headers of the request that the handler of every row is told"},
                     "query": {**_PAIRS, "description": "Query parameters that the handler of every row is told"},
+                    "parts": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": MOST_PARTS,
+                        "description": "Parts of the input, each driven by itself; runners on several hosts share them",
+                    },
                     "webhook": {**_TEXT, "description": "The URL to which the run's end is sent"},
                     "webhook_events": {"type": "array", "items": {"enum": list(RUN_EVENTS)}},
                 },
@@ -145,7 +162,8 @@ class RunRoutes:
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
-        return json_response(await self._view(run))
+        parts = [part_view(part) for part in await self._service.parts(run)]
+        return json_response(await self._view(run) | ({"parts": parts} if parts else {}))
 
     async def cancel(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
@@ -194,6 +212,7 @@ class RunRoutes:
             tags=checked_tags(wanted.tags),
             headers=check_said(wanted.headers, entry.info.request_headers, "headers"),
             query=check_said(wanted.query, entry.info.query, "query"),
+            parts=wanted.parts,
         )
 
     async def _input(self, source: str, caller: Caller) -> tuple[str, str]:
@@ -228,6 +247,7 @@ def check_ranges(wanted: RunRequest) -> None:
         "/output_format": wanted.output_format not in OUTPUT_FORMATS and f"must be one of {', '.join(OUTPUT_FORMATS)}",
         "/max_failed": not _is_limit(wanted.max_failed) and "must be a number of rows, or a share of them, 0% to 100%",
         "/shard_rows": not 0 <= wanted.shard_rows <= 1_000_000 and "must be from 0 to 1000000",
+        "/parts": not 1 <= wanted.parts <= MOST_PARTS and f"must be from 1 to {MOST_PARTS}",
         "/deadline_s": not 0 <= wanted.deadline_s <= LONGEST_WINDOW_S and f"must be from 0 to {LONGEST_WINDOW_S:.0f}",
         "/columns": len(wanted.columns) > MAX_COLUMNS and f"may have at most {MAX_COLUMNS} entries",
         "/carry": len(wanted.carry) > MAX_COLUMNS and f"may have at most {MAX_COLUMNS} entries",

@@ -130,6 +130,10 @@ class RunService:
             raise NotFound(f"there is no batch {'batch_' + run_id[:80]!r}" if kind else f"there is no run {run_id[:80]!r}")
         return found
 
+    async def parts(self, run: Run) -> list[Run]:
+        """The parts of a run that was split, in their order."""
+        return await self._runs.parts(run.id) if run.parts else []
+
     async def page(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], bool]:
         """The wanted runs, newest first, and whether there are more."""
         found, _ = await self._read(caller, after=after, limit=limit + 1, is_wanted=is_wanted)

@@ -86,3 +86,15 @@ def progress_view(run: Run) -> dict[str, Any]:
         "eta_s": None if eta is None else round(eta, 3),
         "busy": run.busy,
     }
+
+
+def part_view(part: Run) -> dict[str, Any]:
+    """One part of a run. Which host drives it is for the operator, and not here."""
+    return {
+        "number": part.part.number if part.part else 0,
+        "status": part.state.value,
+        "rows": part.part.rows if part.part else None,
+        "done": part.counts.done,
+        "failed": part.counts.failed,
+        "rows_per_s": 0.0 if part.state.final else round(part.rows_per_s, 3),
+    }

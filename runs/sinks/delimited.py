@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.runs import files
 from penstock.runs.rows import ResultBatch
+from penstock.runs.sinks.appendable import Appendable
 from penstock.runs.sinks.rows_file import OUTPUT, JsonRows
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -27,6 +28,10 @@ class DelimitedRows:
 
     rows: JsonRows
     delimiter: str = ","
+
+    @property
+    def file(self) -> Appendable:
+        return self.rows.file
 
     def append(self, results: ResultBatch) -> None:
         self.rows.append(results)

@@ -60,6 +60,11 @@ class FileSink:
             self.rows.cut(mark["output_bytes"])
             self.errors.file.cut(mark["errors_bytes"])
 
+    @property
+    def is_publishing(self) -> bool:
+        """Whether an earlier call of `publish` has begun; known after `restore`."""
+        return self._plan is not None
+
     def publish(self) -> dict[str, Any]:
         plan = self._plan if self._plan is not None else self._make_plan()
         for each in (plan["output"], plan["errors"]):

@@ -31,7 +31,7 @@ def open_sink(spec: RunSpec, run_id: str, *, state: Path, first_line: int | None
         _refuse_existing(spec.output, errors_output)
     partial.claim(run_id)
     errors = ErrorLines(Appendable(partial.folder / "errors.jsonl"), first_line)
-    return FileSink(partial, _rows_file(kind, partial.folder), errors, spec.output, errors_output)
+    return FileSink(partial, rows_file(kind, partial.folder), errors, spec.output, errors_output)
 
 
 def output_format(spec: RunSpec) -> str:
@@ -50,7 +50,8 @@ def _refuse_existing(*names: str) -> None:
             raise Conflict(f"{name} exists", hint="choose another name, remove the file, or replace it with --overwrite")
 
 
-def _rows_file(kind: str, folder: Path) -> RowsFile:
+def rows_file(kind: str, folder: Path) -> RowsFile:
+    """The rows of an output of this format, in a local folder."""
     if kind == "parquet":
         import_arrow()
         return ParquetRows(Appendable(folder / "rows.arrow"))

@@ -41,6 +41,11 @@ class PartialFolder:
         files.sync_folder(self.folder)
         files.sync_folder(self.folder.parent)
 
+    def is_of(self, run_id: str) -> bool:
+        """Whether the folder is there, and the run's."""
+        mark = self.folder / _OWNER
+        return mark.exists() and mark.read_text() == run_id
+
     def remove(self) -> None:
         """Remove everything that is not published, the journal included; a missing folder is no error."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -16,7 +16,13 @@ ERRORS_SUFFIX = ".errors.jsonl"
 
 
 class RowsFile(Protocol):
-    """Rows in a format's partial form. `finish` makes the file to publish; it depends on the rows only, not on the commits."""
+    """Rows in a format's partial form. `finish` makes the file to publish; it depends on the rows only, not on the commits.
+
+    `file` holds the partial form. Those of two outputs, one behind the other, are the partial form of all their rows.
+    """
+
+    @property
+    def file(self) -> Appendable: ...
 
     def append(self, results: ResultBatch) -> None: ...
 

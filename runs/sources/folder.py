@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import InvalidInput, NotFound
+from penstock.run import RunPart
 from penstock.runs import files
 from penstock.runs.rows import RowBatch, RowError
-from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA
+from penstock.runs.sources.row_files import BYTES_MEDIA, JSON_MEDIA
 
 MAX_FILE_BYTES = 64 << 20
 PATH = "path"
@@ -19,14 +20,15 @@ TEXT_SUFFIXES = (".txt", ".md", ".text")
 
 @dataclass
 class FolderSource:
-    """The files `names`, in that order. Text files become JSON strings; others are bytes of one media type: that of their
-    suffixes, if all agree. Memory holds the names and one batch of files.
+    """The files `names`, in that order, or those of the `part` of them. Text files become JSON strings; others are bytes of one
+    media type: that of their suffixes, if all agree. Memory holds the names and one batch of files.
     """
 
     names: list[str]
     carry: tuple[str, ...] = ()
     max_file_bytes: int = MAX_FILE_BYTES
     first_line: int | None = None
+    part: RunPart | None = None
     media: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -35,19 +37,27 @@ class FolderSource:
         if foreign:
             raise InvalidInput(f"files in a folder have no column {foreign[0]!r}", hint=f"their only column is {PATH!r}")
 
+    def of_part(self, part: RunPart) -> FolderSource:
+        """The same input, of which only this part is read. Rows are numbered from 0 in the part."""
+        return replace(self, part=part)
+
+    @property
+    def _own(self) -> list[str]:
+        return self.names[self.part.first : self.part.stop] if self.part else self.names
+
     def identity(self) -> dict[str, Any]:
         digest, total = hashlib.sha256(), 0
-        for name in self.names:
+        for name in self._own:
             found = files.stat(name)
             total += found.size_bytes
             digest.update(f"{name}\0{found.size_bytes}\0{found.changed}\n".encode("utf-8", "surrogateescape"))
-        return {"count": len(self.names), "bytes": total, "listing": digest.hexdigest()}
+        return {"count": len(self._own), "bytes": total, "listing": digest.hexdigest()}
 
     def count(self) -> int | None:
-        return len(self.names)
+        return len(self._own)
 
     def share_before(self, after: dict[str, Any] | None) -> float | None:
-        return after["row"] / len(self.names) if after and self.names else None
+        return after["row"] / len(self._own) if after and self._own else None
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
         first = after["row"] if after else 0
@@ -55,7 +65,7 @@ class FolderSource:
         paths: list[str] = []
         bad: dict[int, RowError] = {}
         taken = 0
-        for name in self.names[first : first + rows]:
+        for name in self._own[first : first + rows]:
             value, error = self._row(name)
             paths.append(_shown(name))
             if error is not None:

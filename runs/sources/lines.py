@@ -16,7 +16,7 @@ from penstock.errors import InvalidInput
 from penstock.runs import files
 from penstock.runs.rows import RowError
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import FileRows
+from penstock.runs.sources.row_files import FileRows
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 16 << 20
@@ -29,11 +29,13 @@ _ENDS = frozenset(bytes([each]) for each in b'}]"0123456789el')
 @dataclass
 class LineFile:
     """Whole lines of a file from any offset. Memory holds at most a block beyond the longest line. Offsets of a gzipped file
-    refer to its text, so that seeking reads everything before them again.
+    refer to its text, so that seeking reads everything before them again. `end`: the file ends for its reader at this offset,
+    which lies behind a line.
     """
 
     name: str
     max_line_bytes: int = MAX_LINE_BYTES
+    end: int | None = None
     _file: BinaryIO | None = field(default=None, repr=False)
     _raw: BinaryIO | None = field(default=None, repr=False)
     _buffer: bytes = field(default=b"", repr=False)
@@ -107,12 +109,16 @@ class LineFile:
         if self._ended:
             return False
         try:
-            block = self._open().read(BLOCK_BYTES)
+            block = self._open().read(self._next_bytes())
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InvalidInput(f"{self.name} is not a complete gzip file: {error}") from error
         self._ended = not block
         self._buffer += block
         return bool(block)
+
+    def _next_bytes(self) -> int:
+        left = BLOCK_BYTES if self.end is None else self.end - self._start - len(self._buffer)
+        return max(0, min(BLOCK_BYTES, left))
 
     def _open(self) -> BinaryIO:
         if self._file is None:

@@ -13,7 +13,7 @@ from penstock.runs.sources.folder import PATH, FolderSource
 from penstock.runs.sources.lines import JsonLines, LineFile, TextLines
 from penstock.runs.sources.mapping import Mapping, build_mapping
 from penstock.runs.sources.parquet import ParquetFile
-from penstock.runs.sources.parts import BYTES_MEDIA, JSON_MEDIA, PartsSource, RowFile
+from penstock.runs.sources.row_files import BYTES_MEDIA, JSON_MEDIA, FilesSource, RowFile
 from penstock.runs.sources.table_text import DelimitedTable
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -21,7 +21,11 @@ ALL = "*"
 _TABLES = {"csv": ",", "tsv": "\t"}
 
 
-def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) -> PartsSource | FolderSource:
+FileSource = FilesSource | FolderSource
+Opener = Callable[[str, int | None], RowFile]
+
+
+def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) -> FileSource:
     """The input, not read yet. The model's `input_schema` decides whether a file's only column is the bare input, and how text
     cells are read.
 
@@ -38,11 +42,11 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
         shape.check_mapped(mapping.columns)
     if kind == "parquet":
         return _parquet(names, mapping, shape)
-    open_part = _opener(kind, mapping, shape)
+    open_file = _opener(kind, mapping, shape)
     by_line = kind in ("jsonl", "text") and len(names) == 1
-    source = PartsSource(names, open_part, first_line=1 if by_line else None)
+    source = FilesSource(names, open_file, first_line=1 if by_line else None)
     if kind in _TABLES:
-        _check_tables(names, open_part, mapping, shape)
+        _check_tables(names, open_file, mapping, shape)
     return source
 
 
@@ -53,19 +57,19 @@ def _carried(carry: tuple[str, ...], kind: str, first: str) -> tuple[str, ...]:
         return carry
     if kind == "files":
         return (PATH,)
-    part = ParquetFile(first, Mapping()) if kind == "parquet" else _opener(kind, Mapping(), InputShape())(first)
+    file = ParquetFile(first, Mapping()) if kind == "parquet" else _opener(kind, Mapping(), InputShape())(first, None)
     try:
-        if isinstance(part, ParquetFile):
-            return tuple(part.columns())
-        if isinstance(part, DelimitedTable):
-            return tuple(part.header()[0])
-        found = part.read(None, rows=1, size_bytes=1)
+        if isinstance(file, ParquetFile):
+            return tuple(file.columns())
+        if isinstance(file, DelimitedTable):
+            return tuple(file.header()[0])
+        found = file.read(None, rows=1, size_bytes=1)
         row = found.inputs[0] if found else {}
         if not isinstance(row, dict):
             raise InvalidInput(f"{ALL!r} carries the members of the first line of {first}, which holds no object")
         return tuple(row)
     finally:
-        part.close()
+        file.close()
 
 
 def input_format(names: list[str], many: bool) -> str:
@@ -74,28 +78,28 @@ def input_format(names: list[str], many: bool) -> str:
     return "files" if many and kind == "text" else kind
 
 
-def _opener(kind: str, mapping: Mapping, shape: InputShape) -> Callable[[str], RowFile]:
+def _opener(kind: str, mapping: Mapping, shape: InputShape) -> Opener:
     if kind in _TABLES:
-        return lambda name: DelimitedTable(LineFile(name), mapping, _TABLES[kind], shape)
+        return lambda name, end: DelimitedTable(LineFile(name, end=end), mapping, _TABLES[kind], shape)
     if kind == "jsonl":
-        return lambda name: JsonLines(LineFile(name), mapping)
+        return lambda name, end: JsonLines(LineFile(name, end=end), mapping)
     if kind == "text":
         if not mapping.whole:
             raise InvalidInput(
                 "a text file has no columns to map or carry", hint="every line is one row; leave out --column and --carry"
             )
-        return lambda name: TextLines(LineFile(name))
+        return lambda name, end: TextLines(LineFile(name, end=end))
     raise InvalidInput(f"unknown input format {kind!r}", hint=f"use one of {', '.join(FORMATS)}")
 
 
-def _check_tables(names: list[str], open_part: Callable[[str], RowFile], mapping: Mapping, shape: InputShape) -> None:
+def _check_tables(names: list[str], open_file: Opener, mapping: Mapping, shape: InputShape) -> None:
     for name in names:
-        part = open_part(name)
+        file = open_file(name, None)
         try:
-            if isinstance(part, DelimitedTable):
-                _check_columns(part.header()[0], name, mapping, shape)
+            if isinstance(file, DelimitedTable):
+                _check_columns(file.header()[0], name, mapping, shape)
         finally:
-            part.close()
+            file.close()
 
 
 def _check_columns(there: list[str], name: str, mapping: Mapping, shape: InputShape) -> None:
@@ -105,7 +109,7 @@ def _check_columns(there: list[str], name: str, mapping: Mapping, shape: InputSh
         shape.check_columns(there, name)
 
 
-def _parquet(names: list[str], mapping: Mapping, shape: InputShape) -> PartsSource:
+def _parquet(names: list[str], mapping: Mapping, shape: InputShape) -> FilesSource:
     binary: set[bool] = set()
     for name in names:
         file = ParquetFile(name, mapping)
@@ -118,4 +122,4 @@ def _parquet(names: list[str], mapping: Mapping, shape: InputShape) -> PartsSour
     if len(binary) > 1:
         raise InvalidInput("the input column holds bytes in some files and other types in others")
     media = BYTES_MEDIA if True in binary else JSON_MEDIA
-    return PartsSource(names, lambda name: ParquetFile(name, mapping, media == BYTES_MEDIA), media=media)
+    return FilesSource(names, lambda name, end: ParquetFile(name, mapping, media == BYTES_MEDIA, end), media=media)

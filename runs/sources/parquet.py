@@ -19,7 +19,7 @@ from penstock.runs import files
 from penstock.runs.files import import_arrow
 from penstock.runs.rows import RowError
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import FileRows
+from penstock.runs.sources.row_files import FileRows
 
 _BATCH_ROWS = 4096
 _READ_BYTES = 1 << 20
@@ -30,11 +30,14 @@ _VALUE_BYTES = 8
 
 @dataclass
 class ParquetFile:
-    """`binary`: the input is a bare column of bytes. All other columns of bytes become base64."""
+    """`binary`: the input is a bare column of bytes. All other columns of bytes become base64. `end`: the row group
+    before which the file ends for its reader.
+    """
 
     name: str
     mapping: Mapping
     binary: bool = False
+    end: int | None = None
     _file: BinaryIO | None = field(default=None, repr=False)
     _reader: Any = field(default=None, repr=False)
     _batches: Iterator[Any] | None = field(default=None, repr=False)
@@ -44,6 +47,12 @@ class ParquetFile:
 
     def columns(self) -> list[str]:
         return list(self._open().schema_arrow.names)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """Rows and bytes of every row group."""
+        metadata = self._open().metadata
+        found = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+        return [(group.num_rows, group.total_byte_size) for group in found]
 
     def is_binary(self, column: str) -> bool:
         types = import_arrow().types
@@ -55,7 +64,7 @@ class ParquetFile:
         reader = self._open()
         self.mapping.check_there(self.columns(), self.name)
         group, offset = start["group"], start["offset"]
-        while group < reader.num_row_groups:
+        while group < (reader.num_row_groups if self.end is None else self.end):
             batch = self._rows_at(group, offset, rows, size_bytes)
             if batch is not None:
                 return self._records(batch, {"group": group, "offset": offset + batch.num_rows})

@@ -18,7 +18,7 @@ from penstock.inputs.input_shape import InputShape
 from penstock.runs.rows import RowError
 from penstock.runs.sources.lines import LineFile
 from penstock.runs.sources.mapping import Mapping
-from penstock.runs.sources.parts import FileRows
+from penstock.runs.sources.row_files import FileRows
 
 _FEED_LINES = 1024
 _FEED_BYTES = 256 * 1024

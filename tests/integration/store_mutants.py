@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.contract import test_run_parts as sharing
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
 from tests.contract import test_store_owners as owning
@@ -234,6 +235,14 @@ RUNS = [
         by_run(running.test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why),
     ),
     Mutant("an ended run goes on", "guard:run_final", "", by_run(running.test_a_driver_that_ended_its_run_says_no_more)),
+    Mutant(
+        "a part of an ended run is driven",
+        "guard:part_of_ended",
+        "  if ENDED[state] then return {'final', record_of(r, id)} end",
+        by_run(sharing.test_a_part_that_fails_ends_its_run_and_the_other_parts_are_left),
+    ),
+    Mutant("anybody splits a run", "guard:split_fence", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
+    Mutant("a run is split again", "guard:split_once", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
 ]
 
 MUTANTS = [

@@ -17,7 +17,7 @@ from penstock.broker.store.outbox import RedisOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
 from penstock.broker.webhook_contract import AttemptEnd, EventOutcome, EventSettled, EventState
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState, part_id
 from tests.contract.hooked import HOOK, OutboxDeliverer
 from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import Act
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("redis_url")
 SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl")
 DUE = RunSpec(model="square", input="in.jsonl", output="out.jsonl", deadline_s=0.001)
 DONE, FAILED = RunChange(state=RunState.COMPLETED), RunChange(state=RunState.FAILED)
+PARTS = [RunPart(number=number, first=0, stop=1) for number in range(2)]
 NAMES = (f"n{number}" for number in itertools.count())
 
 
@@ -118,6 +119,56 @@ def cancel_a_driven_one(runs: RunStore) -> Act:
     return lambda: runs.ask_cancel(run)
 
 
+def whole(runs: RunStore) -> str:
+    """A run that is to be split, by its driver."""
+    return driven(runs, "planner")
+
+
+def halved(runs: RunStore) -> str:
+    """A run with two parts, of which one is driven."""
+    run = whole(runs)
+    runs.split(run, "planner", PARTS, RunCounts(total=2))
+    runs.take(part_id(run, 0), "d", lease_s=0.0)
+    return run
+
+
+def split(runs: RunStore) -> Act:
+    run = whole(runs)
+    return lambda: runs.split(run, "planner", PARTS, RunCounts(total=2))
+
+
+def take_a_part(runs: RunStore) -> Act:
+    run = halved(runs)
+    return lambda: runs.take(part_id(run, 1), "other", lease_s=0.0)
+
+
+def complete_a_part(runs: RunStore) -> Act:
+    run = halved(runs)
+    return lambda: runs.update(part_id(run, 0), "d", DONE, lease_s=0.0)
+
+
+def fail_a_part(runs: RunStore) -> Act:
+    run = halved(runs)
+    return lambda: runs.update(part_id(run, 0), "d", FAILED, lease_s=0.0)
+
+
+def reopen_a_halved_one(runs: RunStore) -> Act:
+    run = halved(runs)
+    runs.update(part_id(run, 0), "d", FAILED, lease_s=0.0)
+    return lambda: runs.reopen(run)
+
+
+def cancel_a_halved_one(runs: RunStore) -> Act:
+    run = halved(runs)
+    return lambda: runs.ask_cancel(run)
+
+
+def drop_a_halved_one(runs: RunStore) -> Act:
+    run = halved(runs)
+    runs.ask_cancel(run)
+    return lambda: runs.drop(run)
+
+
 def look(runs: RunStore) -> Act:
     """One run has lost its driver, one is past its deadline, one waits."""
     for make in (driven, queued):
@@ -149,6 +200,13 @@ SCENARIOS: list[Callable[[RunStore], Act]] = [
     look,
     list_them,
     drop,
+    split,
+    take_a_part,
+    complete_a_part,
+    fail_a_part,
+    reopen_a_halved_one,
+    cancel_a_halved_one,
+    drop_a_halved_one,
 ]
 
 
@@ -162,9 +220,9 @@ def keys(client: redis.Redis) -> list[bytes]:
 
 
 def records(runs: RunStore, client: redis.Redis) -> dict[str, Run]:
-    """Every run that has a record, whether a list has it or not."""
+    """Every run that has a record, whether a list has it or not. Parts live and end with their run."""
     names = [key.decode().rpartition(":")[2] for key in client.scan_iter("ps:runs:{runs}:run:*", count=1_000)]
-    return {name: run for name in names if (run := runs.read(name)) is not None}
+    return {name: run for name in names if (run := runs.read(name)) is not None and not run.part}
 
 
 def run_to_the_end(runs: RunStore) -> None:

@@ -14,7 +14,7 @@ from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooM
 from penstock.runs.rows import ResultBatch, RowError
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 from penstock.shard import RowFailure, ShardOutcome
-from tests.unit.runs.parts import DictBlobs, FakeQueue, FakeWatch, ListSink, ListSource, Model, ModelDied
+from tests.unit.runs.driver_doubles import DictBlobs, FakeQueue, FakeWatch, ListSink, ListSource, Model, ModelDied
 
 ROWS = 3_000
 

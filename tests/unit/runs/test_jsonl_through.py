@@ -85,7 +85,7 @@ def test_json_lines_come_out_as_they_went_in_at_every_border(
 
 def test_a_line_over_the_limit_is_a_bad_row_and_the_next_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runs.sources.lines.BLOCK_BYTES", 16)
-    monkeypatch.setattr("penstock.runs.sources.lines.LineFile.__init__.__defaults__", (40, None, None, b"", 0, False))
+    monkeypatch.setattr("penstock.runs.sources.lines.LineFile.__init__.__defaults__", (40, None, None, None, b"", 0, False))
     (tmp_path / "in.jsonl").write_bytes(b'"short"\n"' + b"x" * 200 + b'"\n"behind"\n"' + b"y" * 50 + b'"')
     inputs, bad = read_all(spec_of(tmp_path))
     assert inputs == ["short", None, "behind", None]

@@ -23,7 +23,7 @@ from penstock.broker.store.registry import StoredModel
 from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
-from penstock.run import RunSpec, RunState
+from penstock.run import RunCounts, RunPart, RunSpec, RunState
 from penstock.splits.figures import PER_DOUBLING
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
@@ -81,9 +81,12 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         splits.count_split("m", "s", {f"f{number}": 1 for number in range(items)}),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
         run_ops.take("r", "d", lease_s=1.0),
-        run_ops.look(2),
+        run_ops.split("r", "d", [RunPart(number=number, first=0, stop=1) for number in range(items)], RunCounts()),
+        run_ops.parts("r"),
+        run_ops.next_of("r"),
+        run_ops.look(2, without=["r"] * items),
         run_ops.update("r", "d", RunChange(state=RunState.RUNNING) if items else RunChange(), lease_s=1.0),
-        run_ops.reopen("r"),
+        run_ops.reopen("r", None),
         run_ops.ask_cancel("r", owner=None),
         run_ops.read("r"),
         run_ops.runs(owner=None, states=[RunState.RUNNING] * items, after="", limit=10, keep_s=1.0),

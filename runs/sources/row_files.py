@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from penstock.run import RunPart
 from penstock.runs import files
 from penstock.runs.rows import RowBatch, RowError
 
@@ -34,24 +35,34 @@ class RowFile(Protocol):
 
 
 @dataclass
-class PartsSource:
-    """The rows of the files `names`, in that order. `open_part` opens a file; one is open at a time."""
+class FilesSource:
+    """The rows of the files `names`, in that order. `open_file` opens a file, up to a position in it; one is open at a time.
+
+    `part`: the stretch of the files that is read; None: all.
+    """
 
     names: list[str]
-    open_part: Callable[[str], RowFile]
+    open_file: Callable[[str, int | None], RowFile]
     media: str = JSON_MEDIA
     # The line number of row 0, if every line is a row; None: rows are not lines.
     first_line: int | None = None
+    part: RunPart | None = None
     _open: tuple[int, RowFile] | None = field(default=None, repr=False)
     _sizes: list[int] = field(default_factory=list, repr=False)
 
+    def of_part(self, part: RunPart) -> FilesSource:
+        """The same input, of which only this part is read. Rows are numbered from 0 in the part."""
+        return replace(self, part=part, _open=None, _sizes=[])
+
     def identity(self) -> dict[str, Any]:
-        return {"files": [files.identity(name) for name in self.names]}
+        return {"files": [files.identity(name) for name in self.names[self._first : self._stop]]}
 
     def count(self) -> int | None:
+        if self.part is not None:
+            return self.part.rows
         total = 0
         for index in range(len(self.names)):
-            rows = self._part(index).count()
+            rows = self._file_at(index).count()
             if rows is None:
                 return None
             total += rows
@@ -59,6 +70,9 @@ class PartsSource:
 
     def share_before(self, after: dict[str, Any] | None) -> float | None:
         """By bytes. A gzipped file counts once it is read: offsets in it are those of its text."""
+        if self.part is not None:
+            # The progress of a part is not shown by itself.
+            return None
         self._sizes = self._sizes or [files.stat(name).size_bytes for name in self.names]
         if after is None or not sum(self._sizes):
             return None
@@ -69,10 +83,11 @@ class PartsSource:
         return (sum(self._sizes[:part]) + within) / sum(self._sizes)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
-        start = after or {"row": 0, "part": 0, "at": None}
+        # `part` is the number of the file: journals have called it so from the beginning.
+        start = after or {"row": 0, "part": self._first, "at": self.part.begin if self.part else None}
         first, within = start["row"], start["at"]
-        for index in range(start["part"], len(self.names)):
-            found = self._part(index).read(within, rows=rows, size_bytes=size_bytes)
+        for index in range(start["part"], self._stop):
+            found = self._file_at(index).read(within, rows=rows, size_bytes=size_bytes)
             if found is not None:
                 behind = {"row": first + len(found.inputs), "part": index, "at": found.after}
                 return RowBatch(first, found.inputs, found.carried, behind, found.bad)
@@ -84,8 +99,17 @@ class PartsSource:
             self._open[1].close()
             self._open = None
 
-    def _part(self, index: int) -> RowFile:
+    @property
+    def _first(self) -> int:
+        return self.part.first if self.part else 0
+
+    @property
+    def _stop(self) -> int:
+        return self.part.stop if self.part else len(self.names)
+
+    def _file_at(self, index: int) -> RowFile:
         if self._open is None or self._open[0] != index:
             self.close()
-            self._open = (index, self.open_part(self.names[index]))
+            end = self.part.end if self.part and index == self._stop - 1 else None
+            self._open = (index, self.open_file(self.names[index], end))
         return self._open[1]

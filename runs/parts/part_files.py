@@ -1,0 +1,125 @@
+"""The files of one part, in a folder of its own in the run's partial folder: journal, rows and, at its end, a report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import ConfigError, Conflict, NotFound, PenstockError
+from penstock.run import Run, RunPart
+from penstock.runs import files
+from penstock.runs.parts.splitting import identity_of, listing_of
+from penstock.runs.sinks.appendable import Appendable
+from penstock.runs.sinks.file_sink import FileSink
+from penstock.runs.sinks.opening import output_format, rows_file
+from penstock.runs.sinks.partial import PartialFolder, partial_of
+from penstock.runs.sinks.rows_file import ErrorLines
+from penstock.runs.sources.opening import FileSource
+
+_REPORT = "part.json"
+ERRORS = "errors.jsonl"
+
+
+class PartNotHere(PenstockError):
+    """This process cannot work on the run or part, and another may be able to: it is given back."""
+
+    kind = "given_back"
+
+
+PART_HELD = "part_held"
+
+
+class PartHeld(PartNotHere):
+    """Another process, frozen or cut off, still has the files of the part."""
+
+    kind = PART_HELD
+
+
+class PartReport(Struct, frozen=True, kw_only=True):
+    """What a completed part wrote: `bytes` and `sha256` are those of its rows, in the form that is joined."""
+
+    rows: int
+    failed: int
+    bytes: int
+    sha256: str
+    errors_bytes: int
+
+
+@dataclass
+class PartSink(FileSink):
+    """The sink of a part. Its rows stay in the part's folder until the parts are joined; `publish` writes their report."""
+
+    def publish(self) -> dict[str, Any]:
+        mark = self.commit()
+        self.close()
+        report = PartReport(
+            rows=self._rows,
+            failed=self._failed,
+            bytes=mark["output_bytes"],
+            sha256=files.sha256(self.rows.file.path),
+            errors_bytes=mark["errors_bytes"],
+        )
+        with files.atomic_write(self.partial.folder / _REPORT) as file:
+            file.write(msgspec.json.encode(report))
+        return {"part": msgspec.to_builtins(report)}
+
+    def discard(self) -> None:
+        """The run's partial folder is removed as a whole, when the run is published."""
+        self.close()
+
+
+def part_folder(run_folder: Path, number: int) -> Path:
+    return run_folder / f"part-{number:04d}"
+
+
+def read_report(folder: Path) -> PartReport | None:
+    """The report of a completed part; None if its driver has not reached its end."""
+    path = folder / _REPORT
+    return msgspec.json.decode(path.read_bytes(), type=PartReport) if path.exists() else None
+
+
+def run_folder(run: Run, state: Path) -> Path:
+    """The partial folder of a run that was split. Raises `PartNotHere` if this host does not have it."""
+    partial = partial_of(run.spec.output, state)
+    if not partial.is_of(run.part_of or run.id):
+        raise PartNotHere(
+            f"{os.uname().nodename} does not have {partial.folder}, where the run was split",
+            hint="the drivers of one run see its output under the same path",
+        )
+    return partial.folder
+
+
+def open_part_sink(run: Run, part: RunPart, *, state: Path, first_line: int | None) -> PartSink:
+    """Call `restore` next. Raises `PartNotHere` if this host does not have the run's partial folder."""
+    folder = part_folder(run_folder(run, state), part.number)
+    folder.mkdir(exist_ok=True)
+    errors = ErrorLines(Appendable(folder / ERRORS), first_line)
+    return PartSink(PartialFolder(folder, run.spec.output), rows_file(output_format(run.spec), folder), errors, "", "")
+
+
+def need_same_input(source: FileSource, part: RunPart, *, accept_changes: bool) -> None:
+    """Raises `Conflict` if the input is no longer what it was when it was split, and `PartNotHere` if it was never this one
+    here: on a host with other files under the same names.
+    """
+    changed = listing_of(source) != part.listing
+    if not changed and not accept_changes:
+        changed = identity_of(source.of_part(part)) != part.identity
+    if not changed:
+        return
+    if part.host != os.uname().nodename:
+        raise PartNotHere(f"the input on {os.uname().nodename} is not the one that was split on {part.host}")
+    raise Conflict("the input has changed since the run was split into parts", hint="start a new run, with --overwrite")
+
+
+def give_back(error: PenstockError | OSError) -> PartNotHere:
+    """The refusal of a part whose input this process cannot read."""
+    return PartNotHere(f"{os.uname().nodename} cannot read the input: {error}")
+
+
+# What a host that lacks a file, a mount or a library raises, where another host has them.
+UNREADABLE = (NotFound, ConfigError, OSError)
