@@ -88,8 +88,8 @@ def build_app(settings: Settings) -> PenstockCelery:
         )
     # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
     Channel.QoS = ListedDeliveries
-    found = celery_connection(settings.store.url)
-    app = PenstockCelery("penstock", broker=found.url, backend=found.url, amqp=ListedQueues, set_as_current=False)
+    found = celery_connection(settings.store.celery_url or settings.store.url)
+    app = PenstockCelery("penstock", broker=found.url, backend=found.result_url, amqp=ListedQueues, set_as_current=False)
     app.settings = settings
     app.conf.update(_configuration(settings) | _transport(found))
     for name in (TASK, *(task_name(model) for model in settings.served_names)):

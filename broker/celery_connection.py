@@ -14,6 +14,7 @@ class CeleryConnection(NamedTuple):
     """`tls`: options of Celery's `broker_use_ssl`, None without TLS. `options`: of the transport, and of the result backend."""
 
     url: str
+    result_url: str
     tls: dict[str, Any] | None
     options: dict[str, Any]
 
@@ -21,15 +22,22 @@ class CeleryConnection(NamedTuple):
 def celery_connection(url: str) -> CeleryConnection:
     """The store at `url` as kombu and Celery's result backend open it."""
     address = parse_store_url(url)
+    if address.kind is StoreKind.CLUSTER:
+        # Celery has no transport for it: its remote control and events reach nobody.
+        return CeleryConnection("memory://", "cache+memory://", None, {})
     # Named here, because kombu does not look at the certificate unless it is told to, and Celery does not start.
     tls = address.tls_options() or None
     if address.kind is StoreKind.SENTINEL:
-        return CeleryConnection(_sentinels(address), tls, _sentinel_options(address))
+        return _at(_sentinels(address), tls, _sentinel_options(address))
     if address.kind is StoreKind.SOCKET:
-        return CeleryConnection(f"redis+socket://{_login(address)}{quote(address.path)}{_query(address)}", None, {})
+        return _at(f"redis+socket://{_login(address)}{quote(address.path)}{_query(address)}", None, {})
     [(host, port)] = address.hosts
     scheme = "rediss" if address.tls else "redis"
-    return CeleryConnection(f"{scheme}://{_login(address)}{_place(host, port)}/{address.database}", tls, {})
+    return _at(f"{scheme}://{_login(address)}{_place(host, port)}/{address.database}", tls, {})
+
+
+def _at(url: str, tls: dict[str, Any] | None, options: dict[str, Any]) -> CeleryConnection:
+    return CeleryConnection(url, url, tls, options)
 
 
 def broker_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ SECTIONS = ("memory", "persistence")
 _WELL = "ok"
 OLDEST_REDIS = (7, 0)
 # The sections of INFO that `store_faults` reads.
-EXAMINED = ("server", "memory", "persistence", "replication")
+EXAMINED = ("server", "memory", "persistence", "replication", "cluster")
 _KEEPS_ALL = "noeviction"
 _IN_ITS_FILE = "and in its configuration file"
 
@@ -42,6 +42,17 @@ def store_health(info: Mapping[str, Any]) -> StoreHealth:
     )
 
 
+def worst_health(found: Sequence[StoreHealth]) -> StoreHealth:
+    """Of several nodes: the fullest one's memory, all logs together, and whether all write theirs."""
+    fullest = max(found, key=lambda one: one.memory_used_bytes / max(1, one.memory_limit_bytes))
+    return StoreHealth(
+        fullest.memory_used_bytes,
+        fullest.memory_limit_bytes,
+        sum(one.log_bytes for one in found),
+        all(one.persistence_ok for one in found),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StoreFault:
     """`since`: the requirement from which on this fault is a refusal; before it, it is a warning. `hint`: what to do."""
@@ -54,13 +65,19 @@ class StoreFault:
         return required.includes(self.since)
 
 
-def store_faults(info: Mapping[str, Any], fsync: str) -> list[StoreFault]:
-    """The faults of a store with these fields of INFO, the worst first.
+def store_faults(info: Mapping[str, Any], fsync: str, *, as_cluster: bool = False) -> list[StoreFault]:
+    """The faults of a server with these fields of INFO, the worst first. `as_cluster`: it was asked as a node of a cluster.
 
     `fsync` is the server's `appendfsync`; empty where the user may not ask, as in managed services. A store that reports
     nothing of its eviction or of its log is taken as it is.
     """
-    found = (_age_fault(info), _eviction_fault(info), _log_fault(info), _fsync_fault(info, fsync))
+    found = (
+        _age_fault(info),
+        _kind_fault(info, as_cluster=as_cluster),
+        _eviction_fault(info),
+        _log_fault(info),
+        _fsync_fault(info, fsync),
+    )
     return [fault for fault in found if fault]
 
 
@@ -107,6 +124,16 @@ def _age_fault(info: Mapping[str, Any]) -> StoreFault | None:
         StoreRequirement.NONE,
         f"it is version {'.'.join(map(str, version))}, which has no functions",
         "use Redis 7.0 or newer, or Valkey",
+    )
+
+
+def _kind_fault(info: Mapping[str, Any], *, as_cluster: bool) -> StoreFault | None:
+    if as_cluster or _text(info.get("cluster_enabled", 0)) != "1":
+        return None
+    return StoreFault(
+        StoreRequirement.NONE,
+        "it is a node of a cluster, and has a part of the keys only",
+        "write redis+cluster://HOST:PORT, with some more of its nodes",
     )
 
 

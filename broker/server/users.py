@@ -28,7 +28,7 @@ CALLED_BY_FUNCTIONS = (
 )
 # The commands that our clients send besides.
 _CONNECTED = "ping client|setname client|setinfo hello quit"
-_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe {_CONNECTED}"
+_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {_CONNECTED}"
 # To answer once a replica has what was written.
 _WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
 
 from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.records import Followed, KeptInput, NewJob, Push, QueueStats, Submitted, Unfinished
-from penstock.broker.server.health import SECTIONS, StoreHealth, store_health
+from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import CallLink, connect_async, not_loaded, store_error
+from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
+from penstock.broker.store.links.refusals import AskAgain, is_lacking, not_loaded, store_error
 from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation, ms
 from penstock.broker.store.registry import StoredModel, StoredRollout
@@ -27,11 +28,16 @@ from penstock.job import Job, JobId, Payload, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
 
+if TYPE_CHECKING:
+    from penstock.broker.store.links.cluster_calls import ClusterCallLink
+
 Reply = TypeVar("Reply")
 # A gateway's client hears within two seconds that the store hangs. A worker only waits, and may be more patient.
 ANSWER_WITHIN_S = 1.5
 # This many submits of a burst leave while the rest of it is still being read, so that the store and the workers start at once.
 EARLY_JOBS = 16
+# After a failover a server may say for a moment that it takes no calls. What it did not carry out is safe to repeat.
+_ASK_AGAIN_S = (0.05, 0.2, 0.5)
 _SESSION = "ps:session:"
 
 
@@ -49,6 +55,7 @@ class AsyncStore:
         self.channel = channel or f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
+        self._nodes = cluster_nodes(url, name="penstock-gateway", within_s=ANSWER_WITHIN_S) if is_cluster(url) else None
         # Submits have a link of their own, so that no long answer to a reader stands before theirs.
         self._submits, self._calls = self._link(replicated=replicated), self._link()
         # A link that waits for the replica holds up what comes behind, which reads should not be.
@@ -58,11 +65,13 @@ class AsyncStore:
         self._router = PushRouter(url, self.channel, ended=self._ended, recheck=self._recheck)
         self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
-    def _link(self, *, replicated: bool = False) -> CallLink:
+    def _link(self, *, replicated: bool = False) -> CallLink | ClusterCallLink:
+        if self._nodes is not None:
+            return self._nodes.facade(replicated=replicated)
         if not replicated:
             return CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
         # Few stores have a replica to wait for, and the others do without this import.
-        from penstock.broker.store.replicated_link import ReplicatedLink
+        from penstock.broker.store.links.replicated_link import ReplicatedLink
 
         return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
 
@@ -75,6 +84,8 @@ class AsyncStore:
         await self._router.close()
         for link in (self._submits, self._calls, self._writes):
             await link.close()
+        if self._nodes is not None:
+            await self._nodes.aclose()
         await self._redis.aclose()
 
     async def run(self, operation: Operation[Reply]) -> Reply:
@@ -93,13 +104,16 @@ class AsyncStore:
         return reply if formed is None else formed(reply)
 
     async def _loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The reply of `call`; loads the library first where Redis does not have it."""
-        try:
-            return await self._plain(call())
-        except redis.ResponseError as error:
-            if "Function not found" not in str(error):
-                raise
-        await self._load()
+        """The reply of `call`; loads the library first where Redis does not have it. Asks again if no server took the call."""
+        for pause_s in _ASK_AGAIN_S:
+            try:
+                return await self._plain(call())
+            except AskAgain:
+                await asyncio.sleep(pause_s)
+            except redis.ResponseError as error:
+                if not is_lacking(error):
+                    raise
+                await self._load()
         return await self._plain(call())
 
     async def _load(self) -> None:
@@ -116,7 +130,7 @@ class AsyncStore:
 
     async def _load_once(self) -> None:
         try:
-            await self._calls.answer(("FUNCTION", "LOAD", self._source))
+            await self._calls.load(self._source)
         except redis.exceptions.NoPermissionError as error:
             raise not_loaded(error) from error
         except (redis.RedisError, OSError) as error:
@@ -276,6 +290,8 @@ class AsyncStore:
         """The state of the Redis server; None for a user without the right to ask, where an administrator gave fewer rights."""
         try:
             async with self._asking:  # one connection of the pool, however many ask
+                if self._nodes is not None:
+                    return worst_health([store_health(info) for info in await self._nodes.infos(SECTIONS)])
                 return store_health(await self._redis.info(*SECTIONS))
         except redis.exceptions.NoPermissionError:
             return None

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import hiredis
 import redis
@@ -21,7 +21,11 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from penstock.errors import StoreUnavailable, is_disk_full
+from penstock.broker.store.links.refusals import DEMOTED
+
+if TYPE_CHECKING:
+    from penstock.broker.store.links.cluster_calls import CallNodes
+    from penstock.broker.store.links.cluster_threads import ClusterThreadLink
 
 
 class RedisConnection(Protocol):
@@ -157,17 +161,24 @@ class CallLink:
     def _answer(self, reply: Any) -> None:
         self._silent_looks = 0
         answer = self._calls.popleft()
-        if answer.done():  # the caller was cancelled
-            return
         if isinstance(reply, Exception):
-            answer.set_exception(reply)
-        else:
+            if not answer.done():  # the caller was cancelled
+                answer.set_exception(reply)
+            if isinstance(reply, DEMOTED):
+                raise redis.ConnectionError(f"this server is not the primary any more: {reply}")
+        elif not answer.done():
             answer.set_result(reply)
+
+    async def load(self, source: str) -> None:
+        """Load the library of functions. Raises what redis-py raises."""
+        await self.answer(("FUNCTION", "LOAD", source))
 
     def _break(self, error: Exception) -> None:
         self._connection = None
         while self._calls:
-            self._answer(error)
+            answer = self._calls.popleft()
+            if not answer.done():
+                answer.set_exception(error)
 
 
 class ThreadLink:
@@ -182,6 +193,25 @@ class ThreadLink:
 
     def answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """The answers, in order. Raises what redis-py raises, and the first refusal once all answers are read."""
+        answers = self._exchanged(commands)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self._leave_demoted(answers)
+                raise answer
+        return answers
+
+    def replies(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """As `answers`, but refusals stand in their places as errors."""
+        answers = self._exchanged(commands)
+        self._leave_demoted(answers)
+        return answers
+
+    def _leave_demoted(self, answers: Sequence[Any]) -> None:
+        """Have the next call find the primary, where an address or sentinels lead to it."""
+        if self._connection is not None and any(isinstance(answer, DEMOTED) for answer in answers):
+            self._connection.disconnect()
+
+    def _exchanged(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         packed = [hiredis.pack_command(tuple(words)) for words in commands]
         try:
             connection = self._open()
@@ -193,10 +223,15 @@ class ThreadLink:
                 self._connection.disconnect()
             self.give_back()
             raise
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
         return answers
+
+    def load(self, source: str) -> None:
+        """Load the library of functions. Raises what redis-py raises."""
+        self.answers([("FUNCTION", "LOAD", source)])
+
+    def is_unsettled(self, for_s: float) -> bool:
+        """Whether keys have changed their server within this time, while the connection stood: never."""
+        return False
 
     def _open(self) -> Any:
         """The connection; opened anew if the server has closed it since the last call."""
@@ -212,6 +247,10 @@ class ThreadLink:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._pool.release(connection)
+
+    def close(self) -> None:
+        self.give_back()
+        self._pool.disconnect()
 
 
 def _is_closed(connection: Any) -> bool:
@@ -240,41 +279,6 @@ async def _reply(connection: RedisConnection) -> Any:
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 5.0
-AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
-# redis-py has classes for some refusals and cuts their code off the message; the other refusals keep their code.
-_REFUSALS = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
-_REFUSED = ("MISCONF", "NOREPLICAS")
-_FORBIDDEN_HINT = "give this Redis user the rights that `penstock store users` prints"
-
-
-class LoginRefused(StoreUnavailable):
-    """Redis answers, and does not take the user name or the password. Trying again does not help."""
-
-
-def store_error(error: Exception) -> Exception:
-    """`StoreUnavailable` if Redis is away, refuses writes or forbids the command; else the error itself."""
-    if isinstance(error, redis.AuthenticationError):
-        return LoginRefused(
-            f"Redis refuses the user name or the password: {error}",
-            hint="correct them in PENSTOCK_REDIS_URL or store.url, as redis://USER:PASSWORD@HOST:PORT",
-        )
-    if is_disk_full(error):
-        return StoreUnavailable(f"the disk of the job store is full: {error}", hint="free some space on that disk")
-    if isinstance(error, AWAY):
-        return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return StoreUnavailable(f"Redis does not allow this user what it needs: {error}", hint=_FORBIDDEN_HINT)
-    if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
-        return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
-    return error
-
-
-def not_loaded(error: Exception) -> StoreUnavailable:
-    """The library is missing and this user may not load it; the hint says what an administrator has to do."""
-    return StoreUnavailable(
-        f"Redis lacks the functions of this version of penstock, and this user may not load them: {error}",
-        hint="load them as an administrator: penstock store load --redis-url URL (`penstock up` does it for its own store)",
-    )
 
 
 def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any]:
@@ -295,41 +299,79 @@ def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any
     return options
 
 
-def is_followed(url: str) -> bool:
-    """Whether this URL leads to a primary that sentinels name. Such a store takes imports that others do without."""
+def is_cluster(url: str) -> bool:
+    return "+cluster:" in url
+
+
+def _is_followed(url: str) -> bool:
     return "+sentinel:" in url
 
 
-def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.Redis:
-    """A client for one thread; opens its connection on first use."""
-    if is_followed(url):
-        from penstock.broker.store.links.sentinel import sentinel_client
-        from penstock.settings.store_url import parse_store_url
+# What a plain server does not need is imported where it is needed.
 
-        return sentinel_client(parse_store_url(url), _options(url, name, read_timeout_s))
-    return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_options(url, name, read_timeout_s))
+
+def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S, key: str = "") -> redis.Redis:
+    """A client for one thread; opens its connection on first use. Of a cluster, it asks the node that serves `key`, or any."""
+    options = _options(url, name, read_timeout_s)
+    if is_cluster(url):
+        from penstock.broker.store.links.cluster_threads import cluster_client
+
+        return cluster_client(url, options, key)
+    if _is_followed(url):
+        from penstock.broker.store.links.sentinel import sentinel_client
+
+        return sentinel_client(url, options)
+    return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+
+
+def connect_all(url: str, *, name: str = "") -> dict[str, redis.Redis]:
+    """A client of each server of the store, by its name: of a cluster one for each node. Raises what redis-py raises."""
+    if not is_cluster(url):
+        return {"": connect(url, name=name)}
+    from penstock.broker.store.links.cluster_threads import node_clients
+
+    return node_clients(url, _options(url, name, READ_TIMEOUT_S))
 
 
 def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.asyncio.Redis:
-    """A client for one event loop; opens its connections on first use."""
+    """A client for one event loop; opens its connections on first use. Of a cluster, it asks any node."""
     client = _async_client(url, _options(url, name, read_timeout_s))
     pool = client.connection_pool
-    pool.connection_class = type("Link", (_Link, pool.connection_class), {})
+    pool.connection_class = type("Link", (AsyncLink, pool.connection_class), {})
     return client
 
 
 def _async_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
-    if is_followed(url):
-        from penstock.broker.store.links.sentinel import async_sentinel_client
-        from penstock.settings.store_url import parse_store_url
+    if is_cluster(url):
+        from penstock.broker.store.links.nodes import async_any_client
 
-        return async_sentinel_client(parse_store_url(url), options)
+        return async_any_client(url, options)
+    if _is_followed(url):
+        from penstock.broker.store.links.sentinel import async_sentinel_client
+
+        return async_sentinel_client(url, options)
     return redis.asyncio.Redis.from_pool(
         redis.asyncio.ConnectionPool.from_url(url, retry=AsyncRetry(NoBackoff(), 0), **options)
     )
 
 
-class _Link:
+def thread_link(url: str, client: redis.Redis, name: str, source: str) -> ThreadLink | ClusterThreadLink:
+    """The link of a thread's store. `client` is from `connect`; `source`: the library of functions."""
+    if is_cluster(url):
+        from penstock.broker.store.links.cluster_threads import ClusterThreadLink
+
+        return ClusterThreadLink(url, _options(url, name, READ_TIMEOUT_S), source)
+    return ThreadLink(client.connection_pool)
+
+
+def cluster_nodes(url: str, *, name: str, within_s: float) -> CallNodes:
+    """The nodes of a cluster for an event loop; a link to one breaks after this time without an answer."""
+    from penstock.broker.store.links.cluster_calls import CallNodes
+
+    return CallNodes(url, _options(url, name, within_s), within_s=within_s)
+
+
+class AsyncLink:
     """Mends two faults of redis-py's connection class, in front of which it stands.
 
     A closed connection is a broken link: uvloop raises RuntimeError for a write to one, and redis-py passes that on as if it

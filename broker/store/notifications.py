@@ -22,7 +22,8 @@ import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Claim, Push
-from penstock.broker.store.connection import RedisConnection, connect, connect_async, store_error
+from penstock.broker.store.connection import RedisConnection, connect, connect_async
+from penstock.broker.store.links.refusals import store_error
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.registry import ROLLOUTS_KEY
 from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
@@ -68,7 +69,7 @@ class WakeUps:
 
     def __init__(self, url: str, queue: str, worker: str) -> None:
         self._queue, self._worker = queue, worker
-        self._redis = connect(url, name=f"penstock-wake-{worker}")
+        self._redis = connect(url, name=f"penstock-wake-{worker}", key=prefix(queue))
         self._pubsub = self._redis.pubsub()
 
     def open(self) -> WakeUps:

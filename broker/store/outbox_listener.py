@@ -12,7 +12,8 @@ import redis
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.store.connection import RedisConnection, connect_async, store_error
+from penstock.broker.store.connection import RedisConnection, connect_async
+from penstock.broker.store.links.refusals import store_error
 from penstock.broker.store.outbox import EVENTS_CHANNEL
 
 log = structlog.get_logger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -31,8 +31,9 @@ from penstock.broker.records import (
     Unfinished,
 )
 from penstock.broker.store import celery_ops, ops, registry
-from penstock.broker.store.connection import AWAY, ThreadLink, connect, not_loaded, store_error
+from penstock.broker.store.connection import connect, thread_link
 from penstock.broker.store.library import library
+from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
 from penstock.broker.store.ops import Command, Operation, prefix
 from penstock.broker.store.registry import KeptTimes, StoredModel, StoredRollout
 from penstock.job import Job, JobId, Payload
@@ -42,6 +43,8 @@ from penstock.rollout import Rollout
 Reply = TypeVar("Reply")
 # What one call of a function takes; submit.lua and forget.lua refuse more jobs than this.
 SUBMIT_MAX = 1_000
+# For so long after a queue went to another node, nobody counts as gone: its slots subscribe there only now.
+_SETTLE_S = 5.0
 FORGET_MAX = 1_000
 
 
@@ -49,12 +52,12 @@ class RedisStore:
     """See `JobStore`. Not thread-safe; opens its connection on first use. No call is repeated silently."""
 
     def __init__(self, url: str, *, name: str = "", source: str | None = None) -> None:
-        self._redis = connect(url, name=name)
-        self._link = ThreadLink(self._redis.connection_pool)
         self._suffix, self._source = library(source)
+        self._redis = connect(url, name=name)
+        self._link = thread_link(url, self._redis, name, self._source)
 
     def close(self) -> None:
-        self._link.give_back()
+        self._link.close()
         self._redis.close()
 
     def run(self, operation: Operation[Reply]) -> Reply:
@@ -68,7 +71,8 @@ class RedisStore:
         return [operation.decode(reply) for operation, reply in zip(operations, replies, strict=True)]
 
     def send(self, command: Command[Reply]) -> Reply:
-        return command.decode(self._plain(lambda r: r.execute_command(*command.words)))
+        [reply] = self._asked([command.words])
+        return command.decode(reply)
 
     def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         """Loads the library first where Redis does not have it."""
@@ -91,9 +95,8 @@ class RedisStore:
 
     def load_functions(self) -> None:
         """Load the library; does nothing if Redis has it. Raises `StoreUnavailable` for a user who may not load it."""
-        self._link.give_back()
         try:
-            self._redis.function_load(self._source)
+            self._link.load(self._source)
         except redis.exceptions.NoPermissionError as error:
             raise not_loaded(error) from error
         except redis.ResponseError as error:
@@ -163,6 +166,8 @@ class RedisStore:
         For `pace_s` after a look, no other `sweeper` gets one. Gone is who is still missing `again_s` after the first look that
         missed it.
         """
+        if self._link.is_unsettled(_SETTLE_S):
+            return Absent()
         return self.run(ops.absent(queue, sweeper=sweeper, pace_s=pace_s, again_s=again_s))
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
@@ -255,7 +260,7 @@ class RedisStore:
 
     def workers(self) -> list[WorkerInfo]:
         clock, entries = registry.clock(), registry.worker_entries()
-        now, found = self._plain(lambda r: _piped(r, [clock.words, entries.words]))
+        now, found = self._asked([clock.words, entries.words])
         return registry.fresh_workers(entries.decode(found), clock.decode(now))
 
     def announce_worker(self, info: WorkerInfo, *, ttl_s: float = 20.0) -> int:
@@ -311,18 +316,13 @@ class RedisStore:
 
     def _exist(self, keys: Sequence[str]) -> list[int]:
         # One command per key: a single EXISTS of a thousand keys would delay every other client's call.
-        return self._plain(lambda r: _piped(r, [("EXISTS", key) for key in keys]))
+        return self._asked([("EXISTS", key) for key in keys])
 
-    def _plain(self, command: Callable[[redis.Redis], Reply]) -> Reply:
-        self._link.give_back()
+    def _asked(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The replies to plain commands, in one round trip and in the form that redis-py gives them."""
         try:
-            return command(self._redis)
+            replies = self._link.answers(commands)
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
-
-
-def _piped(client: redis.Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    pipe = client.pipeline(transaction=False)
-    for words in commands:
-        pipe.execute_command(*words)
-    return list(pipe.execute())
+        forms = self._redis.response_callbacks
+        return [forms[words[0]](reply) if words[0] in forms else reply for words, reply in zip(commands, replies, strict=True)]

@@ -101,16 +101,18 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
 
 
 def stores(settings: Settings) -> list[Finding]:
-    from penstock.cli.ops.store_check import embedded, reachable
+    from penstock.cli.ops.store_check import celery_off, embedded, reachable
 
     stack = running_stack(settings.store.state_dir)
     url = settings.store.url or (stack.redis_url if stack else None)
     main = reachable(url, settings.store) if url else embedded()
+    off = celery_off(settings.store)
+    found = [main, off] if off else [main]
     if not settings.stores:
-        return [main]
+        return found
     from penstock.cli.ops.stores_check import others, places
 
-    return [main, *others(settings), *places(settings, url)]
+    return [*found, *others(settings), *places(settings, url)]
 
 
 def onnxruntime(installed: Callable[[str], str | None]) -> Finding:

@@ -16,7 +16,7 @@ from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 from penstock.running_stack import running_stack
 from penstock.settings.keys import is_loopback
-from penstock.settings.tables import Settings
+from penstock.settings.tables import Settings, StoreSettings
 
 app = typer.Typer(add_completion=False)
 
@@ -103,6 +103,7 @@ def _is_login(line: str) -> bool:
 def _store_url(settings: Settings) -> str:
     """The configured store, else the running embedded one with its user for Flower. Raises `ConfigError` without either."""
     if settings.store.url:
+        _need_celery(settings.store)
         return settings.store.url
     stack = running_stack(settings.store.state_dir)
     if stack is None:
@@ -115,6 +116,14 @@ def _store_url(settings: Settings) -> str:
     from penstock.broker.server.embedded import flower_url
 
     return flower_url(settings.store.state_dir)
+
+
+def _need_celery(store: StoreSettings) -> None:
+    if "+cluster:" in (store.url or "") and not store.celery_url:
+        raise ConfigError(
+            "Flower shows what Celery's events tell, and Celery cannot use a cluster",
+            hint="name a Redis of its own for control and events: store.celery_url, for the workers too",
+        )
 
 
 def _need_flower() -> None:

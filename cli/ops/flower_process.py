@@ -7,13 +7,13 @@ cannot log in to a store on a Unix socket. This one has a line per model and pri
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from contextlib import aclosing, suppress
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
 
 from penstock.broker.celery_app import PRIORITY_STEPS
 from penstock.broker.store.celery_ops import priority_list
-from penstock.broker.store.connection import connect_async
+from penstock.broker.store.connection import READ_TIMEOUT_S, cluster_nodes, connect_async, is_cluster
 from penstock.broker.store.ops import queue_name
 from penstock.broker.store.registry import MODELS_KEY
 from penstock.job import LATE_BAND
@@ -30,16 +30,30 @@ class StoreQueues:
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Per model its queue with all waiting jobs, then a line per priority. `names`: the queues of running workers."""
-        async with aclosing(connect_async(self._url, name="penstock-flower")) as redis:
-            models = cast("list[bytes]", await redis.hkeys(MODELS_KEY))
+        async with self._asking() as ask:
+            [models] = await ask([("HKEYS", MODELS_KEY)])
             known = {queue_name(model.decode()) for model in models}
             queues = sorted(known | {name for name in names if name.startswith("penstock.{")})
-            pipe = redis.pipeline(transaction=False)
-            for queue in queues:
-                for step in PRIORITY_STEPS:
-                    pipe.llen(priority_list(queue, step))
-            lengths = iter(await pipe.execute())
+            lists = [priority_list(queue, step) for queue in queues for step in PRIORITY_STEPS]
+            lengths = iter(await ask([("LLEN", name) for name in lists]))
         return [row for queue in queues for row in rows(queue, {step: next(lengths) for step in PRIORITY_STEPS})]
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[Callable[[Sequence[Sequence[str]]], Awaitable[list[Any]]]]:
+        """What answers plain commands, in one round trip where the store is one server."""
+        if is_cluster(self._url):
+            async with aclosing(cluster_nodes(self._url, name="penstock-flower", within_s=READ_TIMEOUT_S)) as nodes:
+                yield nodes.answers
+            return
+        async with aclosing(connect_async(self._url, name="penstock-flower")) as redis:
+
+            async def answers(commands: Sequence[Sequence[str]]) -> list[Any]:
+                pipe = redis.pipeline(transaction=False)
+                for words in commands:
+                    pipe.execute_command(*words)
+                return list(await pipe.execute())
+
+            yield answers
 
 
 def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from typing import Annotated
 
 import typer
 from redis.exceptions import RedisError
 
 from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuser_lines
-from penstock.broker.store.connection import connect
+from penstock.broker.store.connection import connect_all
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
 from penstock.cli.options import JsonOption
@@ -69,13 +70,12 @@ def _load_functions(url: str) -> None:
 
 
 def _reload_users(url: str) -> None:
-    client = connect(url, name="penstock-load")
     try:
-        client.acl_load()
+        for client in connect_all(url, name="penstock-load").values():
+            with closing(client):
+                client.acl_load()
     except RedisError as fault:
         raise StoreUnavailable(
             f"the server did not reload its users: {fault}",
             hint="check that it has an aclfile, which this user may reload",
         ) from fault
-    finally:
-        client.close()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from penstock.broker.server.embedded import find_server
 from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, replica_fault, store_faults, version_of
 from penstock.broker.store import library
-from penstock.broker.store.connection import connect
+from penstock.broker.store.connection import connect_all, is_cluster
 from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement, without_secrets
 from penstock.settings.stores import OtherStoreSettings
 from penstock.settings.tables import StoreSettings
+
+if TYPE_CHECKING:
+    import redis
 
 
 def embedded() -> Finding:
@@ -29,22 +34,63 @@ def embedded() -> Finding:
 
 def reachable(url: str, settings: StoreSettings | OtherStoreSettings, name: str = "store") -> Finding:
     """`name`: that of the finding."""
-    client = connect(url, name="penstock-doctor")
     try:
-        info = info_of(client)
-        fsync = fsync_of(client)
-        functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
-    except RedisError as fault:
+        nodes = [_look_at(node, client) for node, client in connect_all(url, name="penstock-doctor").items()]
+    except (RedisError, OSError) as fault:
         setting = "PENSTOCK_REDIS_URL" if name == "store" else f"{name}.url"
         return Finding(name, Level.FAIL, f"{without_secrets(url)}: {fault}", f"start it, or correct {setting}")
-    finally:
-        client.close()
-    loaded = "functions loaded" if functions else "functions not loaded yet (the first gateway or worker does it)"
-    log = f"fsync {fsync or 'unknown'}" if is_logged(info) else "no append-only file"
-    text = f"{without_secrets(url)}, {name_of(info)}, {log}, {loaded}"
-    if settings.durability == "replicated" and (lacks := replica_fault(info)):
-        return Finding(name, Level.FAIL, f"{text}; {lacks}", "connect a replica with appendonly yes")
-    return judged(text, store_faults(info, fsync), settings.require, name)
+    clustered = is_cluster(url)
+    # Replicas get the functions from their primaries.
+    primaries = [node for node in nodes if not node.is_replica] if clustered else nodes
+    loaded = all(node.has_functions for node in primaries)
+    functions = "functions loaded" if loaded else "functions not loaded yet (the first gateway or worker does it)"
+    size = [f"{len(primaries)} primaries and {len(nodes) - len(primaries)} replicas"] if clustered else []
+    first = nodes[0]
+    text = ", ".join([without_secrets(url), *size, name_of(first.info), first.log, functions])
+    lacks = [node.said(lack) for node in primaries if (lack := replica_fault(node.info))]
+    if settings.durability == "replicated" and lacks:
+        return Finding(name, Level.FAIL, f"{text}; {'; '.join(lacks)}", "connect a replica with appendonly yes")
+    faults = [node.said_fault(fault) for node in nodes for fault in store_faults(node.info, node.fsync, as_cluster=clustered)]
+    return judged(text, faults, settings.require, name)
+
+
+def celery_off(settings: StoreSettings) -> Finding | None:
+    """That Celery's own connection leads nowhere; None if it leads to a store."""
+    if not settings.url or not is_cluster(settings.url) or settings.celery_url:
+        return None
+    text = "off, because Celery cannot use a cluster: no remote control, no events, no Flower, no Celery clients"
+    return Finding("celery", Level.WARN, text, "name a Redis of its own for control, events and Flower: store.celery_url")
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One server of the store. `name`: its address in a cluster, else empty."""
+
+    name: str
+    info: dict[str, Any]
+    fsync: str
+    has_functions: bool
+
+    @property
+    def is_replica(self) -> bool:
+        return str(self.info.get("role", "master")) == "slave"
+
+    @property
+    def log(self) -> str:
+        return f"fsync {self.fsync or 'unknown'}" if is_logged(self.info) else "no append-only file"
+
+    def said(self, fault: str) -> str:
+        return f"{self.name}: {fault}" if self.name else fault
+
+    def said_fault(self, fault: StoreFault) -> StoreFault:
+        return replace(fault, text=self.said(fault.text))
+
+
+def _look_at(node: str, opened: redis.Redis) -> _Server:
+    """Raises `RedisError`."""
+    with closing(opened) as client:
+        functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
+        return _Server(node, info_of(client), fsync_of(client), bool(functions))
 
 
 def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement, name: str = "store") -> Finding:

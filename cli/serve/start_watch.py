@@ -91,7 +91,8 @@ def check_login(redis_url: str, name: str = "") -> None:
     # Imported here, because most starts need no Redis client.
     from redis import RedisError
 
-    from penstock.broker.store.connection import LoginRefused, connect, store_error
+    from penstock.broker.store.connection import connect
+    from penstock.broker.store.links.refusals import LoginRefused, store_error
 
     with closing(connect(redis_url, name="penstock-start")) as client:
         try:
@@ -109,19 +110,24 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
     from redis import RedisError
 
     from penstock.broker.server.health import fsync_of, info_of, store_faults
-    from penstock.broker.store.connection import connect
+    from penstock.broker.store.connection import connect_all, is_cluster
 
-    with closing(connect(redis_url, name="penstock-start")) as client:
-        try:
-            info, fsync = info_of(client), fsync_of(client)
-        except (RedisError, OSError):
-            return  # away, or a user without this right: `penstock doctor` tells it
-    for fault in store_faults(info, fsync):
-        if fault.is_refused(required):
-            raise StartError(f"{store} may not be used: {fault.text}", hint=fault.hint)
-        # Of a server that says nothing of its syncs, nothing is known to be wrong.
-        if fsync or fault.since != StoreRequirement.FSYNC:
-            say(f"{store}: {fault.text}; {fault.hint}")
+    said: dict[str, None] = {}
+    try:
+        for node, opened in connect_all(redis_url, name="penstock-start").items():
+            with closing(opened) as client:
+                info, fsync = info_of(client), fsync_of(client)
+            for fault in store_faults(info, fsync, as_cluster=is_cluster(redis_url)):
+                if fault.is_refused(required):
+                    where = f"{store}, node {node}," if node else store
+                    raise StartError(f"{where} may not be used: {fault.text}", hint=fault.hint)
+                # Of a server that says nothing of its syncs, nothing is known to be wrong.
+                if fsync or fault.since != StoreRequirement.FSYNC:
+                    said[f"{store}: {fault.text}; {fault.hint}"] = None
+    except (RedisError, OSError):
+        return  # away, or a user without this right: `penstock doctor` tells it
+    for line in said:
+        say(line)
 
 
 def running_jobs(redis_url: str, models: Sequence[str]) -> int | None:

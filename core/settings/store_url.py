@@ -115,6 +115,13 @@ def store_url(url: str) -> str:
     return f"{_OURS[scheme.lower()]}://{rest}"
 
 
+def celery_store_url(url: str) -> str:
+    """As `store_url`, for Celery's own connection."""
+    if parse_store_url(url).kind is StoreKind.CLUSTER:
+        raise ValueError("Celery cannot use a cluster: name one server, or sentinels")
+    return store_url(url)
+
+
 def parse_store_url(url: str) -> StoreAddress:
     """What the URL says. Raises `ValueError` as `store_url` does."""
     scheme, _, rest = url.partition("://")
@@ -127,8 +134,6 @@ def parse_store_url(url: str) -> StoreAddress:
     username, _, password = login.partition(":")
     options = dict(parse_qsl(query, keep_blank_values=True))
     kind = StoreKind.SOCKET if ours == "unix" else _KINDS[ours.partition("+")[2]]
-    if kind is StoreKind.CLUSTER:
-        raise ValueError("a cluster cannot be used yet: name one server, or sentinels")
     _check_options(kind, ours.startswith("rediss"), options)
     found = {"kind": kind, "username": unquote(username), "password": unquote(password), "options": options}
     if kind is StoreKind.SOCKET:

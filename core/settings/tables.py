@@ -48,7 +48,7 @@ from penstock.settings.pipelines import (
     pipeline_spec,
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
-from penstock.settings.store_url import StoreRequirement, store_url
+from penstock.settings.store_url import StoreRequirement, celery_store_url, store_url
 from penstock.settings.stores import Stores, stores_faults
 from penstock.settings.torchserve import TorchServeSettings
 from penstock.settings.webhooks import WebhooksSettings
@@ -78,10 +78,12 @@ class StoreSettings(Table):
     come from the environment, and `blob_url` must not hold them. Uploads and large inputs leave `reserve_bytes` of a disk free.
     `require`: what the store at `url` must promise for a start: `none`, `no_eviction`, `log` (an append-only file) or `fsync`
     (`appendfsync always`); each includes those before it, and what is not required is a warning. `durability` `replicated`: a
-    202 follows once a replica of that store has the job on its disk too.
+    202 follows once a replica of that store has the job on its disk too. `celery_url`: another Redis for Celery's remote
+    control and events, which cannot go over a cluster.
     """
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(default=None, repr=False)
+    celery_url: Annotated[str, AfterValidator(celery_store_url)] | None = Field(default=None, repr=False)
     state_dir: Path
     require: StoreRequirement = StoreRequirement.NO_EVICTION
     durability: Literal["local", "replicated"] = "local"

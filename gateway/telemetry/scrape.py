@@ -18,6 +18,7 @@ import penstock
 from penstock.broker.records import QueueStats
 from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.links.refusals import asked_again
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.outbox import AsyncOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
@@ -102,6 +103,10 @@ class ProcessFigures(Collector):
         errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=("part",))
         errors.add_metric(("gateway",), self._store.errors)
         yield errors
+        again = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
+        for code, count in asked_again.items():
+            again.add_metric((code,), count)
+        yield again
         if self._private:
             build = Metric("penstock_build_info", "Always 1; the label names the running version", "gauge")
             build.add_sample("penstock_build_info", {"version": penstock.__version__}, 1)

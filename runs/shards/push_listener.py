@@ -10,7 +10,8 @@ from redis.client import PubSub
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Push
-from penstock.broker.store.connection import connect, store_error
+from penstock.broker.store.connection import connect
+from penstock.broker.store.links.refusals import store_error
 from penstock.broker.store.replies import parse_pushes
 from penstock.errors import StoreUnavailable
 from penstock.job import new_serial

@@ -201,8 +201,8 @@ ATTACKS = (
     Cure(
         "A34",
         "core/settings/tables.py",
-        "| None = Field(default=None, repr=False)",
-        "| None = None",
+        "AfterValidator(store_url)] | None = Field(default=None, repr=False)",
+        "AfterValidator(store_url)] | None = None",
         (f"{_SECURITY}/test_secrets.py::test_settings_do_not_show_secrets_when_they_are_printed",),
     ),
     Cure(

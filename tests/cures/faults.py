@@ -97,7 +97,7 @@ FAULTS = (
     Cure("F16", "gateway/asgi/server.py", "        self._lifetime.drain(self._settings.worker.grace_s)\n", "", fault="F16"),
     Cure(
         "F17",
-        "broker/store/connection.py",
+        "broker/store/links/refusals.py",
         "AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)",
         "AWAY = (redis.TimeoutError, redis.BusyLoadingError)",
         fault="F17",
@@ -148,7 +148,7 @@ FAULTS = (
     ),
     Cure(
         "F23",
-        "broker/store/connection.py",
+        "broker/store/links/refusals.py",
         '        return StoreUnavailable(f"the disk of the job store is full: {error}", hint="free some space on that disk")',
         "        return error",
         fault="F23",

@@ -13,7 +13,7 @@ import pytest
 import penstock.broker
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.replicated_link import _ASK_FOR_MS, _UNWAITED, NotReplicated
+from penstock.broker.store.links.replicated_link import _ASK_FOR_MS, _UNWAITED, NotReplicated
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, new_job_id
 from tests.eventually import eventually

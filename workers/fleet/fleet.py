@@ -12,6 +12,7 @@ import structlog
 from celery.worker import state as worker_state
 
 from penstock.broker.blobs.places import open_blobs
+from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
@@ -68,6 +69,7 @@ class Fleet:
         self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}")
         self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
+        self._has_door = not is_cluster(settings.store.url or "")
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
         self._scaler: Autoscaler | None = None
@@ -155,7 +157,7 @@ class Fleet:
         self._size.start(change)
         self._beat.start()
         self._sweeper.start()
-        self._door.start()
+        self._open_door()
         if self._pod_cost:
             self._pod_cost.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
@@ -246,10 +248,18 @@ class Fleet:
             self._scaler.store.close()
         log.info(FLEET_ENDED, worker=self._name)
 
+    def _open_door(self) -> None:
+        """Serve Celery's clients, unless their store is one that they cannot use."""
+        if self._has_door:
+            self._door.start()
+        else:
+            log.info(CLIENTS_NOT_SERVED, reason="the store is a cluster, which Celery cannot use: submit over HTTP")
+
     def _close_door(self) -> None:
-        self._door.stop()
         try:
-            self._clients.answer_due()
+            if self._has_door:
+                self._door.stop()
+                self._clients.answer_due()
         except StoreUnavailable as error:
             # Another worker answers, or the next one.
             log.warning(CLIENTS_NOT_SERVED, error=str(error))

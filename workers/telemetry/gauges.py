@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import penstock
 from penstock.broker.records import Repair, SweepReport
+from penstock.broker.store.links.refusals import asked_again
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotDeviceUse, SlotInfo
 from penstock.workers.devices.gpus import PyNvml
@@ -24,6 +25,16 @@ from penstock.workers.telemetry.gpu_meter import GpuMeter
 from penstock.workers.telemetry.host_gauges import HostGauges
 
 Call = Callable[[float], float | None]
+
+
+class _AskedAgain(Collector):
+    """What links to the store count."""
+
+    def collect(self) -> Iterator[Metric]:
+        found = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
+        for code, count in asked_again.items():
+            found.add_metric((code,), count)
+        yield found
 
 
 class UpkeepMetrics:
@@ -48,6 +59,7 @@ class UpkeepMetrics:
         build.labels(penstock.__version__).set(1)
         registry.register(_SlotGauges(worker, slots, GpuMeter(PyNvml())))
         registry.register(HostGauges(state_dir))
+        registry.register(_AskedAgain())
 
     def swept(self, report: SweepReport) -> None:
         self._sweeps.inc()

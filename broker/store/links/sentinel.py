@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
@@ -13,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from penstock.settings.store_url import StoreAddress
+from penstock.settings.store_url import StoreAddress, parse_store_url
 
 # A sentinel that is away must not hold up the question to the next one for long.
 _ASK_FOR_S = 1.0
@@ -37,21 +38,41 @@ class _AsyncPool(AsyncSentinelConnectionPool):
             await self.sentinel_manager.aclose()
 
 
-def sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.Redis:
+class _Reader:
+    """Leaves it to the links what becomes of a connection whose server is a replica now."""
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        return redis.Connection.read_response(self, *args, **options)  # type: ignore[arg-type]
+
+
+class _AsyncReader:
+    """The same for an event loop."""
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        return await AsyncConnection.read_response(self, *args, **options)  # type: ignore[arg-type]
+
+
+def sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     """As `connect`."""
+    address = parse_store_url(url)
     sentinels = Sentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": Retry(NoBackoff(), 0)})
     client: redis.Redis = sentinels.master_for(
         address.service, connection_pool_class=_Pool, retry=Retry(NoBackoff(), 0), **_primary(address, options)
     )
+    pool = client.connection_pool
+    pool.connection_class = type("Primary", (_Reader, pool.connection_class), {})
     return client
 
 
-def async_sentinel_client(address: StoreAddress, options: dict[str, Any]) -> redis.asyncio.Redis:
+def async_sentinel_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
     """As `connect_async`."""
+    address = parse_store_url(url)
     sentinels = AsyncSentinel(list(address.hosts), sentinel_kwargs=_asking(address) | {"retry": AsyncRetry(NoBackoff(), 0)})
     client: redis.asyncio.Redis = sentinels.master_for(
         address.service, connection_pool_class=_AsyncPool, retry=AsyncRetry(NoBackoff(), 0), **_primary(address, options)
     )
+    pool = client.connection_pool
+    pool.connection_class = type("Primary", (_AsyncReader, pool.connection_class), {})
     return client
 
 

@@ -6,6 +6,7 @@ import pytest
 import redis
 from kombu.connection import Connection
 
+from penstock.broker.celery_app import build_app
 from penstock.broker.celery_connection import broker_url, celery_connection
 from penstock.broker.store.connection import connect
 from penstock.errors import ConfigError
@@ -57,6 +58,16 @@ def test_sentinels_are_asked_for_the_primary_with_logins_of_their_own() -> None:
     assert celery.tls == {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": "required", "ssl_check_hostname": True}
 
 
+def test_a_cluster_is_named_by_some_of_its_nodes_and_celery_is_not_sent_there() -> None:
+    found = parse_store_url(store_url("valkeys+cluster://user:pw@one,two:7001?ssl_ca_certs=/ca.pem"))
+    assert (found.kind, found.tls, found.hosts) == (StoreKind.CLUSTER, True, (("one", 6379), ("two", 7001)))
+    assert celery_connection("redis+cluster://one").url == "memory://"
+    with pytest.raises(ConfigError, match="Celery cannot use a cluster"):
+        Settings.load(env={"PENSTOCK_REDIS_URL": "redis+cluster://one", "PENSTOCK_STORE__CELERY_URL": "redis+cluster://one"})
+    settings = Settings.load(env={"PENSTOCK_REDIS_URL": "redis+cluster://one", "PENSTOCK_STORE__CELERY_URL": "valkey://two"})
+    assert build_app(settings).conf.broker_url == "redis://two:6379/0"
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
@@ -93,6 +104,9 @@ def test_certificates_are_checked_unless_the_url_says_otherwise(query: str, expe
         ("rediss://host?ssl_cert_reqs=CERT_NONE", "one of none, optional, required"),
         ("rediss://host?ssl_check_hostname=no", "true or false"),
         ("redis+sentinel://host/main?min_other_sentinels=2", "takes db, sentinel_username, sentinel_password"),
+        ("rediscluster://host", "write redis+cluster://HOST:6379"),
+        ("redis+cluster://host/1", "by its database 0 alone"),
+        ("redis+cluster://host?db=1", "has the option db, and takes none"),
         ("unix://run/store.sock", "whole path"),
     ],
 )

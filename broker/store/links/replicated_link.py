@@ -54,11 +54,19 @@ class ReplicatedLink(CallLink):
         super().__init__(pool, within_s=within_s)
         self._rounds: _Rounds | None = None
 
-    def waits_for(self, function: str) -> bool:
+    @staticmethod
+    def is_waited_for(function: str) -> bool:
         return function not in _UNWAITED
 
+    def waits_for(self, function: str) -> bool:
+        return self.is_waited_for(function)
+
+    def mark(self, command: Sequence[Any]) -> Sequence[Any]:
+        """The write that stands before this command."""
+        return _MARK
+
     def call(self, command: Sequence[Any]) -> asyncio.Future[Any] | None:
-        found = self.calls([_MARK, command])
+        found = self.calls([self.mark(command), command])
         if found is None:
             return None
         mark, sent = found
