@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.broker.partitions import partition_for, total
 from penstock.broker.records import QueueStats
 from penstock.errors import DeadlineUnlikely, Overloaded
-from penstock.model_spec import ScalingInfo, SlotInfo
+from penstock.job import JobId, new_job_id
+from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo
 
 UNKNOWN_DRAIN_S = 5.0
 # A slot of a version that was never started takes this long, and one for which another model must leave first this much longer.
@@ -133,6 +135,8 @@ class Backlog:
     # Moments, and how many jobs had ended by each; since the queue last ran empty, and at most `SUSTAINED_MOST_S` long.
     busy: deque[tuple[float, int]] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)
+    # The waiting jobs of each partition, of a model that has several.
+    depths: dict[int, int] = field(default_factory=dict)
     # When a caller who waits for an answer was last refused because no slot was ready.
     refused_at: float = -math.inf
 
@@ -140,8 +144,17 @@ class Backlog:
         """Whether jobs wait, or a caller would have had one run."""
         return self.depth > 0 or now - self.refused_at <= WANTED_S
 
-    def record_submit(self, depth: int, now: float, *, owner: str = "") -> None:
-        """The depth in the reply to a submit is exact at this moment."""
+    def new_job_id(self, info: ModelInfo, *, owner: str, key: str) -> JobId:
+        """Of a job with this idempotency key, empty: with none; in the partition where it goes."""
+        if info.partitions == 1:
+            return new_job_id(info.name)
+        return new_job_id(info.name, partition_for(self.depths, info.partitions, owner=owner, key=key))
+
+    def record_submit(self, depth: int, now: float, *, owner: str = "", partition: int = 0) -> None:
+        """The depth in the reply to a submit is that of its partition, and exact at this moment."""
+        if self.depths:
+            self.depths[partition] = depth
+            depth = sum(self.depths.values())
         self.depth, self.depth_at = depth, now
         if owner:
             self.open[owner] = self.open.get(owner, 0) + 1
@@ -154,6 +167,11 @@ class Backlog:
     def jobs_before_new(self, owner: str, waiting: float) -> float:
         """How many of the `waiting` jobs run before a job that the owner submits now."""
         return self.jobs_before(owner, self.open.get(owner, 0), waiting)
+
+    def record_parts(self, parts: Sequence[QueueStats], now: float, *, batch_size: int) -> None:
+        """Statistics of all partitions, in order."""
+        self.depths = {number: part.depth for number, part in enumerate(parts)} if len(parts) > 1 else {}
+        self.record_stats(total(parts), now, batch_size=batch_size)
 
     def record_stats(self, stats: QueueStats, now: float, *, batch_size: int) -> None:
         """Statistics of the queue; two of them show the real rate, if the queue never ran empty between them."""

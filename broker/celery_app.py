@@ -16,6 +16,7 @@ from kombu.transport.redis import Channel, QoS
 from kombu.utils.objects import cached_property
 
 from penstock.broker.celery_connection import CeleryConnection, celery_connection
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.celery_ops import DOOR_QUEUE, PRIORITY_SEPARATOR
 from penstock.broker.store.ops import queue_name
 from penstock.errors import ConfigError, InternalError
@@ -100,11 +101,12 @@ def build_app(settings: Settings) -> PenstockCelery:
 
 def _configuration(settings: Settings) -> dict[str, Any]:
     slots = sum(spec.workers for spec in settings.specs())
+    queues = [queue for info in settings.model_infos() for queue in queues_of_model(info)]
     return {
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(model)) for model in settings.served_names)],
+        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(queue)) for queue in queues)],
         "task_default_queue": DOOR_QUEUE,
         # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
         "control_queue_expires": None,

@@ -59,7 +59,7 @@ class JobStore(Protocol):
     """
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
-        """Store jobs of one queue; returns one answer per job, in order."""
+        """Returns one answer per job, in order. Those of one queue are stored in one step, up to a thousand."""
         ...
 
     def close_queue(self, queue: str) -> None:

@@ -330,6 +330,7 @@ class Execution:
             owner=run.owner,
             deadline_s=max(1.0, lease.left_s()) if spec.deadline_s else _NO_DEADLINE_S,
             max_queue_depth=model.max_queue_depth,
+            partitions=model.partitions,
             headers=spec.headers,
             query=spec.query,
         )

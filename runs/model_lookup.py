@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
+from penstock.broker.partitions import share
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
@@ -24,7 +25,10 @@ class ModelLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One version of a model that is served now. `request_headers`, `query`: what its handler is told of a request."""
+    """One version of a model that is served now. `request_headers`, `query`: what its handler is told of a request.
+
+    `max_queue_depth`: of each of its partitions.
+    """
 
     model: str
     version: str
@@ -32,6 +36,7 @@ class ServedModel:
     input_schema: dict[str, Any] | None = None
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
+    partitions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
     if found is not None and found.stages:
         raise Conflict(f"{model!r} is a pipeline, and runs over files take models", hint="submit its rows as jobs: jobs:batch")
     schema = found.input_schema if found else None
-    return ServedModel(model, version, info.limits.max_queue_depth, schema, info.request_headers, info.query)
+    most = share(info.limits.max_queue_depth, info.partitions)
+    return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions)
 
 
 def find_model(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: str) -> ModelInfo:

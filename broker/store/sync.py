@@ -10,6 +10,7 @@ import redis
 
 from penstock.broker.backlog import Demand
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.records import (
     Absent,
     BatchStamp,
@@ -104,8 +105,12 @@ class RedisStore:
                 raise store_error(error) from error
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
-        parts = [ops.submit(jobs[i : i + SUBMIT_MAX], max_depth) for i in range(0, len(jobs), SUBMIT_MAX)]
-        return [answer for answers in self.run_all(parts) for answer in answers]
+        parts = _in_parts([job.id.queue for job in jobs], SUBMIT_MAX)
+        answers = self.run_all([ops.submit([jobs[place] for place in part], max_depth) for part in parts])
+        found = {
+            place: answer for part, own in zip(parts, answers, strict=True) for place, answer in zip(part, own, strict=True)
+        }
+        return [found[place] for place in range(len(jobs))]
 
     def close_queue(self, queue: str) -> None:
         self.send(ops.close_queue(queue))
@@ -174,7 +179,8 @@ class RedisStore:
         return self.run(ops.cancel(job, owner=owner))
 
     def forget(self, jobs: Sequence[JobId]) -> int:
-        return sum(self.run_all([ops.forget(jobs[i : i + FORGET_MAX]) for i in range(0, len(jobs), FORGET_MAX)]))
+        parts = _in_parts([job.queue for job in jobs], FORGET_MAX)
+        return sum(self.run_all([ops.forget([jobs[place] for place in part]) for part in parts]))
 
     def reconcile(self, queue: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         return self.run(ops.reconcile(queue, cursor=cursor, limit=limit))
@@ -303,7 +309,7 @@ class RedisStore:
         """Those of `serials` that have a record in any registered model; all of them while no model is registered, since
         nothing can then be said.
         """
-        prefixes = [prefix(model.name) for model in self.models()]
+        prefixes = [prefix(queue) for model in self.models() for queue in queues_of_model(model)]
         if not prefixes:
             return set(serials)
         pairs = [(serial, f"{model}job:{serial}") for serial in serials for model in prefixes]
@@ -326,3 +332,11 @@ class RedisStore:
             raise store_error(error) from error
         forms = self._redis.response_callbacks
         return [forms[words[0]](reply) if words[0] in forms else reply for words, reply in zip(commands, replies, strict=True)]
+
+
+def _in_parts(queues: Sequence[str], most: int) -> list[list[int]]:
+    """The places of the items, at most so many together, and all of one queue."""
+    by_queue: dict[str, list[int]] = {}
+    for place, queue in enumerate(queues):
+        by_queue.setdefault(queue, []).append(place)
+    return [places[i : i + most] for places in by_queue.values() for i in range(0, len(places), most)]

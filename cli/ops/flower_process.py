@@ -12,11 +12,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from penstock.broker.celery_app import PRIORITY_STEPS
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.celery_ops import priority_list
 from penstock.broker.store.connection import READ_TIMEOUT_S, cluster_nodes, connect_async, is_cluster
 from penstock.broker.store.ops import queue_name
-from penstock.broker.store.registry import MODELS_KEY
+from penstock.broker.store.registry import MODELS_KEY, models
 from penstock.job import LATE_BAND
+from penstock.model_spec import ModelInfo
 from penstock.settings.tables import Settings
 
 NAMES = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
@@ -29,10 +31,13 @@ class StoreQueues:
         self._url = url
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Per model its queue with all waiting jobs, then a line per priority. `names`: the queues of running workers."""
+        """Per queue all its waiting jobs, then a line per priority. `names`: the queues of running workers."""
         async with self._asking() as ask:
-            [models] = await ask([("HKEYS", MODELS_KEY)])
-            known = {queue_name(model.decode()) for model in models}
+            keys, texts = await ask([("HKEYS", MODELS_KEY), ("HVALS", MODELS_KEY)])
+            # A model that came or went between the two commands is seen next time.
+            entries = models().decode(dict(zip(keys, texts, strict=False)))
+            infos = [found.info or ModelInfo(name) for name, found in entries.items()]
+            known = {queue_name(queue) for info in infos for queue in queues_of_model(info)}
             queues = sorted(known | {name for name in names if name.startswith("penstock.{")})
             lists = [priority_list(queue, step) for queue in queues for step in PRIORITY_STEPS]
             lengths = iter(await ask([("LLEN", name) for name in lists]))
@@ -57,7 +62,7 @@ class StoreQueues:
 
 
 def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
-    """The rows of one model. The sum includes messages that a stock Celery client queued at other priorities."""
+    """The rows of one queue. The sum includes messages that a stock Celery client queued at other priorities."""
     parts = [{"name": f"{queue} {name}", "messages": lengths[step]} for step, name in NAMES.items()]
     return [{"name": queue, "messages": sum(lengths.values())}, *parts]
 

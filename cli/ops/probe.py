@@ -102,14 +102,18 @@ def _figures(url: str) -> WorkerFigures | None:
 
 def _waiting(url: str | None, models: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Per model the age of its oldest waiting job and the store's time; empty while the store is away."""
+    from penstock.broker.partitions import queues_of_model, total
     from penstock.broker.store.sync import RedisStore
     from penstock.errors import StoreUnavailable
+    from penstock.model_spec import ModelInfo
 
     if url is None:
         return {}
     store = RedisStore(url, name="penstock-probe")
     try:
-        stats = {model: store.stats(model) for model in models}
+        known = {info.name: info for info in store.models()}
+        queues = {model: queues_of_model(known.get(model, ModelInfo(model))) for model in models}
+        stats = {model: total([store.stats(queue) for queue in own]) for model, own in queues.items()}
     except StoreUnavailable:
         return {}
     finally:

@@ -132,11 +132,13 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
 
 def running_jobs(redis_url: str, models: Sequence[str]) -> int | None:
     """How many jobs of these models run now; None if the store is away."""
+    from penstock.broker.partitions import queues_of_model
     from penstock.broker.store.sync import RedisStore
 
     try:
         with closing(RedisStore(redis_url, name="penstock-end")) as store:
-            return sum(store.stats(model).leased for model in models)
+            known = [info for info in store.models() if info.name in models]
+            return sum(store.stats(queue).leased for info in known for queue in queues_of_model(info))
     except StoreUnavailable:
         return None
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.job import MODEL_NAME
+from penstock.job import MODEL_NAME, MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
     MAX_BATCH_SIZE,
@@ -98,6 +98,7 @@ def _url_rule(rule: str) -> str:
 
 UrlRules = Annotated[tuple[Annotated[str, AfterValidator(_url_rule)], ...], BeforeValidator(_as_rules)]
 HeaderName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,63}|\*)$"), AfterValidator(_header)]
+Partitions = Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
 HeaderNames = Annotated[tuple[HeaderName, ...], AfterValidator(_named_or_all)]
 ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_parameter)]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
@@ -165,12 +166,13 @@ class VersionSettings(Table):
 
 class ModelSettings(VersionSettings):
     """A model. Its own fields describe the version named `version`; `versions` holds further versions by name. `webhook`: where
-    the events of its submits go if neither they nor their key name a URL.
+    the events of its submits go if neither they nor their key name a URL. `partitions`: how many queues its jobs have.
     """
 
     version: Name = DEFAULT_VERSION
     default_version: str | None = None
     webhook: str = ""
+    partitions: Partitions = 1
     versions: dict[Name, VersionSettings] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -295,6 +297,8 @@ def info_of(name: str, model: ModelSettings) -> ModelInfo:
         versions=dict.fromkeys(specs),
         request_headers=tuple(dict.fromkeys(name for spec in specs.values() for name in spec.request_headers)),
         query=tuple(dict.fromkeys(name for spec in specs.values() for name in spec.query)),
+        partitions=model.partitions,
+        held=model.partitions,
     )
 
 

@@ -14,7 +14,7 @@ from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo,
 from penstock.pipelines.spec import MOST_AT_ONCE, PipelineSpec, PipelineStage, circle_of, faults
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
-from penstock.settings.models import Count, HeaderNames, Name, Seconds
+from penstock.settings.models import Count, HeaderNames, Name, Partitions, Seconds
 
 # Most jobs that one claim takes. They all begin at once.
 _CLAIMED = BatchPolicy(max_batch_size=64, max_wait_s=0.0)
@@ -36,7 +36,7 @@ class PipelineSettings(Table):
     """A pipeline, which callers use like a model of its name. One worker drives at most `at_once` of its jobs at a time. The
     limits are those of models: `deadline_s` is for all stages together. `elsewhere`: models of stages that these settings lack,
     because those of other workers have them, or because they are loaded at run time. `request_headers` are told to the stages
-    that get the whole input. `registered_from`: the workflow of TorchServe's that it came from.
+    that get the whole input. `partitions`: as of a model. `registered_from`: the workflow of TorchServe's that it came from.
     """
 
     version: Name = DEFAULT_VERSION
@@ -45,6 +45,7 @@ class PipelineSettings(Table):
     elsewhere: tuple[Name, ...] = ()
     request_headers: HeaderNames = ()
     registered_from: str = ""
+    partitions: Partitions = 1
     at_once: int = Field(default=PipelineSpec(()).at_once, ge=1, le=MOST_AT_ONCE)
     max_queue_depth: Count = Limits().max_queue_depth
     deadline_s: Seconds = Limits().deadline_s
@@ -98,7 +99,14 @@ def added_pipeline(name: str, version: str, table: Mapping[str, Any]) -> ModelSp
 
 def pipeline_info(name: str, table: PipelineSettings) -> ModelInfo:
     return ModelInfo(
-        name, table.version, _CLAIMED, table.limits(), versions={table.version: None}, request_headers=table.request_headers
+        name,
+        table.version,
+        _CLAIMED,
+        table.limits(),
+        versions={table.version: None},
+        request_headers=table.request_headers,
+        partitions=table.partitions,
+        held=table.partitions,
     )
 
 

@@ -23,6 +23,7 @@ from penstock.gateway.cog.health import health_view
 from penstock.gateway.cog.predictions import CogPredictions
 from penstock.gateway.cog.request import cog_request
 from penstock.gateway.jobs.events.encoding import SSE
+from penstock.gateway.models.queues import stats_of_model
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.document import COG_VERSION, cog_document
@@ -92,7 +93,7 @@ class CogMount:
         stats: QueueStats | None = None
         # The check is answered whatever it finds, and says it in its status.
         with suppress(StoreUnavailable):
-            stats = await self._store.stats(entry.name)
+            stats = await stats_of_model(self._store, entry)
         return json_response(health_view(entry, self._registry.workers, stats))
 
     async def document(self, model: str, caller: CallerParam) -> Response:

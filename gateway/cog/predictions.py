@@ -23,15 +23,15 @@ from penstock.gateway.cog.request import CogRequest, is_prediction_id, key_of, t
 from penstock.gateway.jobs.job_list import newest, records
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
 from penstock.gateway.jobs.submitting.webhooks import webhook_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.replicate.outputs import shown_output
 from penstock.gateway.replicate.request import in_words, wanted_letters
 from penstock.gateway.replicate.views import cog_view
-from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 from penstock.outbound.webhook import AS_COG, Webhook
 
 # Files stand in an answer up to this size in all; clients of Cog read each answer once.
@@ -103,7 +103,7 @@ class CogPredictions:
         """The job and its prediction as they are; a prediction that is stored now is `starting`."""
         if known is not None:
             return known, await self.view(known, base)
-        submitted = await self._submitter.submit(submit, new_job_id(submit.model.name))
+        submitted = await self._submitter.submit(submit, submit.new_job_id())
         job = await visible_job(self._store, submitted.id, submit.caller)
         return job, await self.view(job, base) | ({} if job.state.final else {"status": "starting"})
 

@@ -42,10 +42,10 @@ class CancelTagged:
         model: str | None = None,
         after: Annotated[str | None, Query(description="The `next_after` of the previous answer.")] = None,
     ) -> Response:
-        names, last, read, more = self._list.names(model), parse_job_id(after) if after else None, 0, True
+        queues, last, read, more = self._list.queues(model), parse_job_id(after) if after else None, 0, True
         wanted, counts = checked_tag(tag), Counter[CancelStatus]()
         while more and read < MAX_READ:
-            found, more = await newest(self._store, names, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
+            found, more = await newest(self._store, queues, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
             last, read = found[-1] if found else last, read + len(found)
             open_jobs = [job for job in await records(self._store, found) if not job.state.final]
             counts.update(await asyncio.gather(*map(self._cancel, open_jobs)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.broker.contract import JobIndex
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
@@ -44,11 +45,11 @@ class JobList:
         limit: int = 100,
     ) -> JobPage:
         """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
-        names, data, last, read, more = self.names(model), list[Job](), parse_job_id(after) if after else None, 0, True
+        queues, data, last, read, more = self.queues(model), list[Job](), parse_job_id(after) if after else None, 0, True
         index = JobIndex.ALL if tag is None else JobIndex.TAGGED
         while more and len(data) < limit and read < MAX_READ:
             wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
-            found, more = await newest(self._store, names, index, caller, before=last, limit=wanted, tag=tag or "")
+            found, more = await newest(self._store, queues, index, caller, before=last, limit=wanted, tag=tag or "")
             last, read = found[-1] if found else last, read + len(found)
             data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
         shown = data[:limit]
@@ -59,20 +60,21 @@ class JobList:
     async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
         """The caller's part of the failed inbox."""
         last = parse_job_id(after) if after else None
-        found, more = await newest(self._store, self.names(model), JobIndex.INBOX, caller, before=last, limit=limit)
+        found, more = await newest(self._store, self.queues(model), JobIndex.INBOX, caller, before=last, limit=limit)
         return JobPage(await records(self._store, found), str(found[-1]) if more else "")
 
-    def names(self, model: str | None) -> list[str]:
-        """The models that a list reads. Raises `NotFound` for an unknown model."""
+    def queues(self, model: str | None) -> list[str]:
+        """The queues that a list reads. Raises `NotFound` for an unknown model."""
         known = self._registry.models
         if model is not None and model not in known:
             raise unknown_model(model, known)
-        return [model] if model is not None else list(known)
+        entries = [known[model]] if model is not None else known.values()
+        return [queue for entry in entries for queue in queues_of_model(entry.info)]
 
 
 async def newest(
     store: AsyncStore,
-    models: Sequence[str],
+    queues: Sequence[str],
     index: JobIndex,
     caller: Caller,
     *,
@@ -80,10 +82,10 @@ async def newest(
     limit: int,
     tag: str = "",
 ) -> tuple[list[JobId], bool]:
-    """The newest jobs of an index that the caller may see, of all models together, and whether there are more."""
+    """The newest jobs of an index that the caller may see, of all queues together, and whether there are more."""
     owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
     ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
-    pages = await asyncio.gather(*map(ask, models))
+    pages = await asyncio.gather(*map(ask, queues))
     found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
     return found[:limit], len(found) > limit
 
@@ -91,8 +93,8 @@ async def newest(
 async def records(store: AsyncStore, jobs: Sequence[JobId]) -> list[Job]:
     """The records of jobs of any models, newest first, without those that were collected meanwhile."""
     found: list[Job] = []
-    for model in dict.fromkeys(job.model for job in jobs):
-        own = [job for job in jobs if job.model == model]
+    for queue in dict.fromkeys(job.queue for job in jobs):
+        own = [job for job in jobs if job.queue == queue]
         for at in range(0, len(own), _CALL):
             found += await store.records(own[at : at + _CALL])
     return sorted(found, key=lambda job: job.id.serial, reverse=True)

@@ -26,7 +26,7 @@ from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, SubmitRequ
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import BatchRecord, Job, JobId, JobState, Payload, new_job_id
+from penstock.job import BatchRecord, Job, JobId, JobState, Payload
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class PredictEndpoint:
 
         `kept_s`: seconds for which the result is kept; None: as briefly as an answer needs it (D14).
         """
-        job, ttl_s = new_job_id(request.model.name), kept_s or request.model.info.limits.sync_result_ttl_s
+        job, ttl_s = request.new_job_id(), kept_s or request.model.info.limits.sync_result_ttl_s
         submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
         if submitted.id != job and await self._store.read(submitted.id) is None:
             raise first_is_gone(submitted.id)
@@ -173,7 +173,7 @@ class PredictEndpoint:
         """
         from penstock.gateway.jobs.events.prediction import chunks_of
 
-        job, ttl_s = new_job_id(request.model.name), request.model.info.limits.sync_result_ttl_s
+        job, ttl_s = request.new_job_id(), request.model.info.limits.sync_result_ttl_s
         submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
         with self._store.waiter(submitted.id) as waiter:
             connection.on_lost = waiter.wake
@@ -213,7 +213,7 @@ class PredictEndpoint:
 
         `kept_s`: as for `stream`.
         """
-        job = new_job_id(request.model.name)
+        job = request.new_job_id()
         with self._store.waiter(job) as waiter:
             # D14: only the request itself and its repeats read this result, so it is kept for a short time.
             ttl_s = kept_s or request.model.info.limits.sync_result_ttl_s

@@ -247,5 +247,7 @@ class JobReads:
 def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
     if job.position is None:
         return run_s or None
-    ahead = entry.backlog.jobs_before(job.owner, job.position, job.position if not job.owner else math.inf)
+    # About as many stand before it in each of the model's other partitions.
+    before = job.position * entry.info.partitions
+    ahead = entry.backlog.jobs_before(job.owner, before, before if not job.owner else math.inf)
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)

@@ -22,8 +22,8 @@ from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, fingerprint
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.inputs.request import unpacked
@@ -103,7 +103,7 @@ class Replays:
         request = SubmitRequest(
             entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id, webhook=hook
         )
-        return await self._submitter.submit(request, new_job_id(old.model)), entry, chosen
+        return await self._submitter.submit(request, new_job_id(old.model, old.id.partition)), entry, chosen
 
     async def _webhook(self, old: Job) -> Webhook | None:
         """The new job's events go where those of the old one went."""

@@ -11,6 +11,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
 from penstock.gateway.models.pipelines import check_stages
+from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
 from penstock.job import MODEL_NAME
 from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec
@@ -176,7 +177,8 @@ class ModelChanges:
         }
 
     async def _left(self, model: str, version: str) -> dict[str, Any]:
-        jobs, slots = await self._store.unfinished(model, version), self._registry.slots(model, version)
+        jobs = await unfinished_of(self._store, self._registry, model, version)
+        slots = self._registry.slots(model, version)
         is_gone = await self._is_gone(model, version, self._registry.rollout(model))
         return {"waiting": jobs.waiting, "running": jobs.running, "slots": slots.ready + slots.loading, "gone": is_gone}
 
@@ -203,7 +205,7 @@ class ModelChanges:
             return False
         if not slots.is_followed:
             return False
-        left = await self._store.unfinished(model, version)
+        left = await unfinished_of(self._store, self._registry, model, version)
         return not (left.waiting or left.running) and await self._store.now() >= removed_at + SETTLED_AFTER_S
 
     def _info(self, model: str) -> ModelInfo | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from penstock.broker.backlog import WANTED_S, SlotCapacity
-from penstock.broker.records import QueueStats
+from penstock.broker.partitions import all_unfinished, queues_of_model, total
+from penstock.broker.records import QueueStats, Unfinished
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
+from penstock.model_spec import ModelInfo
 
 # Any work is at least so much, so that no rounding takes the last worker away.
 LEAST_WORK_S = 1.0
@@ -102,10 +105,23 @@ def _drain_s(waiting: int, rate: float) -> float | None:
 
 async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """Raises `StoreUnavailable`."""
-    stats = await store.stats_of([entry.name for entry in entries])
+    queues = [queues_of_model(entry.info) for entry in entries]
+    parts = iter(await store.stats_of([queue for own in queues for queue in own]))
     refused = await store.refused()
-    now, pairs = time.monotonic(), zip(entries, stats, strict=True)
+    now, stats = time.monotonic(), [total([next(parts) for _ in own]) for own in queues]
+    pairs = zip(entries, stats, strict=True)
     return [queue_of(entry, found, now, refused_at=refused.get(entry.name, 0.0)) for entry, found in pairs]
+
+
+async def stats_of_model(store: AsyncStore, entry: ModelEntry) -> QueueStats:
+    """Over all partitions. Raises `StoreUnavailable`."""
+    return total(await store.stats_of(queues_of_model(entry.info)))
+
+
+async def unfinished_of(store: AsyncStore, registry: ModelRegistry, model: str, version: str) -> Unfinished:
+    """Over all partitions of a model, also if nobody serves it any more. Raises `StoreUnavailable`."""
+    info = registry.stored(model).info or ModelInfo(model)
+    return all_unfinished(await asyncio.gather(*(store.unfinished(queue, version) for queue in queues_of_model(info))))
 
 
 class QueueReads:

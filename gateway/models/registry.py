@@ -16,6 +16,7 @@ import jsonschema_rs
 import structlog
 
 from penstock.broker.backlog import Backlog, SlotCapacity, capacity_of, on_demand
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
@@ -244,8 +245,8 @@ class ModelRegistry:
 
     async def _measure(self, entry: ModelEntry) -> None:
         try:
-            stats = await self._store.stats(entry.name)
-            entry.backlog.record_stats(stats, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
+            parts = await self._store.stats_of(queues_of_model(entry.info))
+            entry.backlog.record_parts(parts, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
         except StoreUnavailable as error:
             log.debug("backlog_unknown", model=entry.name, reason=error.message)
         finally:
@@ -256,9 +257,12 @@ class ModelRegistry:
         stored = await self._store.models()
         for name, declared in self._declared.items():
             found = stored.get(name, StoredModel())
-            if found.info is None or not declared.versions.keys() <= found.info.versions.keys():
+            wanted = merged(declared, found.info)
+            wanted = replace(wanted, held=max(wanted.held, declared.partitions))
+            known = found.info
+            if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.
-                await self._store.swap_model(found, merged(declared, found.info))
+                await self._store.swap_model(found, wanted)
 
     async def _refresh_for_ever(self) -> None:
         while True:
@@ -367,9 +371,11 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         declared,
         policy=policy,
         versions={**stored.versions, **declared.versions, **loaded},
-        # A gateway whose settings say nothing of these follows the workers.
+        # A gateway whose settings say nothing of these follows the workers. No job goes to a queue that no worker knows.
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
+        partitions=min(declared.partitions, stored.held) if declared.partitions > 1 else stored.partitions,
+        held=stored.held,
     )
 
 

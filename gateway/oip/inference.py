@@ -17,7 +17,8 @@ from penstock.gateway.asgi.negotiation import JSON, Head
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, fingerprint, request_of
+from penstock.gateway.jobs.submitting.submit_options import fingerprint
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, request_of
 from penstock.gateway.jobs.tensors import check_tensors
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry, why_unserved
 from penstock.gateway.oip.infer_answer import InferResult

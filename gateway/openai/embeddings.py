@@ -29,7 +29,7 @@ from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
-from penstock.job import JobId, Payload, new_job_id
+from penstock.job import JobId, Payload
 
 _BODY = {
     "required": True,
@@ -92,7 +92,7 @@ class Embeddings:
     async def answer(self, request: Request, caller: CallerParam) -> Response:
         wanted = read_request(await json_body(request, self._options, self._uploads))
         requests = await self._requests(wanted, caller, request.headers.raw)
-        jobs = [new_job_id(requests[0].model.name) for _ in requests]
+        jobs = [request.new_job_id() for request in requests]
         try:
             with self._held(caller):
                 ends = await self._ends(requests, jobs, connection_of(request.scope))

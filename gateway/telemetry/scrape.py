@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import penstock
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.records import QueueStats
 from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
@@ -28,6 +29,7 @@ from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import PUBLIC_STATES, JobState
+from penstock.model_spec import ModelInfo
 
 _REDELIVERED = ("crashed", "given_back", "worker_lost")
 
@@ -46,7 +48,7 @@ async def scrape(
     `webhooks`: whether events are sent.
     """
     queues, health = await _read(store, registry)
-    events = await _events(store, list(registry.models)) if webhooks and queues is not None else {}
+    events = await _events(store, [entry.info for entry in registry.models.values()]) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
     at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
@@ -65,14 +67,18 @@ async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueV
         return None, None
 
 
-async def _events(store: AsyncStore, models: Sequence[str]) -> dict[str, EventCounts]:
-    """The events of each model that has some, and under an empty name those of runs."""
-    keys = {"": RUNS_KEY, **{model: prefix(model) for model in models}}
+async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, EventCounts]:
+    """The events of each model, and under an empty name those of runs."""
+    keys = [("", RUNS_KEY), *((info.name, prefix(queue)) for info in models for queue in queues_of_model(info))]
     try:
-        found = await asyncio.gather(*(AsyncOutbox(store, key).counts() for key in keys.values()))
+        found = await asyncio.gather(*(AsyncOutbox(store, key).counts() for _, key in keys))
     except StoreUnavailable:
         return {}
-    return dict(zip(keys, found, strict=True))
+    counts: dict[str, EventCounts] = {}
+    for (model, _), own in zip(keys, found, strict=True):
+        before = counts.get(model, EventCounts(0, 0))
+        counts[model] = EventCounts(before.waiting + own.waiting, before.undelivered + own.undelivered)
+    return counts
 
 
 class EventFigures(Collector):

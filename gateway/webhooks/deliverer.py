@@ -20,6 +20,7 @@ from functools import partial
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.outbox import AsyncOutbox
@@ -30,6 +31,7 @@ from penstock.gateway.options import WebhookOptions
 from penstock.gateway.webhooks.attempts import NO_RECORD, ReceiverReply, Schedule
 from penstock.gateway.webhooks.bodies import EventBodies, EventBody
 from penstock.gateway.webhooks.posting import Poster
+from penstock.model_spec import ModelInfo
 from penstock.outbound.webhook import event_id, owner_secret, signature
 
 log = structlog.get_logger(__name__)
@@ -141,7 +143,9 @@ class Deliverer:
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
 
     async def _find_outboxes(self) -> None:
-        names = {*self._models, *await self._store.models()}
+        known = {name: found.info or ModelInfo(name) for name, found in (await self._store.models()).items()}
+        infos = {name: ModelInfo(name) for name in self._models} | known
+        names = [queue for info in infos.values() for queue in queues_of_model(info)]
         for key, queue in [(RUNS_KEY, ""), *((prefix(name), name) for name in names)]:
             if key not in self._outboxes:
                 self._outboxes[key] = AsyncOutbox(self._store, key), queue

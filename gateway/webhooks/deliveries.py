@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.outbox import AsyncOutbox
@@ -77,7 +78,7 @@ class Deliveries:
     async def undelivered(self, caller: Caller, *, after: str = "", limit: int = 100) -> EventPage:
         """Those that were given up, newest first. `after` is the id of the last one of the page before."""
         owner, before = "" if caller.sees("\0") else caller.owner, _serial(after)
-        queues = ["", *self._registry.models]
+        queues = ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))]
         pages = await asyncio.gather(
             *(self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1) for queue in queues)
         )

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 from penstock.backoff import Backoff, BackoffCounter
@@ -64,6 +65,7 @@ class ShardTerms:
     owner: str = ""
     deadline_s: float = 86_400.0
     max_queue_depth: int = 10_000
+    partitions: int = 1
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ class ShardQueue:
         self._collected: list[JobId] = []
         self._output_blobs: list[str] = []
         self._failures, self._retry_at = BackoffCounter(_BACKOFF), 0.0
+        self._turns = count()
         self.note = ""
 
     def __len__(self) -> int:
@@ -108,7 +111,9 @@ class ShardQueue:
 
     def submit(self, pieces: Sequence[ShardPiece]) -> None:
         """Submit each piece under a job id that is chosen here, once: a submit whose reply was lost is repeated under it."""
-        self._waiting.extend((new_job_id(self._terms.model), piece) for piece in pieces)
+        # Partitions in turn, so that the slots at home in each have work.
+        turns = (next(self._turns) % self._terms.partitions for _ in pieces)
+        self._waiting.extend((new_job_id(self._terms.model, turn), piece) for turn, piece in zip(turns, pieces, strict=True))
         self.flush()
 
     def flush(self) -> None:

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from penstock.broker.records import NewJob
-from penstock.gateway.jobs.submitting.submitter import fingerprint
+from penstock.gateway.jobs.submitting.submit_options import fingerprint
 from penstock.job import Payload, new_job_id
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.acceptance.predictors import predictors_served

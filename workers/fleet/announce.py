@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
+from penstock.broker.partitions import queues_of_model
+from penstock.job import queues_of
 from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
+from penstock.workers.slot.context import ClaimPlace
 
 PLACES_AGAIN_S = 3_600.0
 
@@ -84,3 +88,23 @@ def swept(before: Set[str], own: Set[str], models: Iterable[ModelInfo], workers:
 
 def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:
     return sum(slot.model == model and slot.version == version and slot.state == "ready" for slot in slots)
+
+
+def places(queues: Sequence[str], slot: str) -> list[ClaimPlace]:
+    """The queues that a slot claims from. Its own number, at the end of its name, says at which of them it is at home.
+
+    `slot`: the worker's incarnation, a dot, and the number of the slot there.
+    """
+    worker, _, number = slot.rpartition(".")
+    home = (zlib.crc32(worker.encode()) + int(number)) % len(queues)
+    return [ClaimPlace(queue) for queue in (*queues[home:], *queues[:home])]
+
+
+def announced(declared: ModelInfo, known: ModelInfo | None) -> ModelInfo:
+    """The model as these settings have it, and no queue forgotten that may hold jobs."""
+    return declared if known is None else replace(declared, held=max(declared.held, declared.partitions, known.held))
+
+
+def swept_queues(models: Iterable[str], known: Mapping[str, ModelInfo]) -> list[str]:
+    """The queues of these models; of one that nobody announced yet, that of its first partition."""
+    return [queue for name in models for queue in (queues_of_model(known[name]) if name in known else queues_of(name, 1))]

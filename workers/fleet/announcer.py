@@ -15,7 +15,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
 from penstock.settings.worker import WorkerSettings
 from penstock.workers.devices.gpus import PyNvml
-from penstock.workers.fleet.announce import PlacesDue, differing, merged
+from penstock.workers.fleet.announce import PlacesDue, announced, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import SlotMeter
@@ -101,7 +101,8 @@ class Announcer:
             for version, here, elsewhere in differing(loaded, known.info):
                 log.warning(SOURCES_DIFFER, model=name, version=version, here=here, elsewhere=elsewhere)
             # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.
-            if store.swap_model(name, known, merged(_with_policy(info, ours), loaded, known.info)):
+            wanted = announced(merged(_with_policy(info, ours), loaded, known.info), known.info)
+            if store.swap_model(name, known, wanted):
                 self._announced[name] = loaded
 
     def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:

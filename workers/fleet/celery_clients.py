@@ -20,7 +20,7 @@ from penstock.broker.store import celery_ops
 from penstock.broker.store.celery_ops import DOOR, AnsweredTask, Rejected, Sent
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import NotFound, PenstockError, TooLarge
-from penstock.job import Job, JobId, JobState, Payload
+from penstock.job import Job, JobId, JobState, Payload, model_of
 from penstock.workers.slot.celery_messages import DoorMessage, asked_by, chain_of
 from penstock.workers.slot.follow_ups import after_failure, after_success
 
@@ -39,15 +39,15 @@ MAX_RESULT_BYTES = 64 * 1024 * 1024
 class CeleryClients:
     """One round passes on the messages at the door and answers the tasks that are due; a thread repeats it.
 
-    `models` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran.
+    `queues` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran.
     """
 
     def __init__(
-        self, store: RedisStore, blobs: BlobStore, models: Callable[[], Collection[str]], *, revoked: Container[str]
+        self, store: RedisStore, blobs: BlobStore, queues: Callable[[], Collection[str]], *, revoked: Container[str]
     ) -> None:
         self._store = store
         self._blobs = blobs
-        self._models = models
+        self._queues = queues
         self._revoked = revoked
         self._known: Collection[str] = ()
         # A worker that stops takes no more messages, and answers on.
@@ -60,7 +60,7 @@ class CeleryClients:
         if not self.draining:
             self._store.send(celery_ops.await_message(self.listen_s))
             self._pass_on(self._store.run(celery_ops.draw_door()))
-            self._store.run_all([celery_ops.draw_queue(model) for model in self._models()])
+            self._store.run_all([celery_ops.draw_queue(queue) for queue in self._queues()])
         more = self.answer_due() == _ANSWERS_AT_ONCE
         self.listen_s = _AT_ONCE_S if more else _LISTEN_S
         return self.listen_s if self.draining else _AT_ONCE_S
@@ -69,7 +69,7 @@ class CeleryClients:
         read = [self._unless_revoked(asked_by(message)) for message in messages]
         asked = [one for one in read if isinstance(one, DoorMessage)]
         if not {one.model for one in asked} <= set(self._known):
-            self._known = {*self._models(), *(info.name for info in self._store.models())}
+            self._known = {*map(model_of, self._queues()), *(info.name for info in self._store.models())}
         known = [(one.model, one.message) for one in asked if one.model in self._known]
         if known:
             self._store.run(celery_ops.pass_messages(known))

@@ -12,6 +12,8 @@ import structlog
 from celery.worker import state as worker_state
 
 from penstock.broker.blobs.places import open_blobs
+from penstock.broker.partitions import all_unfinished
+from penstock.broker.store import ops
 from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
@@ -19,7 +21,7 @@ from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
-from penstock.workers.fleet.announce import peers, refusals, swept
+from penstock.workers.fleet.announce import peers, places, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
@@ -66,6 +68,9 @@ class Fleet:
         self._times = TimesKeeper()
         self._others = OtherEntries()
         self._swept_models = set(settings.served_names)
+        # The sweeper and the door read it.
+        self._swept_queues = set(swept_queues(self._swept_models, self._versions.infos))
+        self._partitions = forgotten_versions.PartitionKeeper()
         self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}")
         self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
@@ -100,7 +105,7 @@ class Fleet:
         sweeper = Sweeper(
             self._sweep_store,
             blobs,
-            self._swept_models,
+            self._swept_queues,
             name=self._name,
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
@@ -114,7 +119,7 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        self._clients = CeleryClients(self._door_store, blobs, lambda: sorted(self._swept_models), revoked=worker_state.revoked)
+        self._clients = CeleryClients(self._door_store, blobs, lambda: sorted(self._swept_queues), revoked=worker_state.revoked)
         self._door = PeriodicThread("door", DOOR_RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
         self._watch = SourceWatch(lambda: self.slots, self._roster.forget_files)
         self._reloads = (
@@ -311,9 +316,13 @@ class Fleet:
     def _change(self, store: RedisStore, now: float) -> VersionChange:
         stored = store.stored_rollouts()
         rollouts = {model: found.rollout for model, found in stored.items()}
-        change = self._versions.follow(rollouts, lambda *key: store.unfinished(*key).waiting, now=now)
+        change = self._versions.follow(rollouts, lambda *key: self._waiting(store, *key), now=now)
         self._versions.marks = {model: found.mark for model, found in stored.items()}
         return change
+
+    def _waiting(self, store: RedisStore, model: str, version: str) -> int:
+        queues = swept_queues([model], self._versions.announced)
+        return all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues])).waiting
 
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
@@ -321,10 +330,13 @@ class Fleet:
         self._versions.announced = {info.name: info for info in models}
         own = {*self._settings.served_names, *(info.model for info in infos)}
         found = swept(self._swept_models, own, models, workers)
-        # The sweeper reads the same set.
-        self._swept_models &= found
-        self._swept_models |= found
+        self._swept_models = found
+        queues = set(swept_queues(found, self._versions.infos | self._versions.announced))
+        self._swept_queues &= queues
+        self._swept_queues |= queues
+        self._partitions.look(store, self._versions.announced, now)
         for slot in slots:
+            slot.follow(places(swept_queues([slot.spec.name], self._versions.announced), slot.name))
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values(), now=now):
             forgotten_versions.forget(store, now=now)

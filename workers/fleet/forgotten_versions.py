@@ -9,19 +9,26 @@ The registry's entry goes first and the rollout second: the rollout keeps caller
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 import structlog
 
+from penstock.broker.partitions import all_unfinished, queues_of_model
+from penstock.broker.store import ops
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
+from penstock.job import model_of
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, over
 from penstock.run import Run, RunState
 from penstock.workers.fleet.announce import pruned
 
 log = structlog.get_logger(__name__)
+STILL_IN_USE = "partitions_still_in_use"
+EMPTIED = "partitions_emptied"
+_LOOK_EVERY_S = 30.0
 VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
@@ -51,7 +58,8 @@ def _forget_versions(
     store: RedisStore, entry: StoredModel, model: str, found: StoredRollout, workers: Sequence[WorkerInfo], *, now: float
 ) -> None:
     named = {version for worker in workers for version in worker.declared.get(model, ())}
-    gone = over(found.rollout, named, lambda version: _is_needed(store, model, version, workers), now=now)
+    queues = queues_of_model(entry.info or ModelInfo(model))
+    gone = over(found.rollout, named, lambda version: _is_needed(store, queues, version, workers), now=now)
     if not gone or not _prune_entry(store, model, entry, gone - named):
         return
     if store.swap_rollout(model, found, found.rollout.without(gone)):
@@ -65,11 +73,12 @@ def _prune_entry(store: RedisStore, model: str, entry: StoredModel, gone: Set[st
     return store.swap_model(model, entry, pruned(entry.info, gone))
 
 
-def _is_needed(store: RedisStore, model: str, version: str, workers: Iterable[WorkerInfo]) -> bool:
+def _is_needed(store: RedisStore, queues: Sequence[str], version: str, workers: Iterable[WorkerInfo]) -> bool:
     """Whether a job or a run needs the version, or a slot still has it, whose worker could announce it again."""
+    model = model_of(queues[0])
     if any((slot.model, slot.version) == (model, version) for worker in workers for slot in worker.slots):
         return True
-    left = store.unfinished(model, version)
+    left = all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues]))
     return bool(left.waiting or left.running) or _has_run(store, model, version)
 
 
@@ -82,5 +91,45 @@ def _has_run(store: RedisStore, model: str, version: str) -> bool:
 
 def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
     """Only when no record of it is left: sweeps, and the collector of orphaned blobs, look only at the registry's models."""
-    if not store.newest(model, limit=1) and store.swap_model(model, entry, None):
+    queues = queues_of_model(entry.info or ModelInfo(model))
+    if not any(store.newest(queue, limit=1) for queue in queues) and store.swap_model(model, entry, None):
         log.info(MODEL_FORGOTTEN, model=model)
+
+
+# D107: docs/design/store.md
+class PartitionKeeper:
+    """Forgets partitions that no settings name once nothing of them is kept. For the beat's thread."""
+
+    def __init__(self) -> None:
+        self._look_at = float("-inf")
+        self._told: set[str] = set()
+
+    def look(self, store: RedisStore, models: Mapping[str, ModelInfo], now: float) -> None:
+        """`models`: as they were announced. `now` is by the store's clock. Raises `StoreUnavailable`."""
+        left = [info for info in models.values() if info.held > info.partitions]
+        if not left or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        for info in left:
+            self._look(store, info)
+
+    def _look(self, store: RedisStore, info: ModelInfo) -> None:
+        queues = queues_of_model(info)[info.partitions :]
+        if not any(store.newest(queue, limit=1) for queue in queues):
+            found = store.stored_models()[info.name]
+            if found.info == info and store.swap_model(info.name, found, replace(info, held=info.partitions)):
+                log.info(EMPTIED, model=info.name, partitions=info.partitions, were=info.held)
+            return
+        stats = [store.stats(queue) for queue in queues]
+        waiting = sum(one.depth + one.delayed + one.leased for one in stats)
+        if waiting and info.name not in self._told:
+            self._told.add(info.name)
+            log.error(
+                STILL_IN_USE,
+                model=info.name,
+                partitions=info.partitions,
+                were=info.held,
+                jobs=waiting,
+                hint=f"partitions of models.{info.name} was lowered while jobs wait in the higher ones. Workers run these as "
+                "before and nothing is lost, and new jobs go to the lower ones: keep workers running until they have ended.",
+            )

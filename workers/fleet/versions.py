@@ -34,7 +34,7 @@ class ServedVersions:
         self.infos = {info.name: info for info in settings.model_infos()}
         self.rollouts: Mapping[str, Rollout] = {}
         self.marks: Mapping[str, str] = {}
-        self.announced: Mapping[str, ModelInfo] = {}
+        self.announced: dict[str, ModelInfo] = {}
         self.refused: dict[Key, str] = {}
         self.scaled: Mapping[Key, int] = {}
         # The tables that they were loaded with; None: as the settings say.

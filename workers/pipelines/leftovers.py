@@ -12,8 +12,11 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredModel
 from penstock.job import Job, JobId, JobState
+from penstock.model_spec import ModelInfo
 from penstock.workers.pipelines.drive import answered
 
 _EVERY_S = 60.0
@@ -24,10 +27,10 @@ _UNDRIVEN = (JobState.CANCELLED, JobState.DEAD, JobState.EXPIRED)
 
 
 class Leftovers:
-    """For one driver. `queue`: where the pipeline's jobs wait. `stage_jobs`: the jobs that run the stages of one of them."""
+    """For one driver of the pipeline `model`. `stage_jobs`: the jobs that run the stages of one of them."""
 
-    def __init__(self, store: AsyncStore, queue: str, stage_jobs: Callable[[JobId], Sequence[JobId]]) -> None:
-        self._store, self._queue, self._stage_jobs = store, queue, stage_jobs
+    def __init__(self, store: AsyncStore, model: str, stage_jobs: Callable[[JobId], Sequence[JobId]]) -> None:
+        self._store, self._model, self._stage_jobs = store, model, stage_jobs
         self._open: set[JobId] = set()
         # In the order in which they were seen; the values say nothing.
         self._ended: dict[JobId, None] = {}
@@ -40,7 +43,9 @@ class Leftovers:
 
     async def look(self) -> None:
         """Cancel what is left of the jobs that have ended since the last look; the first one looks at all that are kept."""
-        await self._note_new()
+        info = (await answered(self._store.models)).get(self._model, StoredModel()).info
+        for queue in queues_of_model(info or ModelInfo(self._model)):
+            await self._note_new(queue)
         waiting = list(self._open)
         for first in range(0, len(waiting), _PAGE):
             page = waiting[first : first + _PAGE]
@@ -50,11 +55,11 @@ class Leftovers:
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    async def _note_new(self) -> None:
+    async def _note_new(self, queue: str) -> None:
         """Page back until a page has no job that is new."""
         before = ""
         while True:
-            page = await answered(partial(self._store.newest, self._queue, before=before, limit=_PAGE))
+            page = await answered(partial(self._store.newest, queue, before=before, limit=_PAGE))
             new = [id for id in page if id not in self._open and id not in self._ended]
             self._open.update(new)
             if len(page) < _PAGE or not new:

@@ -8,7 +8,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
-from penstock.job import JobId, new_job_id
+from penstock.job import JobId
 
 
 class PreferredWait:
@@ -26,7 +26,7 @@ class PreferredWait:
 
     async def submit(self, request: SubmitRequest, wait_s: float) -> tuple[Submitted, Push | None]:
         """The stored job, or the first of its idempotency key, and its end; None if the wait passes first."""
-        job = new_job_id(request.model.name)
+        job = request.new_job_id()
         if not wait_s:
             return await self._submitter.submit(request, job), None
         with self._waiting.open(request.caller), self._store.waiter(job) as waiter:

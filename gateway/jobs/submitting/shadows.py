@@ -23,7 +23,7 @@ from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.inputs.request import unpacked
-from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call, JobId, JobState, Payload, Priority, new_job_id
+from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call, JobId, JobState, Payload, Priority
 from penstock.logs import job_fields
 from penstock.splits.comparison import JobEnd, Match, compared
 from penstock.splits.split import Split
@@ -73,7 +73,7 @@ class Shadows:
         return is_other or len(self._copies) >= MOST_COPIES or len(request.input.data) > MOST_BYTES or waiting > most
 
     async def _copy(self, request: SubmitRequest, job: JobId) -> None:
-        copy, wanted = new_job_id(job.model), copied(request)
+        copy, wanted = request.model.backlog.new_job_id(request.model.info, owner="", key=""), copied(request)
         try:
             await self._check(wanted)
             with self._store.waiter(job, copy) as waiter:

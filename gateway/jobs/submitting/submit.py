@@ -51,8 +51,10 @@ class SubmitEndpoint:
 
     async def _accepted(self, send: Send, request: SubmitRequest, submitted: Submitted, extra: Headers) -> int:
         backlog, owner, delay_s = request.model.backlog, request.caller.owner, request.options.delay_s
-        own = min(submitted.depth, backlog.open.get(owner, submitted.depth)) - 1
-        ahead = backlog.jobs_before(owner, own, submitted.depth - 1)
+        # The reply to the submit has the depth of one partition.
+        depth = int(backlog.depth) if backlog.depths else submitted.depth
+        own = min(depth, backlog.open.get(owner, depth)) - 1
+        ahead = backlog.jobs_before(owner, own, depth - 1)
         wait_s = delay_s or eta_s(ahead, backlog, request.version.capacity, time.monotonic())
         # A caller who asks too early asks again; without a ready slot nobody knows how often that would be.
         unknown_s = 1.0 if request.version.capacity.ready_slots else UNKNOWN_DRAIN_S

@@ -27,13 +27,13 @@ from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.schemas import JOB_PARAMETERS
-from penstock.gateway.jobs.submitting.submit_options import parse_submit_options
-from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, fingerprint
+from penstock.gateway.jobs.submitting.submit_options import fingerprint, parse_submit_options
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
 from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import Payload, new_job_id
+from penstock.job import Payload
 
 MAX_INPUTS = 1_000
 MAX_ERRORS = 10
@@ -207,7 +207,7 @@ class SubmitMany:
     async def _store_one(self, request: SubmitRequest | PenstockError) -> Submitted | PenstockError:
         if isinstance(request, PenstockError):
             return request
-        return await self._submitter.submit(request, new_job_id(request.model.name))
+        return await self._submitter.submit(request, request.new_job_id())
 
 
 def split_array(body: bytes) -> list[bytes]:

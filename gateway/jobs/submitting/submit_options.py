@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from datetime import datetime
 
 from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
-from penstock.job import MAX_DELAY_S, Priority
+from penstock.job import MAX_DELAY_S, Payload, Priority
 from penstock.run import checked_tags
 
 NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events")
@@ -108,3 +109,12 @@ def _priority(text: str) -> Priority:
         return Priority(text)
     except ValueError:
         raise BadRequest(f"priority must be {' or '.join(Priority)}, not {text[:80]!r}") from None
+
+
+def fingerprint(route: str, model: str, version: str, payload: Payload) -> str:
+    """A digest of the request: kind of route, model, version as the caller named it, media type and body."""
+    digest = hashlib.sha256()
+    for part in (route.encode(), model.encode(), version.encode(), payload.content_type.encode(), payload.data):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,13 @@ from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
-from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, checked_delay, parse_submit_options
+from penstock.gateway.jobs.submitting.submit_options import (
+    NO_OPTIONS,
+    SubmitOptions,
+    checked_delay,
+    fingerprint,
+    parse_submit_options,
+)
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
@@ -43,11 +48,9 @@ if TYPE_CHECKING:
     from penstock.outbound.webhook import Webhook
 
 log = structlog.get_logger(__name__)
-
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
 # written at a time, each in a thread of its own.
-_BLOBS_BYTES = SEGMENT_BYTES
-_BLOBS_CALLS = 2
+_BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
 # By kind of route; a route that is not listed asks for a prediction.
 _CALLS = {"explanations": Call.EXPLAIN}
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -76,6 +79,9 @@ class SubmitRequest:
     @property
     def trace_text(self) -> str:
         return self.trace.text if self.trace is not None else ""
+
+    def new_job_id(self) -> JobId:
+        return self.model.backlog.new_job_id(self.model.info, owner=self.caller.owner, key=self.key)
 
 
 class GatewayJobLog:
@@ -296,7 +302,7 @@ class Submitter:
     async def _stored(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
     ) -> Submitted:
-        limits = request.model.info.limits
+        limits, most = request.model.info.limits, request.model.info.limits.max_queue_depth
         stored_input = await self._put(request.input, job)
         new = NewJob(
             id=job,
@@ -320,11 +326,15 @@ class Submitter:
             webhook=request.webhook,
             split=request.version.split,
         )
-        submitted = await self._store.submit(new, max_depth=limits.max_queue_depth)
+        if request.model.info.held > 1:
+            from penstock.gateway.models.placing import placed
+
+            new, most = await placed(self._store, request.model.info, new)
+        submitted = await self._store.submit(new, max_depth=most)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
-        stands = created and not request.options.delay_s
-        request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=request.caller.owner if stands else "")
+        owner = request.caller.owner if created and not request.options.delay_s else ""
+        request.model.backlog.record_submit(submitted.depth, time.monotonic(), owner=owner, partition=new.id.partition)
         if not created:
             await self._not_created(request, stored_input, submitted)
         return submitted
@@ -388,12 +398,3 @@ def job_deadline(request: SubmitRequest) -> float:
         most = f"at most {limit:g} s{after} for {request.options.priority}"
         raise BadRequest(f"deadline_s is {wanted_s:g}; this model allows {most}")
     return wanted_s
-
-
-def fingerprint(route: str, model: str, version: str, payload: Payload) -> str:
-    """A digest of the request: kind of route, model, version as the caller named it, media type and body."""
-    digest = hashlib.sha256()
-    for part in (route.encode(), model.encode(), version.encode(), payload.content_type.encode(), payload.data):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()

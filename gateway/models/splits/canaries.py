@@ -15,7 +15,8 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
-from penstock.broker.store.splits import split_counts
+from penstock.gateway.models.placing import counts_of
+from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout
 from penstock.splits.canary import Canary, CanaryState, Move, Verdict, verdict
 from penstock.splits.figures import VersionFigures, figures_of, total
@@ -57,7 +58,7 @@ class CanaryJudge:
             unready_s = self._unready_s(entry, canary.version)
             stored = found.get(entry.name)
             if stored is not None and entry.split is not None:
-                await self._judge(entry.split.split, canary, entry.name, stored, unready_s=unready_s)
+                await self._judge(entry.split.split, canary, entry.info, stored, unready_s=unready_s)
 
     def _forget_if_blind(self) -> None:
         """Who was frozen, or had no store, knows of no worker that came back meanwhile, and begins to count anew."""
@@ -66,13 +67,13 @@ class CanaryJudge:
         if now - before > _BLIND_S:
             self._unready.clear()
 
-    async def _judge(self, split: Split, canary: Canary, model: str, found: StoredRollout, *, unready_s: float) -> None:
-        said, now = await verdict_now(self._store, model, split, canary, unready_s=unready_s)
+    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, found: StoredRollout, *, unready_s: float) -> None:
+        said, now = await verdict_now(self._store, info, split, canary, unready_s=unready_s)
         if said.move is Move.STAY:
             return
         after = split.moved(canary, said, now)
-        if await self._store.swap_rollout(model, found, _moved(found.rollout, after)):
-            _log(model, after)
+        if await self._store.swap_rollout(info.name, found, _moved(found.rollout, after)):
+            _log(info.name, after)
 
     def _unready_s(self, entry: ModelEntry, version: str) -> float:
         """For how long this gateway has seen no worker that is ready to run the version."""
@@ -85,10 +86,10 @@ class CanaryJudge:
 
 
 async def verdict_now(
-    store: AsyncStore, model: str, split: Split, canary: Canary, *, unready_s: float = 0.0
+    store: AsyncStore, info: ModelInfo, split: Split, canary: Canary, *, unready_s: float = 0.0
 ) -> tuple[Verdict, float]:
     """What is to be done with the canary, and the moment of it by the store's clock. Raises `StoreUnavailable`."""
-    figures = figures_of(await store.send(split_counts(model, split.figures)))
+    figures = figures_of(await counts_of(store, info, split.figures))
     own = figures.get(canary.version, VersionFigures())
     # A version of no weight may be the shadow, whose copies wait behind all other work.
     others = total(figures[version] for version, weight in split.weights.items() if weight > 0.0 and version in figures)

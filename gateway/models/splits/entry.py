@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.splits import first_job
+from penstock.gateway.models.placing import first_of_key
 from penstock.gateway.models.registry import Headers, ModelEntry, VersionEntry
 from penstock.splits.split import Split, chosen, split_of
 
@@ -55,7 +55,7 @@ async def version_of_repeat(
     """The version of the job that an earlier request with this idempotency key made, whatever the split says now; `chosen` if
     there is no such job.
     """
-    first = await store.send(first_job(entry.name, owner, key))
+    first = await first_of_key(store, entry.info, owner=owner, key=key)
     known = None if first is None else await store.read(first)
     return chosen if known is None else entry.versions.get(known.version, chosen)
 

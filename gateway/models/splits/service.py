@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.splits import split_counts
 from penstock.errors import NotFound
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.changes import change_rollout
+from penstock.gateway.models.placing import counts_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.splits.canaries import verdict_now
+from penstock.model_spec import ModelInfo
 from penstock.splits.canary import Canary
 from penstock.splits.comparison import Match
 from penstock.splits.figures import VersionFigures, figures_of
@@ -63,7 +64,7 @@ class SplitService:
         return found.rollout.split if found else {}
 
     async def _view(self, entry: ModelEntry, split: Split) -> dict[str, Any]:
-        figures = figures_of(await self._store.send(split_counts(entry.name, split.figures)))
+        figures = figures_of(await counts_of(self._store, entry.info, split.figures))
         shares = split.shares()
         rows = {version: _row(figures.get(version), share) for version, share in shares.items()}
         canary, shadow = split.canary, split.shadow
@@ -72,17 +73,19 @@ class SplitService:
             "versions": rows,
             "sticky": split.sticky or None,
             "made_at": rfc3339(split.made_at),
-            "shadow": await self._shadow_view(entry.name, split.id, shadow, figures) if shadow else None,
-            "canary": await self._canary_view(entry.name, split, canary) if canary else None,
+            "shadow": await self._shadow_view(entry.info, split.id, shadow, figures) if shadow else None,
+            "canary": await self._canary_view(entry.info, split, canary) if canary else None,
         }
 
-    async def _shadow_view(self, model: str, id: str, shadow: Shadow, figures: Mapping[str, VersionFigures]) -> dict[str, Any]:
-        counts = await self._store.send(split_counts(model, id))
+    async def _shadow_view(
+        self, info: ModelInfo, id: str, shadow: Shadow, figures: Mapping[str, VersionFigures]
+    ) -> dict[str, Any]:
+        counts = await counts_of(self._store, info, id)
         compared = {what: counts.get(f"shadow,{what}", 0) for what in _COPIES}
         found = _row(figures.get(shadow.version), shadow.share)
         return {"version": shadow.version, "tolerance": shadow.tolerance, **found, "compared": compared}
 
-    async def _canary_view(self, model: str, split: Split, canary: Canary) -> dict[str, Any]:
+    async def _canary_view(self, info: ModelInfo, split: Split, canary: Canary) -> dict[str, Any]:
         view: dict[str, Any] = {
             "version": canary.version,
             "state": canary.state.value,
@@ -97,7 +100,7 @@ class SplitService:
             "decisions": [_decision_view(decision) for decision in reversed(split.decisions)],
         }
         if split.is_deciding:
-            said, _ = await verdict_now(self._store, model, split, canary)
+            said, _ = await verdict_now(self._store, info, split, canary)
             return {**view, "why": said.reason}
         return {**view, "why": split.decisions[-1].reason if split.decisions else ""}
 

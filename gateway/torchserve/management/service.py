@@ -16,6 +16,7 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.models.changes import ModelChanges
+from penstock.gateway.models.queues import stats_of_model, unfinished_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_gone, await_slots
@@ -90,7 +91,7 @@ class ModelManagement:
         """A list, as there: of the default version, of the named one, or of `all`."""
         entry = await self._entry(model)
         names = list(entry.versions) if version == ALL_VERSIONS else [self._version(entry, version).name]
-        stats = await self._store.stats(entry.name)
+        stats = await stats_of_model(self._store, entry)
         found = []
         for name in names:
             view = describe_version(self._facts(entry, name), self._registry.workers, stats)
@@ -227,7 +228,7 @@ class ModelManagement:
         """Raises `TorchServeError`, 408, if jobs of the version are left after a while. They are run all the same."""
         until = time.monotonic() + UNREGISTER_S
         while True:
-            left = await self._store.unfinished(model, version)
+            left = await unfinished_of(self._store, self._registry, model, version)
             if not (left.waiting or left.running):
                 return
             if time.monotonic() >= until:

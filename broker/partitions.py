@@ -1,0 +1,94 @@
+"""Partitions of a model: into which a new job goes, where a repeat finds its first job, and what all of them add up to. Pure.
+
+Each partition is a queue of its own, with keys of its own: limits and quotas hold in each, as a share of the model's.
+"""
+
+# D107: docs/design/store.md
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+
+from penstock.broker.records import QueueStats, Unfinished
+from penstock.job import BANDS, queues_of
+from penstock.model_spec import ModelInfo
+
+
+def queues_of_model(info: ModelInfo) -> list[str]:
+    """The queues in which the model's jobs may be, those included that get no new ones any more."""
+    return queues_of(info.name, max(info.partitions, info.held))
+
+
+def share(limit: int, partitions: int) -> int:
+    """The part of a model's limit that holds in each of its partitions; 0, which is none, stays 0."""
+    return -(-limit // partitions)
+
+
+def partition_of_key(owner: str, key: str, partitions: int) -> int:
+    """The partition of a job with an idempotency key: the same for every repeat.
+
+    With another number of partitions only those keys have another one that must: one in four when a fourth comes.
+    """
+    seed = int.from_bytes(blake2b(f"{owner}\0{key}".encode(), digest_size=8).digest(), "big")
+    return _jump(seed, partitions)
+
+
+def partitions_of_key(owner: str, key: str, held: int) -> list[int]:
+    """Where the first job of a key may be, whatever the number of partitions was when it came: mostly two or three places."""
+    return sorted({partition_of_key(owner, key, partitions) for partitions in range(1, held + 1)})
+
+
+def _jump(seed: int, buckets: int) -> int:
+    """Jump consistent hash (Lamping and Veach, arXiv 1406.2294)."""
+    bucket, following = -1, 0
+    while following < buckets:
+        bucket = following
+        seed = (seed * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
+        following = int((bucket + 1) * (1 << 31) / ((seed >> 33) + 1))
+    return bucket
+
+
+def partition_for(depths: Mapping[int, int], partitions: int, *, owner: str, key: str) -> int:
+    """Where a new job goes: by its idempotency key, else into one of two that chance takes, whose `depths` is less."""
+    if key:
+        return partition_of_key(owner, key, partitions)
+    first, second = random.sample(range(partitions), 2)
+    return first if depths.get(first, 0) <= depths.get(second, 0) else second
+
+
+def total(stats: Sequence[QueueStats]) -> QueueStats:
+    """The figures of all partitions of a model as those of one queue; the oldest job is that of all."""
+    if len(stats) == 1:
+        return stats[0]
+    return QueueStats(
+        model=stats[0].model,
+        # Rates come from the difference of two reads: the clock of one store, whichever it is.
+        now=stats[0].now,
+        ready={band: sum(one.ready.get(band, 0) for one in stats) for band in BANDS},
+        oldest_age_s={band: max(one.oldest_age_s.get(band, 0.0) for one in stats) for band in BANDS},
+        solo=sum(one.solo for one in stats),
+        delayed=sum(one.delayed for one in stats),
+        due=sum(one.due for one in stats),
+        leased=sum(one.leased for one in stats),
+        inbox=sum(one.inbox for one in stats),
+        accepted=sum(one.accepted for one in stats),
+        ended=_sum(one.ended for one in stats),
+        counters=_sum(one.counters for one in stats),
+        open=_sum(one.open for one in stats),
+        planned=_sum(one.planned for one in stats),
+    )
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found = Counter[str]()
+    for one in counts:
+        found.update(one)
+    return dict(found)
+
+
+def all_unfinished(found: Iterable[Unfinished]) -> Unfinished:
+    counts = list(found)
+    return Unfinished(sum(one.waiting for one in counts), sum(one.running for one in counts))

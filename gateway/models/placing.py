@@ -1,0 +1,44 @@
+"""Models with several partitions: where the first job of a repeat lies, a job's shares of limits, sums of a split's counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.broker.partitions import partitions_of_key, queues_of_model, share
+from penstock.broker.records import NewJob
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.splits import first_job, split_counts
+from penstock.job import JobId, queue_of
+from penstock.model_spec import ModelInfo
+
+
+async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJob, int]:
+    """The job with its share of its owner's quota, and the share of the model's longest queue.
+
+    A repeat goes to the partition of its first job, which may be that of another number of partitions. Raises
+    `StoreUnavailable`.
+    """
+    if job.idempotency_key and job.replay_of is None:
+        first = await first_of_key(store, info, owner=job.owner, key=job.idempotency_key)
+        if first is not None and first.partition != job.id.partition:
+            job = replace(job, id=job.id._replace(partition=first.partition))
+    most_open = share(job.max_open_jobs, info.partitions)
+    return replace(job, max_open_jobs=most_open), share(info.limits.max_queue_depth, info.partitions)
+
+
+async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:
+    """The job that was made for this idempotency key before; None if there is none."""
+    queues = [queue_of(info.name, partition) for partition in partitions_of_key(owner, key, max(info.partitions, info.held))]
+    found = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
+    return next((job for job in found if job is not None), None)
+
+
+async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
+    """What all partitions counted of a split under this name."""
+    found = Counter[str]()
+    for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
+        found.update(counts)
+    return found
