@@ -3,7 +3,7 @@
 Each partition is a queue of its own, with keys of its own: limits and quotas hold in each, as a share of the model's.
 """
 
-# D107: docs/design/store.md
+# D116: docs/design/store.md
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ FAULTS = (
         "",
         fault="F36",
     ),
-    Cure("F37", "workers/fleet/fleet.py", "lambda *key: store.unfinished(*key).waiting", "lambda *key: 0", fault="F37"),
+    Cure("F37", "workers/fleet/fleet.py", "lambda *key: self._waiting(store, *key)", "lambda *key: 0", fault="F37"),
     Cure("F39", "runs/driver.py", "ReadAhead(source, checkpoint.after, rows", "ReadAhead(source, None, rows", fault="F39"),
     Cure(
         "F39-freeze",

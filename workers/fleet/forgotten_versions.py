@@ -96,7 +96,7 @@ def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
         log.info(MODEL_FORGOTTEN, model=model)
 
 
-# D107: docs/design/store.md
+# D116: docs/design/store.md
 class PartitionKeeper:
     """Forgets partitions that no settings name once nothing of them is kept. For the beat's thread."""
 
