@@ -12,7 +12,7 @@ from penstock.job import Job, JobState
 MESSAGE_CHARS = 200
 # Ids come before numbers, because ids have digits too. The quantifiers are possessive, so that no message takes long.
 _VARIABLE = (
-    (re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}-[A-Za-z0-9][A-Za-z0-9_.-]*+"), "JOB"),
+    (re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}(?:\.[0-9]{1,9})?-[A-Za-z0-9][A-Za-z0-9_.-]*+"), "JOB"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "ID"),
     (re.compile(r"\b0x[0-9a-fA-F]++|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{12,}+\b"), "ID"),
     (re.compile(r"'[^'\n]{40,400}+'|\"[^\"\n]{40,400}+\""), "'...'"),

@@ -13,6 +13,7 @@ from celery import bootsteps
 from celery.worker import control
 from celery.worker.control import control_command, inspect_command
 
+from penstock.broker.store.ops import queue_name
 from penstock.workers.bootstep import commands  # noqa: F401 - loaded for its commands
 from penstock.workers.bootstep.pool import DevicePool
 from penstock.workers.fleet.fleet import Fleet
@@ -68,7 +69,7 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
             "hostname": state.hostname,
             "time_start": epoch + batch.claimed_at,
             "acknowledged": False,
-            "delivery_info": {"routing_key": f"penstock.{{{slot.spec.name}}}", "redelivered": job.attempts > 1},
+            "delivery_info": {"routing_key": queue_name(batch.queue), "redelivered": job.attempts > 1},
             "worker_pid": slot.info().pid,
         }
         for slot in slots

@@ -152,6 +152,19 @@ def test_every_fault_is_told_at_once_with_its_place_and_origin(tmp_path: Path) -
     assert "models.cube.source: missing" in text
 
 
+def test_a_model_has_between_one_and_sixty_four_partitions_and_all_its_versions_share_them(tmp_path: Path) -> None:
+    table = "[models.m]\nsource = 'm:S'\n"
+    [few] = faults_of(write(tmp_path, f"{table}partitions = 0\n"))
+    [many] = faults_of(write(tmp_path, f"{table}partitions = 65\n"))
+    [inside] = faults_of(write(tmp_path, f"{table}[models.m.versions.2]\npartitions = 2\n"))
+    assert "models.m.partitions: must be at least 1, not 0" in few
+    assert "models.m.partitions: must be at most 64, not 65" in many
+    assert "models.m.versions.2.partitions: no such setting" in inside
+    pipeline = "[pipelines.p]\npartitions = 3\n[[pipelines.p.stages]]\nname = 's'\nmodel = 'm'\n"
+    found = Settings.load(write(tmp_path, f"{table}partitions = 2\n{pipeline}"), env={}).model_infos()
+    assert [(info.name, info.partitions, info.held) for info in found] == [("m", 2, 2), ("p", 3, 3)]
+
+
 def test_a_batch_is_no_larger_than_one_call_of_the_store_takes(tmp_path: Path) -> None:
     # Regression: 4,000 and more stopped a model for good.
     most = write(tmp_path, f"[models.square]\nsource = 'm:S'\nmax_batch_size = {MAX_BATCH_SIZE}\n")

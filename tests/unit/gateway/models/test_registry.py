@@ -30,6 +30,17 @@ def test_the_batch_policy_is_the_one_in_force_once_a_worker_has_loaded_the_model
     assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": None})).policy == DECLARED.policy
 
 
+def test_new_jobs_go_to_as_many_partitions_as_the_gateway_is_told_of_and_workers_know() -> None:
+    def known(declared: int, stored: int, held: int) -> tuple[int, int]:
+        found = merged(ModelInfo("m", partitions=declared, held=declared), ModelInfo("m", partitions=stored, held=held))
+        return found.partitions, found.held
+
+    assert known(1, 1, 1) == (1, 1)
+    assert known(1, 4, 4) == (4, 4), "settings that say nothing of it follow the workers"
+    assert known(2, 4, 4) == (2, 4), "a gateway that was told first of a lower number"
+    assert known(4, 2, 2) == (2, 2), "no job goes where no worker claims"
+
+
 def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
     assert merged(DECLARED, None) == merged(None, DECLARED) == DECLARED
 
