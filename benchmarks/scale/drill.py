@@ -34,10 +34,20 @@ class DrillResult:
 Drill = Callable[[DrillSetting], DrillResult]
 
 # Each module has a function `measure`. Drills are loaded when they run, because each needs other parts of penstock.
-DRILLS: dict[str, str] = {"run_drivers": "run_drivers"}
+DRILLS: dict[str, str] = {
+    "autoscale": "autoscale",
+    "run_drivers": "run_drivers",
+}
 
 FIGURES: tuple[MeasuredFigure, ...] = (
     MeasuredFigure("run_drivers_ratio", "rows of a cheap model per CPU second of the busiest driver: two against one", 1.7),
+    MeasuredFigure(
+        "autoscale_late_s", "a burst: seconds from goal passed to a second slot, less its start", 5.0, at_least=False
+    ),
+    MeasuredFigure("autoscale_slots_after", "slots after it", 1.0, at_least=False),
+    MeasuredFigure("autoscale_lost", "jobs lost while slots came and went", 0.0, at_least=False),
+    MeasuredFigure("autoscale_redelivered", "jobs given back by slots that went", 0.0, at_least=False),
+    MeasuredFigure("autoscale_loads_per_minute", "two models with room for one, jobs for both", 2.0, at_least=False),
 )
 
 
