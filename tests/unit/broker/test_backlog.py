@@ -4,11 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.backlog import Backlog, QueueFull, SlotCapacity, admit, capacity_of, eta_s, predicted_s
+from penstock.broker.backlog import (
+    ROOM_COMES_S,
+    UNKNOWN_START_S,
+    Backlog,
+    QueueFull,
+    SlotCapacity,
+    admit,
+    capacity_of,
+    eta_s,
+    on_demand,
+    predicted_s,
+)
 from penstock.broker.records import QueueStats
 from penstock.errors import DeadlineUnlikely, Overloaded
 from penstock.gateway.asgi.problems import retry_after
-from penstock.model_spec import SlotInfo
+from penstock.model_spec import ScalingInfo, SlotInfo
 
 FAST = SlotCapacity(ready_slots=1, per_s=1_000.0, latency_s={1: 0.0055, 32: 0.021}, full_per_s=1_000.0)
 
@@ -272,3 +283,22 @@ def test_jobs_that_wait_for_their_start_stand_before_nobody() -> None:
     backlog.record_stats(replace(stats(1.0, depth=500, ended=0), open=open_jobs, planned=planned), now=1.0, batch_size=8)
     assert backlog.jobs_before_new("planner", 500) == 1
     assert backlog.jobs_before_new("newcomer", 500) == 1
+
+
+def test_a_version_that_is_unloaded_has_the_slot_that_its_next_job_starts() -> None:
+    info = ScalingInfo(0, 2, 2, 0, start_s=3.0, latency_s={1: 0.1, 4: 0.2})
+    found = on_demand(SlotCapacity(), [], [info])
+    assert (found.is_served, found.ready_slots, found.start_s) == (True, 0, 3.0)
+    assert eta_s(0, Backlog(), found, 0.0) == pytest.approx(3.1)
+    assert eta_s(20, Backlog(), found, 0.0) == pytest.approx(3.0 + 20 / 15.0 + 0.2, rel=0.1)
+    full = on_demand(SlotCapacity(), [], [replace(info, most=0)])
+    assert full.start_s == 3.0 + ROOM_COMES_S
+
+
+def test_a_version_that_cannot_be_loaded_or_has_slots_or_is_nobodys_is_not_on_demand() -> None:
+    info, failed = ScalingInfo(0, 2, 2, 0), SlotInfo("m", "1", "failed")
+    assert not on_demand(SlotCapacity(), [failed], [info]).is_served
+    assert not on_demand(SlotCapacity(), [], []).is_served
+    ready = SlotCapacity(2)
+    assert on_demand(ready, [], [info]) is ready
+    assert on_demand(SlotCapacity(), [], [info]).start_s == UNKNOWN_START_S

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.models.slots import SlotsState, VersionSlots, slots_of
-from penstock.model_spec import SlotInfo, WorkerInfo
+from penstock.model_spec import ScalingInfo, SlotInfo, WorkerInfo
 
 
 def worker(*states: str, wanted: int | None = 1, name: str = "w", **fields: Any) -> WorkerInfo:
@@ -93,3 +93,13 @@ def test_what_is_reached_has_exactly_the_wanted_slots_and_none_that_loads(
     if slots.state is SlotsState.FAILED:
         assert slots.failed
         assert not slots.loading
+
+
+def test_a_version_whose_next_job_starts_a_slot_is_unloaded_and_no_fault() -> None:
+    info = ScalingInfo(0, 2, 2, 0, start_s=2.5)
+    unloaded = slots_of([worker(wanted=0, scaling={"m": {"1": info}})], "m", "1")
+    assert (unloaded.state, unloaded.why) == (SlotsState.UNLOADED, "unloaded; the next job has it loaded, in about 2.5 s")
+    loading = slots_of([worker("loading", scaling={"m": {"1": info}})], "m", "1")
+    assert (loading.state, loading.why) == (SlotsState.PENDING, "still loading")
+    failed = slots_of([worker("failed", wanted=1, scaling={"m": {"1": info}})], "m", "1")
+    assert failed.state is SlotsState.FAILED

@@ -176,3 +176,64 @@ def test_slots_on_devices_go_back_to_what_the_settings_say(written: Written, tmp
     every = SizedWorker(written(GPU.replace('"cuda"\nworkers = 2', '"cuda:*"')), found, Rollout().scaled("1", 0))
     every.change(None)
     assert every.slots() == ["1"] * 8
+
+
+AUTO = ONE + "max_workers = 4\n"
+IDLE = "idle_unload_s = 60.0\ndevice_memory_bytes = 600\n"
+
+
+def test_a_version_with_bounds_starts_with_its_least_on_cores_that_are_shared_out_for_its_most(written: Written) -> None:
+    worker = SizedWorker(written(AUTO), flat(8))
+    assert (worker.slots(), worker.threads()) == (["1"], [2])
+    [spec] = worker.size.automatic()
+    assert worker.size.steer(spec, 4) == ""
+    assert (worker.slots(), worker.threads()) == (["1"] * 4, [2] * 4)
+    worker.change(None)
+    assert (worker.slots(), worker.size.wanted()) == (["1"] * 4, {"m": {"1": 4}}), "a beat undoes nothing"
+    worker.size.steer(spec, 0)
+    worker.size.steer(spec, 2)
+    assert worker.threads() == [2, 2]
+
+
+def test_an_operators_number_stands_over_the_work_and_given_back_the_work_goes_on_from_there(written: Written) -> None:
+    worker = SizedWorker(written(AUTO), flat(8))
+    [spec] = worker.size.automatic()
+    worker.size.steer(spec, 2)
+    scaled = Rollout().scaled("1", 6)
+    worker.change(scaled)
+    assert (worker.slots(), worker.size.automatic()) == (["1"] * 6, [])
+    worker.size.steer(spec, 1)
+    assert worker.slots() == ["1"] * 6, "a decision that came too late"
+    worker.change(scaled.released("1"))
+    assert (worker.slots(), len(worker.size.automatic())) == (["1"] * 4, 1)
+
+
+def test_remote_control_never_takes_the_last_slot_of_a_model_and_passes_over_those_that_follow_their_work(
+    written: Written,
+) -> None:
+    worker = SizedWorker(written(AUTO + OTHER), flat(8))
+    [spec] = worker.size.automatic()
+    worker.size.steer(spec, 3)
+    assert (worker.size.shrink(9), worker.slots("other"), len(worker.slots())) == (0, ["1"], 3)
+    assert worker.size.grow(1) == 1
+    assert (worker.slots("other"), len(worker.slots())) == (["1"] * 2, 3)
+
+
+def test_models_that_may_be_unloaded_start_only_as_far_as_there_is_memory(written: Written) -> None:
+    memory = "memory_bytes = 1000\n"
+    worker = SizedWorker(written(memory + ONE + IDLE + OTHER + IDLE), flat(4))
+    assert (worker.slots(), worker.slots("other")) == (["1"], [])
+    assert SizedWorker(written(memory + ONE + OTHER + "device_memory_bytes = 9000\n"), flat(4)).slots("other") == ["1"]
+
+
+def test_of_two_models_for_one_gpu_that_may_be_unloaded_the_second_waits_for_its_turn(written: Written, tmp_path: Path) -> None:
+    gpu = 'device = "cuda"\nidle_unload_s = 60.0\n'
+    worker = SizedWorker(written(ONE + gpu + OTHER + gpu), machine("eight_gpus", tmp_path, CUDA_VISIBLE_DEVICES="0"))
+    assert worker.slots() == worker.slots("other") == []
+    worker.change(None)
+    assert (worker.slots(), worker.slots("other")) == (["1"], [])
+    assert worker.versions.refused == {}
+    first, second = worker.size.automatic()
+    worker.size.steer(first, 0)
+    assert worker.size.steer(second, 1) == ""
+    assert (worker.slots(), worker.slots("other")) == ([], ["1"])
