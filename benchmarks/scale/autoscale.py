@@ -1,7 +1,7 @@
 """Slots that follow the work: a burst of a minute at three times what one slot does, and two models that share one device.
 
-`python -m benchmarks.scale.autoscale [--quick] [--picture PATH]` prints figures and their detail as JSON, and draws the burst;
-`python -m benchmarks.scale --only autoscale` writes them beside those of the other drills.
+`python -m benchmarks.scale.autoscale [--quick] [--picture PATH]` prints figures and their detail as JSON;
+`python -m benchmarks.scale --only autoscale` writes them beside those of the other drills. A whole run draws the burst in docs.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def measure(setting: DrillSetting) -> DrillResult:
     with _stack(setting.folder) as stack:
         burst = _burst(stack, seconds=15.0 if setting.quick else 60.0, say=setting.say)
         pair = _alternate(stack, seconds=45.0 if setting.quick else 240.0, say=setting.say)
+    if not setting.quick and PICTURE.parent.is_dir():
+        PICTURE.write_text(draw(burst))
     figures = {
         "autoscale_late_s": burst["late_s"],
         "autoscale_slots_after": burst["slots_after"],
@@ -209,11 +211,12 @@ def _settings(folder: Path, port: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.autoscale", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time")
-    parser.add_argument("--picture", type=Path, default=PICTURE, help=f"where the burst is drawn (default: {PICTURE})")
+    parser.add_argument("--picture", type=Path, help="where the burst is drawn too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-autoscale-") as folder:
         result = measure(DrillSetting(Path(folder), options.quick, lambda line: print(line, file=sys.stderr)))
-    options.picture.write_text(draw(result.detail["burst"]))
+    if options.picture:
+        options.picture.write_text(draw(result.detail["burst"]))
     print(msgspec.json.format(msgspec.json.encode({"figures": result.figures, "detail": result.detail}), indent=2).decode())
     return 0
 

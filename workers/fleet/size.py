@@ -71,7 +71,8 @@ class FleetSize:
         for spec, pins in zip(found.specs, found.rows, strict=True):
             # Also for the slots that are not started yet.
             self._threads.setdefault(key_of(spec), pins[0].threads)
-            self._add(by_key[key_of(spec)], pins[: self._scale(spec)])
+            asked = by_key[key_of(spec)]
+            self._add(asked, pins[: self._scale(asked)])
         for spec in specs:
             if spec.pipeline is not None:
                 self._add(spec, self._beside(spec, self._scale(spec)))
