@@ -29,7 +29,7 @@ def test_the_latest_that_was_kept_of_a_version_holds_until_a_slot_shows_more() -
 
 def test_memory_is_that_of_the_largest_process_or_of_a_gpu_that_one_version_has_alone() -> None:
     assert memory_of([slot(memory_bytes=10), slot(memory_bytes=30), slot("n", "loading", memory_bytes=90)]) == {("m", "1"): 30}
-    gpu = {"device": "cuda:0", "device_uuid": "GPU-1", "device_use": SlotDeviceUse(80)}
+    gpu: dict[str, Any] = {"device": "cuda:0", "device_uuid": "GPU-1", "device_use": SlotDeviceUse(80)}
     assert memory_of([slot(**gpu), slot(**gpu)]) == {("m", "1"): 40}
     assert memory_of([slot(**gpu), slot("n", **gpu)]) == {}
 

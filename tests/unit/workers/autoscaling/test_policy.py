@@ -34,7 +34,7 @@ def test_a_crowded_moment_starts_nothing() -> None:
 
 def test_the_next_step_waits_until_the_last_one_has_had_its_effect() -> None:
     one = scaler(ScalingPolicy(1, 8, goal_s=5.0))
-    crowded = {"waiting": 500, "slot_rate": 0.0, "rate": 0.0}
+    crowded: dict[str, Any] = {"waiting": 500, "slot_rate": 0.0, "rate": 0.0}
     one.decide(reading(**crowded), 0.0)
     assert one.decide(reading(**crowded), 2.0) == Target(2, Reason.BACKLOG), "one more, for nobody knows what a slot does"
     assert one.decide(reading(2, **crowded), 3.0) is None
