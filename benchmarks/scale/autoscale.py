@@ -23,7 +23,6 @@ import msgspec
 
 from benchmarks.scale.autoscale_picture import draw
 from benchmarks.scale.drill import DrillResult, DrillSetting
-from benchmarks.scale.slow_to_load import JOB_S
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.client.handles.job_handle import JobHandle
@@ -31,7 +30,22 @@ from penstock.client.sync import Client
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 
 PICTURE = Path("docs/images/autoscale.svg")
-SOURCE = Path(__file__).with_name("slow_to_load.py")
+LOAD_S, JOB_S = 1.5, 0.1
+# It takes a while to load and a tenth of a second per job, and uses no core meanwhile.
+SLOW_TO_LOAD = f"""
+import time
+import penstock
+
+class SlowToLoad(penstock.Handler):
+    sample = 1
+
+    def initialize(self, context):
+        time.sleep({LOAD_S})
+
+    def inference(self, batch):
+        time.sleep({JOB_S} * len(batch))
+        return batch
+"""
 MIB = 1 << 20
 GOAL_S, MOST_SLOTS, TIMES_CAPACITY = 5.0, 4, 3.0
 # Of the second half: jobs of each model, one after the other.
@@ -42,7 +56,7 @@ _SAMPLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class QueueSample:
     """What `/v1/queues` said `at` seconds after the beginning."""
 
     at: float
@@ -59,7 +73,7 @@ class Watched:
     url: str
     model: str
     began: float
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[QueueSample] = field(default_factory=list)
     is_over: bool = False
 
     def run(self) -> None:
@@ -68,7 +82,7 @@ class Watched:
                 queue = msgspec.json.decode(answer.read())
             backlog_s = queue["backlog_s"] or 0.0
             at = time.monotonic() - self.began
-            self.samples.append(Sample(at, backlog_s, queue["depth"], queue["ready_slots"], queue["wanted_slots"]))
+            self.samples.append(QueueSample(at, backlog_s, queue["depth"], queue["ready_slots"], queue["wanted_slots"]))
             time.sleep(_SAMPLE_S)
 
 
@@ -143,7 +157,7 @@ def _burst(stack: ScalingStack, *, seconds: float, say: Callable[[str], None]) -
     }
 
 
-def _late_s(samples: list[Sample], start_s: float) -> float:
+def _late_s(samples: list[QueueSample], start_s: float) -> float:
     """From when the backlog passed the goal until a second slot was ready, less the time that a slot takes to start."""
     passed = next((sample.at for sample in samples if sample.backlog_s > GOAL_S), None)
     up = next((sample.at for sample in samples if sample.ready > 1), None)
@@ -186,6 +200,7 @@ def _at(entry: Mapping[str, Any]) -> float:
 def _stack(folder: Path) -> Iterator[ScalingStack]:
     port = free_port()
     with EmbeddedServer(folder / "store") as server:
+        (folder / "slow.py").write_text(SLOW_TO_LOAD)
         (folder / "penstock.toml").write_text("\n".join(_settings(folder, port)) + "\n")
         variables = {"PENSTOCK_CONFIG": str(folder / "penstock.toml"), "PENSTOCK_REDIS_URL": server.url}
         processes = Processes(folder, variables)
@@ -199,7 +214,7 @@ def _stack(folder: Path) -> Iterator[ScalingStack]:
 
 
 def _settings(folder: Path, port: int) -> list[str]:
-    model = [f'source = "{SOURCE}"', "max_batch_size = 1", "threads = 1"]
+    model = [f'source = "{folder / "slow.py"}"', "max_batch_size = 1", "threads = 1"]
     lines = ["[store]", f'state_dir = "{folder / "state"}"', "[gateway]", f"port = {port}"]
     lines += ["[worker]", f"memory_bytes = {1_000 * MIB}", 'pinning = "none"']
     lines += ["[models.burst]", *model, f"max_workers = {MOST_SLOTS}", f"backlog_goal_s = {GOAL_S}"]
