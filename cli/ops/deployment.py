@@ -16,6 +16,7 @@ from penstock.cli.ops.keys import toml_of
 from penstock.cli.options import JsonOption
 from penstock.errors import ConfigError
 from penstock.settings.keys import declared
+from penstock.settings.store_url import store_url
 
 app = typer.Typer(add_completion=False)
 
@@ -28,9 +29,12 @@ _FOLDER_MODE, _FILE_MODE = 0o700, 0o644
 @app.command(name="secrets")
 def make(
     folder: Annotated[Path, typer.Argument(help="An existing folder of yours for the files.")],
-    store: Annotated[str, typer.Option("--store", metavar="HOST:PORT", help="The store's address inside the containers.")] = (
-        "valkey:6379"
-    ),
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", metavar="HOST:PORT|URL", help="The store's address inside the containers, or its URL without a login."
+        ),
+    ] = "valkey:6379",
     as_json: JsonOption = False,
 ) -> None:
     """Write the secrets of a deployment: store users, an API key, passwords of Flower and Grafana.
@@ -52,11 +56,23 @@ def make(
 
 def _store_files(folder: Path, address: str) -> list[str]:
     passwords = passwords_in(folder / "passwords.json")
-    urls = {f"{name}_url": f"redis://{user}:{passwords.of(user)}@{address}/0" for name, user in _USERS.items()}
+    urls = {f"{name}_url": _url_of(address, user, passwords.of(user)) for name, user in _USERS.items()}
     files = {"users.acl": acl_lines(passwords), "gateway_password": passwords.gateway, **urls}
     for name, text in files.items():
         _write(folder / name, text)
     return list(files)
+
+
+def _url_of(address: str, user: str, password: str) -> str:
+    """Raises `ConfigError`. Sentinels get the same login as the store."""
+    scheme, mark, place = address.rpartition("://")
+    url = f"{scheme}://{user}:{password}@{place}" if mark else f"redis://{user}:{password}@{place}/0"
+    if "sentinel" in scheme:
+        url += f"{'&' if '?' in place else '?'}sentinel_username={user}&sentinel_password={password}"
+    try:
+        return store_url(url)
+    except ValueError as fault:
+        raise ConfigError(f"--store {address}: {fault}") from None
 
 
 _USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER, "flower": FLOWER}
