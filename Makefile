@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test helm-check up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test compose-ha-test helm-check up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ soak: $(VENV)/.installed-test ## twenty minutes of load, runs, cancels and kills
 
 compose-test: $(VENV)/.installed-test ## build the images, run the containers, load them and kill parts (needs Docker; DOCKER=docker)
 	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose tests/compose -o faulthandler_timeout=1800 $(PYTEST_ARGS)
+
+compose-ha-test: $(VENV)/.installed-test ## three stores, two gateways: kill a primary and a gateway under load (needs Docker; DOCKER=docker)
+	DOCKER='$(DOCKER)' $(BIN)/python -m pytest -m compose_ha tests/compose -o faulthandler_timeout=1800 $(PYTEST_ARGS)
 
 helm-check: $(VENV)/.installed-test ## render the Helm chart for several deployments, validate every object (installs the extra `helm`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[helm]' -c constraints.txt
