@@ -207,7 +207,9 @@ def test_every_gpu_is_reserved_with_its_capability() -> None:
 
 
 def test_the_example_of_an_environment_file_names_every_variable_with_its_default() -> None:
-    used = {name: value for file in FILES for name, value in VARIABLE.findall((FOLDER / file).read_text())}
+    used = {
+        name: value for file in (*FILES, "compose.ha.yaml") for name, value in VARIABLE.findall((FOLDER / file).read_text())
+    }
     told = dict(re.findall(r"^#(PENSTOCK_\w+)=(.*)$", (FOLDER / ".env.example").read_text(), re.MULTILINE))
     assert told == used
 

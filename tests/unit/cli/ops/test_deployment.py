@@ -30,6 +30,20 @@ def test_the_users_are_those_of_the_embedded_store_and_their_addresses_hold_the_
     assert not any(password in files["users.acl"] for password in (passwords.admin, passwords.gateway, passwords.worker))
 
 
+def test_a_store_may_be_named_by_its_url_and_sentinels_get_its_login(tmp_path: Path) -> None:
+    files = made(tmp_path, "--store", "redis+sentinel://s1:26379,s2:26379/main/0")
+    password = passwords_in(tmp_path / "passwords.json").worker
+    login = f"sentinel_username=penstock-worker&sentinel_password={password}"
+    assert files["worker_url"] == f"redis+sentinel://penstock-worker:{password}@s1:26379,s2:26379/main/0?{login}"
+    assert Settings.load(None, {"PENSTOCK_REDIS_URL": files["worker_url"]}).store.url == files["worker_url"]
+
+
+def test_a_url_that_is_none_of_a_store_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--store sentinel://s1"):
+        made(tmp_path, "--store", "sentinel://s1")
+    assert not (tmp_path / "users.acl").exists()
+
+
 def test_the_key_opens_the_gateway_that_reads_the_declared_keys(tmp_path: Path) -> None:
     files = made(tmp_path)
     [key] = Settings.load(None, {"PENSTOCK_KEYS_FILE": str(tmp_path / "keys.toml")}).access_keys()
