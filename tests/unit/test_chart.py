@@ -210,6 +210,45 @@ def test_a_worker_may_write_its_cost_and_only_where_that_is_asked_for() -> None:
     assert "PENSTOCK_WORKER__POD" not in environment("default", "penstock-worker-default")
 
 
+COST = "controller.kubernetes.io/pod-deletion-cost"
+OWN = {"username": "system:serviceaccount:ml:penstock-worker", "extra": {"authentication.kubernetes.io/pod-name": ["w-1"]}}
+
+
+def pod(name: str = "w-1", *, spec: str = "same", **metadata: Any) -> Object:
+    return {"metadata": {"name": name, "labels": {"a": "b"}, **metadata}, "spec": {"x": spec}}
+
+
+@rendering
+@pytest.mark.parametrize(
+    ("new", "old", "user", "is_allowed"),
+    [
+        (pod(annotations={COST: "1000"}), pod(), OWN, True),
+        (pod(annotations={COST: "0", "kept": "1"}), pod(annotations={COST: "1000", "kept": "1"}), OWN, True),
+        (pod("w-2", annotations={COST: "1000"}), pod("w-2"), OWN, False),
+        (pod(annotations={COST: "1000"}), pod(), {**OWN, "extra": {}}, False),
+        (pod(annotations={COST: "1000", "another": "1"}), pod(), OWN, False),
+        (pod(annotations={"another": "2"}), pod(annotations={"another": "1"}), OWN, False),
+        (pod(labels={"a": "c"}), pod(), OWN, False),
+        (pod(spec="other"), pod(), OWN, False),
+        (pod(finalizers=["for-ever"]), pod(), OWN, False),
+        (pod(ownerReferences=[{"uid": "1"}]), pod(), OWN, False),
+    ],
+)
+def test_a_workers_token_changes_the_cost_of_its_own_pod_and_nothing_else(
+    new: Object, old: Object, user: Object, is_allowed: bool
+) -> None:
+    import celpy
+
+    def holds(expression: str) -> bool:
+        environment, given = celpy.Environment(), {"object": new, "oldObject": old, "request": {"userInfo": user}}
+        program = environment.program(environment.compile(expression))
+        return bool(program.evaluate({name: celpy.json_to_cel(value) for name, value in given.items()}))
+
+    [policy] = objects("scale-to-zero", "ValidatingAdmissionPolicy")
+    assert holds(policy["spec"]["matchConditions"][0]["expression"])
+    assert all(holds(validation["expression"]) for validation in policy["spec"]["validations"]) == is_allowed
+
+
 @rendering
 def test_a_store_elsewhere_is_all_that_workers_reach_beside_names_and_their_bucket() -> None:
     policy = one("external", "NetworkPolicy", "penstock-worker")["spec"]
