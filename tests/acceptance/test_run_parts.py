@@ -14,13 +14,19 @@ from typing import Any
 import httpx2
 import pytest
 
+from penstock.broker.run_contract import RunChange, UpdateStatus
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.run import BY_COMMAND, Run, RunSpec, RunState
+from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState
+from penstock.runs.ownership import take_run
+from penstock.runs.parts.splitting import split_input
+from penstock.runs.sinks.opening import open_sink
+from penstock.runs.sources.opening import open_source
 from tests.acceptance.test_cli import Up, clean_environment, stopped
-from tests.acceptance.test_runs import MODEL, Gated, ended, expected, found, outputs, write_input
+from tests.acceptance.test_runs import MODEL, Background, Gated, ended, expected, found, outputs, write_input
 from tests.acceptance.warm_up import started
 from tests.eventually import eventually
+from tests.warm_process import start
 
 SETTINGS = '[models.double]\nsource = "double.py:Double"\nmax_batch_size = 64\n'
 ROWS = 4_000
@@ -79,6 +85,16 @@ class DriverProcess:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         self.process.wait(20)
+
+
+class Resumed(Background):
+    """A `penstock run resume` in the background."""
+
+    def __init__(self, up: Up, run_id: str) -> None:
+        self.log = up.folder / f"{run_id}.resumed.log"
+        with self.log.open("w") as out:
+            words = ("run", "resume", run_id, "--json")
+            self.process = start("penstock.cli.main", *words, cwd=up.folder, env=clean_environment(), stdout=out, stderr=out)
 
 
 def test_two_drivers_of_a_command_write_what_one_would_have_written(up: Up) -> None:
@@ -145,30 +161,57 @@ def test_a_driver_is_killed_and_one_frozen_and_no_row_is_missing_or_twice(up: Up
     assert left.process.returncode == 0, left.log
 
 
-def test_a_cancelled_run_is_left_by_its_drivers_and_resumed_by_others(up: Up) -> None:
+def test_a_run_is_cancelled_and_interrupted_and_its_other_parts_stay_as_they_are(up: Up) -> None:
     rows = Gated(up, "to_stop", ROWS)
-    spec = RunSpec(
-        model="double",
-        input=str(up.folder / rows.name),
-        output=str(up.folder / "stopped.jsonl"),
-        parts=4,
-        metadata={BY_COMMAND: "0"},
-    )
-    with store_of(up) as runs, ExitStack() as processes:
-        runs.create("stopped0run", spec)
-        driver = DriverProcess(up, "stopped0run", 0)
-        processes.callback(driver.end)
-        eventually(lambda: found(runs, "stopped0run").counts.done > ROWS // 4, timeout_s=40.0)
-        assert "cancelled" in up.penstock("run", "cancel", "stopped0run").stdout
-        assert found(runs, "stopped0run").state is RunState.CANCELLED
-        eventually(lambda: all(part.driver_until <= runs.now() for part in runs.parts("stopped0run")), timeout_s=20.0)
-        assert driver.process.poll() is None, driver.log
-    refused = up.penstock("run", "join", "stopped0run")
+    run = Background(up, "double", rows.name, "-o", "stopped.jsonl", "--parts", "3", "--drivers", "2")
+    run_id = run.await_rows(ROWS // 4)
+    assert "cancelled" in up.penstock("run", "cancel", run_id).stdout
+    assert run.process.wait(timeout=30) == 1
+    assert run.events[-1]["state"] == "cancelled"
+    refused = up.penstock("run", "join", run_id)
     assert (refused.returncode != 0, "has ended" in refused.stderr) == (True, True), refused.stderr
+    again = Resumed(up, run_id)
+    eventually(lambda: any("parts done" in event.get("note", "") for event in again.events), timeout_s=30.0)
+    again.process.send_signal(signal.SIGINT)
+    assert again.process.wait(timeout=30) == 130
     rows.open()
-    done = up.penstock("run", "resume", "stopped0run", "--drivers", "2")
+    done = up.penstock("run", "resume", run_id)
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(up.folder / "stopped.jsonl") == expected(ROWS)
+
+
+def test_a_driver_that_cannot_read_the_input_gives_its_part_back_and_says_so(up: Up) -> None:
+    write_input(up.folder / "target.jsonl", 200)
+    source, target = up.folder / "link.jsonl", up.folder / "target.jsonl"
+    source.symlink_to(target)
+    spec = RunSpec(model="double", input=str(source), output=str(up.folder / "read.jsonl"), parts=2, metadata={BY_COMMAND: "0"})
+    with store_of(up) as runs, ExitStack() as processes:
+        runs.create("unread0run", spec)
+        split_here(runs, "unread0run", up.folder)
+        source.unlink()
+        driver = DriverProcess(up, "unread0run", 0)
+        processes.callback(driver.end)
+
+        def is_given_back() -> bool:
+            return any("cannot read the input" in part.error_message for part in runs.parts("unread0run"))
+
+        eventually(is_given_back, timeout_s=30.0)
+        assert found(runs, "unread0run").state is RunState.RUNNING
+        assert "cannot read the input" in up.penstock("run", "show", "unread0run").stdout
+        source.symlink_to(target)
+        eventually(lambda: found(runs, "unread0run").state is RunState.COMPLETED, timeout_s=40.0)
+        assert {part.error_message for part in runs.parts("unread0run")} == {""}
+    assert outputs(up.folder / "read.jsonl") == expected(200)
+
+
+def split_here(runs: RunStore, run_id: str, folder: Path) -> None:
+    """What the first driver of a run does, and no more."""
+    owned = take_run(runs, run_id)
+    source = open_source(owned.run.spec)
+    runs.update(run_id, owned.driver, RunChange(state=RunState.RUNNING, version="1"), lease_s=10.0)
+    assert runs.split(run_id, owned.driver, split_input(source, 2), RunCounts()) is UpdateStatus.OK
+    open_sink(owned.run.spec, run_id, state=folder).close()
+    runs.update(run_id, owned.driver, RunChange(), lease_s=0.0)
 
 
 def test_too_many_failed_rows_of_all_parts_end_the_run_and_a_resume_accepts_them(up: Up) -> None:

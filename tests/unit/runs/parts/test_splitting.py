@@ -12,8 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
+from penstock.errors import Conflict
 from penstock.run import RunPart, RunSpec
+from penstock.runs.parts.part_files import PartNotHere, need_same_input
 from penstock.runs.parts.plan import InputStretch, cuts_in_files, deal, total_rows
 from penstock.runs.parts.splitting import identity_of, line_ends, listing_of, split_input
 from penstock.runs.sources.opening import FileSource, open_source
@@ -140,3 +143,19 @@ def test_what_a_part_is_shows_when_its_files_change(tmp_path: Path) -> None:
     assert identity_of(open_source(spec).of_part(second)) != second.identity
     (tmp_path / "c.jsonl").write_text("1\n")
     assert listing_of(open_source(spec)) != first.listing
+
+
+def test_an_input_that_changed_ends_the_run_where_it_was_split_and_is_another_one_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("1\n2\n")
+    spec = RunSpec(model="m", input=str(path), output="o.jsonl")
+    [part] = split_input(open_source(spec), 1)
+    need_same_input(open_source(spec), part, accept_changes=False)
+    path.write_text("1\n2\n3\n")
+    with pytest.raises(Conflict, match="has changed since the run was split"):
+        need_same_input(open_source(spec), part, accept_changes=False)
+    with pytest.raises(PartNotHere, match="is not the one that was split on elsewhere"):
+        need_same_input(open_source(spec), replace(part, host="elsewhere"), accept_changes=False)
+    need_same_input(open_source(spec), part, accept_changes=True)
+    with pytest.raises(Conflict):
+        need_same_input(open_source(spec), replace(part, listing="other"), accept_changes=True)
