@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -163,7 +164,7 @@ def test_a_driver_is_killed_and_one_frozen_and_no_row_is_missing_or_twice(up: Up
 
 def test_a_run_is_cancelled_and_interrupted_and_its_other_parts_stay_as_they_are(up: Up) -> None:
     rows = Gated(up, "to_stop", ROWS)
-    run = Background(up, "double", rows.name, "-o", "stopped.jsonl", "--parts", "3", "--drivers", "2")
+    run = Background(up, "double", rows.name, "-o", "stopped.jsonl", "--parts", "3")
     run_id = run.await_rows(ROWS // 4)
     assert "cancelled" in up.penstock("run", "cancel", run_id).stdout
     assert run.process.wait(timeout=30) == 1
