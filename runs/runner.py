@@ -19,7 +19,7 @@ from penstock.errors import CallerError, Conflict, StoreUnavailable
 from penstock.run import Run
 from penstock.runs.execution import DriveResult, Execution, RunServices
 from penstock.runs.lease import OwnedRun
-from penstock.runs.ownership import no_such_run, take_run
+from penstock.runs.ownership import is_gone, no_such_run, take_run
 from penstock.runs.parts.part_files import PART_HELD, PartNotHere
 from penstock.runs.progress import RunProgress
 
@@ -167,7 +167,7 @@ class RunHelper:
     def _drive_next(self, runs: Runs) -> bool:
         """Drive one part, or the run itself; False if there is nothing to take now."""
         try:
-            found = runs.next_of(self._run_id)
+            found = runs.next_of(self._run_id) or self._left_by_dead(runs)
             if found is None:
                 return False
             owned = take_run(runs, found.id)
@@ -181,6 +181,13 @@ class RunHelper:
         facts = {"run": owned.run.id, "state": self._last.state.value, "code": self._last.error_code}
         log.info("run_left", extra={**facts, "error": self._last.error_message})
         return self._is_done(self._last)
+
+    def _left_by_dead(self, runs: Runs) -> Run | None:
+        """What a driver of this machine holds that has died: its lease need not be waited for."""
+        open_parts = [part for part in runs.parts(self._run_id) if not part.state.final]
+        whole = None if open_parts else runs.read(self._run_id)
+        held = open_parts if whole is None else [whole]
+        return next((each for each in held if each.driver and not each.state.final and is_gone(each.driver)), None)
 
     def _is_done(self, result: DriveResult) -> bool:
         """Whether to go on at once. Raises `Conflict` if this host gave back all that it took for a while."""

@@ -249,8 +249,8 @@ end
 local function run_update(keys, args, todo)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
-  local state, holder, request, command, owner, whole = unpack(redis.call('HMGET', key, 'state', 'driver', 'request', 'command',
-    'owner', 'part_of'))
+  local state, holder, request, command, owner, whole, parts = unpack(redis.call('HMGET', key, 'state', 'driver', 'request',
+    'command', 'owner', 'part_of', 'parts'))
   if not state then return 'missing' end
   if holder ~= args[2] then return 'lost' end -- guard:run_fence
   if ENDED[state] then return 'final' end -- guard:run_final
@@ -259,6 +259,8 @@ local function run_update(keys, args, todo)
     if args[i] == 'state' then wanted = args[i + 1] else append(changes, {args[i], args[i + 1]}) end
     if whole and args[i] == 'counts' then part.count(r, id, whole, args[i + 1]) end
   end
+  -- Nobody else would hear of it: the drivers of parts look at the state of their run.
+  if parts and request == 'cancel' and tonumber(args[3]) == 0 and not ENDED[wanted] then wanted = 'cancelled' end
   if not ENDED[wanted] then append(changes, {'state', wanted}) end -- an end is written with its event
   hold(r, id, owner, command, now + args[3], whole)
   if tonumber(args[4]) > tonumber(redis.call('HGET', key, 'most') or 0) then

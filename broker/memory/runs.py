@@ -83,6 +83,8 @@ class MemoryRunStore:
             return UpdateStatus.FINAL
         changed = {field.name: getattr(change, field.name) for field in fields(change)}
         run = replace(run, driver_until=now + lease_s, **{name: value for name, value in changed.items() if value is not None})
+        if run.parts and run.request == "cancel" and not lease_s and not run.state.final:
+            run = replace(run, state=RunState.CANCELLED)
         rows = run.counts.done + run.counts.failed if change.counts else 0
         if rows > self._most.get(run_id, 0) or not lease_s:
             self._most[run_id] = max(rows, self._most.get(run_id, 0))

@@ -96,8 +96,14 @@ def run_folder(run: Run, state: Path) -> Path:
 
 def open_part_sink(run: Run, part: RunPart, *, state: Path, first_line: int | None) -> PartSink:
     """Call `restore` next. Raises `PartNotHere` if this host does not have the run's partial folder."""
-    folder = part_folder(run_folder(run, state), part.number)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder = part_folder(run_folder(run, state), part.number)
+        folder.mkdir(exist_ok=True)
+        closed = [path for path in (folder, *folder.iterdir()) if not os.access(path, os.W_OK)]
+    except OSError as error:
+        raise PartNotHere(f"{os.uname().nodename} cannot write the output: {error}") from error
+    if closed:
+        raise PartNotHere(f"{os.uname().nodename} cannot write the output: this process may not write {closed[0]}")
     errors = ErrorLines(Appendable(folder / ERRORS), first_line)
     return PartSink(PartialFolder(folder, run.spec.output), rows_file(output_format(run.spec), folder), errors, "", "")
 

@@ -146,6 +146,17 @@ def test_a_run_whose_parts_are_put_together_is_asked_to_end(runs: Runs) -> None:
     assert read(runs, run).state is RunState.COMPLETED
 
 
+def test_a_run_that_is_to_be_cancelled_while_it_is_split_ends_when_its_driver_leaves_it(runs: Runs) -> None:
+    run = create(runs)
+    runs.take(run, "planner", lease_s=60)
+    runs.split(run, "planner", PARTS, RunCounts())
+    assert runs.ask_cancel(run) is CancelStatus.REQUESTED
+    assert runs.update(run, "planner", RUNNING, lease_s=60) is UpdateStatus.CANCEL
+    assert read(runs, run).state is RunState.RUNNING
+    runs.update(run, "planner", RunChange(), lease_s=0)
+    assert (read(runs, run).state, runs.next_of(run)) == (RunState.CANCELLED, None)
+
+
 def test_a_part_that_kills_its_drivers_fails_the_run(runs: Runs) -> None:
     run = split(runs)
     for driver in ("d1", "d2", "d3"):
