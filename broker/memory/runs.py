@@ -83,8 +83,7 @@ class MemoryRunStore:
             return UpdateStatus.FINAL
         changed = {field.name: getattr(change, field.name) for field in fields(change)}
         run = replace(run, driver_until=now + lease_s, **{name: value for name, value in changed.items() if value is not None})
-        if run.parts and run.request == "cancel" and not lease_s and not run.state.final:
-            run = replace(run, state=RunState.CANCELLED)
+        run = _left(run, lease_s)
         rows = run.counts.done + run.counts.failed if change.counts else 0
         if rows > self._most.get(run_id, 0) or not lease_s:
             self._most[run_id] = max(rows, self._most.get(run_id, 0))
@@ -258,3 +257,9 @@ class MemoryRunStore:
         for part in self._parts_of(self._runs.pop(run_id)):
             del self._runs[part.id]
         self.outbox.drop(run_id)
+
+
+def _left(run: Run, lease_s: float) -> Run:
+    """The run if its driver leaves it: one with parts that is to be cancelled has nobody else who would hear of it."""
+    is_to_end = not lease_s and run.parts and run.request == "cancel" and not run.state.final
+    return replace(run, state=RunState.CANCELLED) if is_to_end else run
