@@ -10,8 +10,8 @@ import orjson
 
 from penstock import words
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, slots_of
-from penstock.model_spec import LearnedCalls, SlotInfo, WorkerInfo
+from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, scaling_of, slots_of
+from penstock.model_spec import LearnedCalls, ScalingInfo, SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
 # A live worker announces itself every few seconds.
@@ -78,7 +78,8 @@ def slowest_call(slot: SlotInfo) -> tuple[int, float]:
 @dataclass(frozen=True, slots=True)
 class VersionRow:
     """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds. `calls`: what one of its
-    slots has learned of the calls that batches are cut into.
+    slots has learned of the calls that batches are cut into. `scaling`: within which bounds its slots follow the work; empty if
+    they do not.
     """
 
     name: str
@@ -97,6 +98,7 @@ class VersionRow:
     load_s: float | None
     per_s: float
     calls: LearnedCalls | None = None
+    scaling: str = ""
 
     @property
     def table(self) -> list[tuple[int, float]]:
@@ -139,7 +141,17 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
         load_s=max((slot.load_s for slot in slots if slot.state == "ready"), default=None),
         per_s=version.capacity.per_s,
         calls=next((slot.calls for slot in slots if slot.calls), None),
+        scaling=_scaling(scaling_of(workers, entry.name, name)),
     )
+
+
+def _scaling(infos: Sequence[ScalingInfo]) -> str:
+    """`1 to 4 slots per worker process; last change: backlog`."""
+    if not infos:
+        return ""
+    last = max(infos, key=lambda info: info.changed_at)
+    bounds = f"{last.least} to {last.limit} slots per worker process"
+    return f"{bounds}; last change: {last.reason}" if last.changed_at else bounds
 
 
 def _first_calls(slots: Iterable[SlotInfo]) -> tuple[tuple[int, float], ...]:

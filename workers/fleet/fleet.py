@@ -18,6 +18,7 @@ from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
+from penstock.job import queues_of
 from penstock.model_spec import SlotInfo
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
@@ -300,9 +301,14 @@ class Fleet:
             measured=lambda: self._announcer.measured,
             on_change=self._on_scaled,
             least_stay_s=self._settings.worker.min_stay_s,
+            queues=self._queues_of,
         )
         self._scaling = PeriodicThread("scaling", LOOK_S, scaler.run_once, failure_event=AUTOSCALING_MISSED)
         self._scaling.start()
+
+    def _queues_of(self, model: str) -> list[str]:
+        info = self._versions.announced.get(model) or self._versions.infos.get(model)
+        return queues_of(model, info.partitions if info else 1)
 
     def _on_scaled(self, model: str, reason: str) -> None:
         self._metrics.on_scaled(model, reason)

@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.backlog import SlotCapacity
 from penstock.gateway.dashboard.machine_rows import core_map, place_of, sample_of, slowest_call, version_rows, worker_rows
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import LearnedCalls, ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo
 
 READY = SlotInfo("square", "1", "ready", cores=(0, 1), load_s=1.5, first_call_s={1: 0.02, 8: 0.1}, latency_s={1: 0.01})
 OTHER = SlotInfo("ocr", "1", "loading", device="cuda:0", cores=(1,))
@@ -97,3 +97,12 @@ REVIEW = {"type": "object", "properties": {"text": {"type": "string"}, "stars": 
 )
 def test_a_sample_has_the_shape_of_the_schema(schema: dict[str, object] | None, sample: object) -> None:
     assert json.loads(sample_of(schema)) == sample
+
+
+def test_a_version_whose_slots_follow_its_work_shows_its_bounds_and_its_last_change() -> None:
+    one = VersionEntry("1", None, None, SlotCapacity())
+    info = ScalingInfo(0, 2, 2, 0, start_s=2.0, reason="idle", changed_at=50.0)
+    worker = WorkerInfo("w", "here", 1, 0.0, wanted={"square": {"1": 0}}, scaling={"square": {"1": info}})
+    [row] = version_rows(ModelEntry(ModelInfo("square"), one, {"1": one}), [worker])
+    assert (row.tone, row.state) == ("idle", "unloaded; the next job has it loaded, in about 2 s")
+    assert row.scaling == "0 to 2 slots per worker process; last change: idle"
