@@ -267,6 +267,7 @@ class SlotDeviceUse:
     used_bytes: int
     share: float | None = None
     memory_share: float | None = None
+    total_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

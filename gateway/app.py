@@ -170,7 +170,7 @@ class Gateway:
         finally:
             self._open -= not is_probe
         if not is_probe:
-            self._metrics.count_answer(route, scope["method"], status, time.perf_counter() - started)
+            self._metrics.on_answer(route, scope, status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head, *, is_safe: bool) -> None:
         """`is_safe`: the request runs nothing, so a page of another site may have sent it."""

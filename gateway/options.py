@@ -68,6 +68,7 @@ class GatewayOptions:
     `models` are those that this gateway's settings declare; `hosts` the Host names it answers to (empty: any).
     Without `keys`, whoever reaches the gateway may do everything, at `rate_per_s` (0: any rate).
     `metrics`: whether /metrics is served beside the API; `torchserve_metrics`: whether it also has TorchServe's names.
+    `torchserve_access_log`: whether each answer is a line of TorchServe's access log.
     `max_requests`, `max_predictions`, `max_streams`, `max_waits`: how many requests of each kind are open at once.
     `log_jobs`: which changes of jobs are logged. `blob_dir`: the folder whose free disk space /metrics shows.
     `dashboard`: whether the pages are served; their links begin with `root_path`.
@@ -98,6 +99,7 @@ class GatewayOptions:
     metrics: bool = True
     log_jobs: JobLines = JobLines.PROBLEMS
     torchserve_metrics: bool = False
+    torchserve_access_log: bool = False
     blob_dir: Path | None = None
     dashboard: bool = True
     root_path: str = ""

@@ -166,6 +166,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         # Never on a port that siblings share: each scrape would reach another process, and every counter would jump.
         metrics=is_loopback(table.host) and not table.metrics_port and not shared,
         torchserve_metrics=settings.torchserve.metrics,
+        torchserve_access_log=settings.torchserve.access_log,
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
         max_requests=table.max_requests,
         max_predictions=table.max_predictions,

@@ -33,7 +33,7 @@ def _pattern(text: str) -> str:
 
 class TorchServeSettings(Table):
     """With `enabled`, a gateway also answers TorchServe's routes, for every model. `metrics`: whether `/metrics` has
-    TorchServe's names too, with or without the routes.
+    TorchServe's names too, with or without the routes, and `access_log`: whether each answer writes the lines of its front end.
 
     Management is served at `management_host` and `management_port`; port 0: at the address of the gateway. Models may be
     registered and unregistered there only with `model_api`: from `model_store`, a folder with archives, and from URLs that one
@@ -63,6 +63,7 @@ class TorchServeSettings(Table):
     grpc_inference_port: Port = 0
     grpc_management_port: Port = 0
     metrics: bool = False
+    access_log: bool = False
 
     @model_validator(mode="after")
     def _is_enabled_where_something_needs_it(self) -> TorchServeSettings:

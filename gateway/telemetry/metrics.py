@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -45,13 +45,25 @@ class PredictionCounts(Protocol):
     def count_answer(self, model: str, version: str, batch: BatchRecord | None, total_s: float) -> None: ...
 
 
+class AnswerLog(Protocol):
+    """Gets each answer, with the scope of its request."""
+
+    def log(self, scope: dict[str, Any], status: int, seconds: float) -> None: ...
+
+
 class GatewayMetrics:
     """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered.
 
-    `predictions` counts them once more under other names; None: nobody asks for those.
+    `predictions` counts them once more under other names, and `answers` logs each answer; None: nobody asks for those.
     """
 
-    def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, predictions: PredictionCounts | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        open_requests: Callable[[], int] = lambda: 0,
+        predictions: PredictionCounts | None = None,
+        answers: AnswerLog | None = None,
+    ) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "penstock_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -69,7 +81,7 @@ class GatewayMetrics:
         )
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
-        self.predictions = predictions
+        self.predictions, self._answers = predictions, answers
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_answer(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -79,6 +91,12 @@ class GatewayMetrics:
             counter, histogram = self._bind(route, method, status)
         counter.inc()
         histogram.observe(seconds)
+
+    def on_answer(self, route: str, scope: dict[str, Any], status: int, seconds: float) -> None:
+        """Counts the answer to a request, and logs it where that is asked for."""
+        self.count_answer(route, scope["method"], status, seconds)
+        if self._answers is not None:
+            self._answers.log(scope, status, seconds)
 
     def answered(self) -> list[tuple[int, float]]:
         """Each status, and how many responses had it; a status may stand there more than once."""

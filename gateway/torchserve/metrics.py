@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.gateway.jobs.predict import run_s
 from penstock.job import BatchRecord
-from penstock.model_spec import HostLoad, WorkerInfo
+from penstock.model_spec import HostLoad, SlotDeviceUse, WorkerInfo
 
 UNVERSIONED = "default"
 _MIB, _GIB = 1024.0**2, 1024.0**3
@@ -98,7 +98,7 @@ def answer_families(answers: Iterable[tuple[int, float]], host: str) -> Iterator
 
 
 def worker_families(workers: Sequence[WorkerInfo]) -> Iterator[TorchServeFamily]:
-    """How long the slots took to load, and how busy the machines of the workers are."""
+    """How long the slots took to load, and how busy the machines of the workers and their GPUs are."""
     slots = [(worker, slot) for worker in workers for slot in worker.slots if slot.state == "ready"]
     named = [
         (of_host(worker.host, ("WorkerName", f"W-{_FIRST_WORKER + place}-{slot.model}_{slot.version}")), slot.load_s * 1e3)
@@ -109,8 +109,36 @@ def worker_families(workers: Sequence[WorkerInfo]) -> Iterator[TorchServeFamily]
     for name, unit, value_of in _MACHINE:
         samples = [(of_host(host), value_of(machine)) for host, machine in machines.items()]
         yield TorchServeFamily(name, "gauge", unit, samples)
+    yield from _gpu_families(workers)
 
 
+def _gpu_families(workers: Sequence[WorkerInfo]) -> Iterator[TorchServeFamily]:
+    """As they were at the last beats. A device is named as its worker sees it, by its number."""
+    uses = {
+        (slot.device.rpartition(":")[2], worker.host): slot.device_use
+        for worker in workers
+        for slot in worker.slots
+        if slot.device_use is not None
+    }
+    for name, unit, value_of in _GPU:
+        found = [
+            ((("Level", "Host"), ("DeviceId", device), ("Hostname", host)), value)
+            for (device, host), use in sorted(uses.items())
+            if (value := value_of(use)) is not None
+        ]
+        if found:
+            yield TorchServeFamily(name, "gauge", unit, found)
+
+
+def _used_percent(use: SlotDeviceUse) -> float | None:
+    return 100.0 * use.used_bytes / use.total_bytes if use.total_bytes else None
+
+
+_GPU: tuple[tuple[str, str, Callable[[SlotDeviceUse], float | None]], ...] = (
+    ("GPUUtilization", "Percent", lambda use: None if use.share is None else use.share * 100.0),
+    ("GPUMemoryUsed", "Megabytes", lambda use: use.used_bytes / _MIB),
+    ("GPUMemoryUtilization", "Percent", _used_percent),
+)
 _MACHINE = (
     ("CPUUtilization", "Percent", lambda machine: machine.cpu_share * 100.0),
     ("MemoryUsed", "Megabytes", lambda machine: machine.memory_used_bytes / _MIB),

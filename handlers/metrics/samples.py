@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FOREIGN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _ENDINGS = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
 # Metrics of penstock itself are called penstock_model_... with these.
-TAKEN_NAMES = ("load_seconds", "deadline_seconds")
+TAKEN_NAMES = ("load_seconds", "deadline_seconds", "unloaded")
 _TAKEN_LABELS = ("model", "version", "slot", "le", "quantile", "job", "instance")
 
 

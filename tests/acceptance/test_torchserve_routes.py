@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -25,9 +26,26 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=TORCHSERVE) as client:
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the gateway writes to stdout."""
+    return tmp_path_factory.mktemp("output") / "gateway.log"
+
+
+@pytest.fixture(scope="module")
+def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory, output: Path) -> Iterator[GatewayClient]:
+    env = {**TORCHSERVE, "PENSTOCK_TORCHSERVE__ACCESS_LOG": "true"}
+    with (
+        output.open("wb") as log,
+        gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=env, log=log) as client,
+    ):
         yield client
+
+
+def test_each_answer_is_a_line_of_torchserves_access_log_if_that_is_asked_for(client: GatewayClient, output: Path) -> None:
+    client.get("/predictions/nobody-is-called-this?a=1")
+    line = r'ACCESS_LOG - /127\.0\.0\.1:\d+ "GET /predictions/nobody-is-called-this\?a=1 HTTP/1\.1" 404 \d+\n'
+    assert eventually(lambda: re.search(line, output.read_text()))
+    assert "TS_METRICS - Requests4XX.Count:1.0|#Level:Host|#hostname:" in output.read_text()
 
 
 @pytest.fixture

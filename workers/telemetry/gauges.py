@@ -158,7 +158,9 @@ class SlotMeter:
 
     def _use(self, uuid: str) -> SlotDeviceUse | None:
         reading = self._gpus.read(uuid)
-        return SlotDeviceUse(reading.used_bytes, reading.utilization, reading.memory_utilization) if reading else None
+        if reading is None:
+            return None
+        return SlotDeviceUse(reading.used_bytes, reading.utilization, reading.memory_utilization, reading.total_bytes)
 
 
 def resident_bytes(pid: int) -> int:

@@ -19,6 +19,7 @@ from penstock.workers.telemetry.handler_series import write_series
 # In one worker. A model of ours has at most 200, and TorchServe's names add the model's own.
 MOST_SERIES = 2_000
 HOST_LABEL = "Hostname"
+_OF_GATEWAYS = frozenset({"HandlerTime", "PredictionTime"})
 
 
 class TorchServeSeries(Collector):
@@ -32,10 +33,12 @@ class TorchServeSeries(Collector):
         self._room = MOST_SERIES
 
     def add(self, samples: Sequence[MetricSample]) -> None:
-        """Add what one child sent. Samples of handlers that are no archives have no foreign name, and are left out."""
+        """Add what one child sent. Samples of handlers that are no archives have no foreign name, and are left out. So are the
+        names that a gateway's page has for every model.
+        """
         with self._lock:
             for sample in samples:
-                if sample.foreign and sample.is_sound:
+                if sample.foreign and sample.foreign[0] not in _OF_GATEWAYS and sample.is_sound:
                     self._add(sample)
 
     def _add(self, sample: MetricSample) -> None:

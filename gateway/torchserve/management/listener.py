@@ -63,7 +63,7 @@ class ManagementApp:
             await reply(scope, receive, send)  # type: ignore[arg-type]
         except ClientGone:
             route, status = "unknown", CLIENT_GONE
-        self._metrics.count_answer(route, method, status, time.perf_counter() - started)
+        self._metrics.on_answer(route, {**scope, "method": method}, status, time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[str, Response]:
         """The path's template and the reply, whatever failed. Raises `ClientGone`."""

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.gateway.telemetry.metrics_endpoint import only_named
 from penstock.gateway.torchserve.metrics import TorchServeCounts, TorchServeFamily, of_host, torchserve_text
 from penstock.job import BatchRecord
-from penstock.model_spec import HostLoad, SlotInfo, WorkerInfo
+from penstock.model_spec import HostLoad, SlotDeviceUse, SlotInfo, WorkerInfo
 
 BATCH = BatchRecord("b", 4, "idle", preprocess_s=0.01, inference_s=0.15, postprocess_s=0.02, decode_s=0.02)
 MIB = 1024**2
@@ -23,6 +23,21 @@ WORKERS = [
         machine=HostLoad(0.25, 1.0, 100 * MIB, 400 * MIB),
     )
 ]
+
+
+GPU_USE = SlotDeviceUse(300 * MIB, 0.4, 0.1, 1200 * MIB)
+
+
+def test_each_gpu_with_a_slot_is_shown_once_per_machine() -> None:
+    slots = [SlotInfo("m", "1", "ready", device=f"cuda:{number}", device_use=GPU_USE) for number in (0, 0, 1)]
+    workers = [WorkerInfo("w", "box", 1, 0.0, tuple(slots)), WorkerInfo("v", "other", 2, 0.0, (slots[0],))]
+    text = torchserve_text(TorchServeCounts(), [], workers, Path("/")).decode()
+    lines = [line for line in text.splitlines() if line.startswith("GPU")]
+    assert len(lines) == 9
+    assert 'GPUUtilization{Level="Host",DeviceId="0",Hostname="box",} 40.0' in lines
+    assert 'GPUMemoryUsed{Level="Host",DeviceId="1",Hostname="box",} 300.0' in lines
+    assert 'GPUMemoryUtilization{Level="Host",DeviceId="0",Hostname="other",} 25.0' in lines
+    assert "GPU" not in told().decode()
 
 
 def told() -> bytes:

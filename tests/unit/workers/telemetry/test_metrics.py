@@ -235,7 +235,7 @@ def test_slots_are_announced_with_what_they_use() -> None:
     gone, unknown = SlotInfo("m", "1", "failed"), SlotInfo("m", "1", "ready", device_uuid="GPU-gone")
     first, second, third = SlotMeter(GpuMeter(Driver())).measured([own, gone, unknown])
     assert first.memory_bytes > 1_000_000
-    assert first.device_use == SlotDeviceUse(1_000, 0.75, 0.2)
+    assert first.device_use == SlotDeviceUse(1_000, 0.75, 0.2, 4_000)
     assert (second, third) == (gone, unknown)
 
 

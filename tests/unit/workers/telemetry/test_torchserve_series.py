@@ -50,12 +50,12 @@ def page() -> Page:
 
 def test_a_gauge_is_the_last_of_all_slots(page: Page) -> None:
     for slot, value in (("a", 3.5), ("b", 2.0), ("a", 2.5)):
-        page.metrics.add_time("HandlerTime", value)
+        page.metrics.add_time("StepTime", value)
         page.send(slot)
-    assert page.value("HandlerTime", USUAL) == 2.5
+    assert page.value("StepTime", USUAL) == 2.5
     text = generate_latest(page.registry).decode()
-    assert "# HELP HandlerTime Torchserve prometheus gauge metric with unit: ms\n# TYPE HandlerTime gauge\n" in text
-    assert text.count("penstock_model_handler_time{") == 2
+    assert "# HELP StepTime Torchserve prometheus gauge metric with unit: ms\n# TYPE StepTime gauge\n" in text
+    assert text.count("penstock_model_step_time{") == 2
 
 
 def test_a_counter_grows_over_children_and_has_no_ending(page: Page) -> None:
