@@ -82,6 +82,11 @@ class Gateway:
         self._pages = parts.pages
         self._management = parts.management
         self._metrics = parts.metrics
+        if options.torchserve_access_log:
+            # Few deployments ask for it.
+            from penstock.gateway.torchserve.access_log import AccessLog
+
+            self._metrics.answers = AccessLog()
         self._api = parts.api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

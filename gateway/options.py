@@ -65,7 +65,8 @@ class TorchServeOptions:
 class GatewayOptions:
     """Sizes are in bytes, durations in seconds.
 
-    `models` are those that this gateway's settings declare; `hosts` the Host names it answers to (empty: any).
+    `models` are those that this gateway's settings declare; `hosts` the Host names it answers to (empty: any). They are for
+    loopback only, against DNS rebinding: elsewhere a rebound page has no key, and names may be many.
     Without `keys`, whoever reaches the gateway may do everything, at `rate_per_s` (0: any rate).
     `metrics`: whether /metrics is served beside the API; `torchserve_metrics`: whether it also has TorchServe's names.
     `torchserve_access_log`: whether each answer is a line of TorchServe's access log.

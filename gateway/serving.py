@@ -158,7 +158,6 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
     settings.access_rule()
     return GatewayOptions(
         models=tuple(settings.model_infos()),
-        # The check is for loopback only, against DNS rebinding. Elsewhere a rebound page has no key, and names may be many.
         hosts=loopback_names(table.host),
         keys=tuple(settings.access_keys()),
         rate_per_s=table.rate_per_s,

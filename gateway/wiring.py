@@ -73,7 +73,6 @@ from penstock.gateway.webhooks.deliveries import Deliveries
 from penstock.gateway.webhooks.routes import WebhookRoutes
 
 if TYPE_CHECKING:
-    from penstock.gateway.torchserve.access_log import AccessLog
     from penstock.gateway.torchserve.door import TorchServeDoor
     from penstock.gateway.torchserve.management.building import Management
     from penstock.gateway.torchserve.metrics import TorchServeCounts
@@ -103,9 +102,7 @@ class GatewayParts:
         self.streams = Shares("streamed predictions", options.max_streams, setting="gateway.max_streams")
         self._waiting = WaitingResponses(options.max_waits, requests=self.requests)
         self._torchserve_counts = _torchserve_counts() if options.torchserve_metrics else None
-        self.metrics = GatewayMetrics(
-            open_requests=open_requests, predictions=self._torchserve_counts, answers=_access_log(options)
-        )
+        self.metrics = GatewayMetrics(open_requests=open_requests, predictions=self._torchserve_counts)
         self.registry, self.key_beat = ModelRegistry(store, options.models), KeyBeat(store, self.auth)
         self._follower, self._results = JobFollower(store, heartbeat_s=options.heartbeat_s), ResultReader(store, blobs)
         self._uploads = BodyMemory(options.max_upload_bytes)
@@ -381,15 +378,6 @@ class GatewayParts:
 async def _end_unheard(_: Request, __: Exception) -> Response:
     """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
     return Response(status_code=CLIENT_GONE)
-
-
-def _access_log(options: GatewayOptions) -> AccessLog | None:
-    if not options.torchserve_access_log:
-        return None
-    # Few deployments ask for it.
-    from penstock.gateway.torchserve.access_log import AccessLog
-
-    return AccessLog()
 
 
 def _torchserve_counts() -> TorchServeCounts:

@@ -54,16 +54,10 @@ class AnswerLog(Protocol):
 class GatewayMetrics:
     """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered.
 
-    `predictions` counts them once more under other names, and `answers` logs each answer; None: nobody asks for those.
+    `predictions` counts them once more under other names, and `answers`, set later, logs each; None: nobody asks for those.
     """
 
-    def __init__(
-        self,
-        *,
-        open_requests: Callable[[], int] = lambda: 0,
-        predictions: PredictionCounts | None = None,
-        answers: AnswerLog | None = None,
-    ) -> None:
+    def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, predictions: PredictionCounts | None = None) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "penstock_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -81,7 +75,8 @@ class GatewayMetrics:
         )
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
-        self.predictions, self._answers = predictions, answers
+        self.predictions = predictions
+        self.answers: AnswerLog | None = None
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_answer(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -95,8 +90,8 @@ class GatewayMetrics:
     def on_answer(self, route: str, scope: dict[str, Any], status: int, seconds: float) -> None:
         """Counts the answer to a request, and logs it where that is asked for."""
         self.count_answer(route, scope["method"], status, seconds)
-        if self._answers is not None:
-            self._answers.log(scope, status, seconds)
+        if self.answers is not None:
+            self.answers.log(scope, status, seconds)
 
     def answered(self) -> list[tuple[int, float]]:
         """Each status, and how many responses had it; a status may stand there more than once."""

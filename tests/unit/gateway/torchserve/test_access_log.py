@@ -54,7 +54,8 @@ def test_a_client_writes_no_line_of_its_own() -> None:
 
 def test_the_gateway_logs_what_it_counts() -> None:
     said: list[str] = []
-    metrics = GatewayMetrics(answers=AccessLog(said.append))
+    metrics = GatewayMetrics()
+    metrics.answers = AccessLog(said.append)
     metrics.on_answer("/predictions/{model}", scope(), 200, 0.001)
     assert metrics.answered() == [(200, 1.0)]
     assert len(said) == 1
