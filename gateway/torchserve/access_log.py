@@ -17,6 +17,8 @@ from penstock.gateway.asgi.wire import Scope
 # Whatever a client sends stands in one line: a space would begin another field, and a line break another line.
 _NOT_PLAIN = dict.fromkeys([*range(33), 127, ord('"')], "?")
 _MOST_CHARS = 2_000
+# In the place of the thread that TorchServe names.
+_THREAD = "gateway"
 
 
 class AccessLog:
@@ -33,16 +35,17 @@ class AccessLog:
         client = scope.get("client") or ("", 0)
         target = _target(scope)
         request = f'"{scope["method"]} {target} HTTP/{scope.get("http_version", "1.1")}"'
-        lines = f"{_moment(now)} [INFO ] ACCESS_LOG - /{client[0]}:{client[1]} {request} {status} {round(seconds * 1e3)}\n"
+        head = f"{_moment(now)} [INFO ] {_THREAD}"
+        lines = f"{head} ACCESS_LOG - /{client[0]}:{client[1]} {request} {status} {round(seconds * 1e3)}\n"
         if status // 100 in (2, 4, 5):
             counted = f"Requests{status // 100}XX.Count:1.0|#Level:Host|#hostname:{self._host},timestamp:{int(now)}"
-            lines += f"{_moment(now)} [INFO ] TS_METRICS - {counted}\n"
+            lines += f"{head} TS_METRICS - {counted}\n"
         self._write(lines)
 
 
 def _target(scope: Scope) -> str:
-    path = scope.get("raw_path") or scope["path"].encode()
-    query = scope.get("query_string") or b""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope.get("query_string") or b""
     text = (path + (b"?" + query if query else b"")).decode("latin-1")
     return text[:_MOST_CHARS].translate(_NOT_PLAIN)
 

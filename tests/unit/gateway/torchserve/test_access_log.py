@@ -11,7 +11,7 @@ import pytest
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.torchserve.access_log import AccessLog
 
-ACCESS = re.compile(r"(\S+) \[INFO \] ACCESS_LOG - /([\d.]+):(\d+) \"(\w+) (\S+) (HTTP/[\d.]+)\" (\d+) (\d+)")
+ACCESS = re.compile(r"(\S+) \[INFO \] \S+ ACCESS_LOG - /([\d.]+):(\d+) \"(\w+) (\S+) (HTTP/[\d.]+)\" (\d+) (\d+)")
 
 
 def scope(path: bytes = b"/predictions/m", query: bytes = b"") -> dict[str, Any]:
