@@ -1,4 +1,4 @@
-"""`python -m benchmarks.torchserve record|compare|figures`: TorchServe's answers, ours beside them, and what each costs."""
+"""`python -m benchmarks.torchserve record|workflows|compare|figures`: TorchServe's answers, ours, and what each costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.torchserve import load, losses, servers
+from benchmarks.torchserve import load, losses, servers, workflows
 from benchmarks.torchserve.archives import ARCHIVES, Archive
 from benchmarks.torchserve.differences import differences, stale, table, unmeant
 from benchmarks.torchserve.exchanges import Exchange, KeptAnswer, send
@@ -93,6 +93,13 @@ def figures() -> int:
     return 0
 
 
+def record_workflows() -> int:
+    """Ask an older TorchServe, which still has workflows, and keep what it answers."""
+    with tempfile.TemporaryDirectory(prefix="penstock-torchserve-") as folder:
+        workflows.record(Path(folder))
+    return 0
+
+
 def both() -> int:
     return compare() or figures()
 
@@ -104,6 +111,7 @@ def _short(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torchserve", description=__doc__)
     verbs: dict[str, Callable[[], int]] = {"record": record, "compare": compare, "figures": figures, "all": both}
+    verbs["workflows"] = record_workflows
     parser.add_argument("verb", choices=verbs)
     sys.exit(verbs[parser.parse_args().verb]())
 

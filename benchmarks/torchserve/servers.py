@@ -139,7 +139,7 @@ class ModelServer:
 def penstock(site: Site) -> Iterator[ModelServer]:
     """Ours, by the command that takes TorchServe's options."""
     command = [sys.executable, "-m", "penstock.cli.main", "torchserve", *options(site)]
-    with _started(site, command, environment({})) as server:
+    with started(site, command, environment({})) as server:
         yield server
 
 
@@ -149,16 +149,19 @@ def torchserve(site: Site) -> Iterator[ModelServer]:
     reason = absent_reason(PEERS, _peer())
     if reason:
         raise PenstockError(f"TorchServe: {reason}")
-    home = PEERS / "torchserve" / "bin"
-    found = os.environ
-    variables = {
+    command = [str(PEERS / "torchserve" / "bin" / "torchserve"), *options(site)]
+    with started(site, command, {**peer_variables(site), "PYTHONPATH": str(EXTRAS)}) as server:
+        yield server
+
+
+def peer_variables(site: Site) -> dict[str, str]:
+    """The environment of TorchServe's processes, all of whose files lie in the site's folder."""
+    home, found = PEERS / "torchserve" / "bin", os.environ
+    return {
         **{name: value for name, value in found.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")},
         **dict.fromkeys(_LOGS, str(site.folder)),
         "PATH": f"{home}{os.pathsep}{found['PATH']}",
-        "PYTHONPATH": str(EXTRAS),
     }
-    with _started(site, [str(home / "torchserve"), *options(site)], variables) as server:
-        yield server
 
 
 def options(site: Site) -> list[str]:
@@ -168,7 +171,7 @@ def options(site: Site) -> list[str]:
 
 
 @contextlib.contextmanager
-def _started(site: Site, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[ModelServer]:
+def started(site: Site, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[ModelServer]:
     path = site.folder / "server.log"
     with path.open("ab") as log:
         process = subprocess.Popen(

@@ -10,88 +10,22 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from benchmarks.torchserve import workflows
+from benchmarks.torchserve.archives import SOURCES
+from benchmarks.torchserve.differences import Difference, differences
+from benchmarks.torchserve.exchanges import Exchange, send
 from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
 
-SEQUENTIAL = """
-models:
-  min-workers: 1
-  max-workers: 1
-  batch-size: 4
-  max-batch-delay: 20
-  retry-attempts: 2
-  timeout-ms: 20000
-  double:
-    url: double.mar
-    batch-size: 8
-dag:
-  clean: [double]
-  double: [frame]
-"""
-PARALLEL = """
-models:
-  double:
-    url: double.mar
-  negate:
-    url: negate.mar
-dag:
-  clean: [double, negate]
-  double: [both]
-  negate: [both]
-"""
-FUNCTIONS = '''
-import json
-
-
-def clean(data, context):
-    """Looks at the first row alone, as most functions do."""
-    if data is None:
-        return None
-    body = data[0].get("data") or data[0].get("body")
-    if isinstance(body, (bytes, bytearray)):
-        body = json.loads(body)
-    return [{"n": int(body["n"])}]
-
-
-def frame(data, context):
-    if data is None:
-        return None
-    assert all(isinstance(row["body"], (bytes, bytearray)) for row in data)
-    return [{"framed": json.loads(row["body"])} for row in data]
-
-
-def both(data, context):
-    if data is None:
-        return None
-    return [{name: json.loads(row[name]) for name in ("double", "negate")} for row in data]
-'''
-HANDLER = """
-import json
-
-FACTOR = {factor}
-
-
-def handle(data, context):
-    if data is None:
-        return None
-    values = [json.loads(row["body"]) for row in data]
-    if any(value["n"] == 666 for value in values):
-        raise ValueError("not this one")
-    return [{{"n": value["n"] * FACTOR}} for value in values]
-"""
+SEQUENTIAL, PARALLEL = ((SOURCES / "workflow" / f"{name}.yaml").read_text("utf-8") for name in workflows.WORKFLOWS)
+FUNCTIONS = (SOURCES / "workflow" / "functions.py").read_text("utf-8")
 
 
 def zipped(path: Path, members: Mapping[str, str]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in members.items():
             archive.writestr(name, text)
-
-
-def packed_model(path: Path, factor: int) -> None:
-    model = {"modelName": path.stem, "handler": "serve.py", "modelVersion": "1.0"}
-    manifest = json.dumps({"runtime": "python", "model": model, "archiverVersion": "0.12.0"})
-    zipped(path, {"MAR-INF/MANIFEST.json": manifest, "serve.py": HANDLER.format(factor=factor)})
 
 
 def packed_workflow(path: Path, spec: str) -> None:
@@ -105,10 +39,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     (folder / "models").mkdir()
     (folder / "workflows").mkdir()
-    packed_model(folder / "models" / "double.mar", 2)
-    packed_model(folder / "models" / "negate.mar", -1)
-    packed_workflow(folder / "workflows" / "line.war", SEQUENTIAL)
-    packed_workflow(folder / "workflows" / "fork.war", PARALLEL)
+    # By the stock archivers; all others have what those refuse to pack, or the same once more.
+    workflows.build_models(folder / "models")
+    workflows.build_workflows(folder / "workflows")
+    # TorchServe's own store has them too: a second registration is refused by its name.
+    workflows.build_workflows(folder / "models")
     packed_workflow(folder / "models" / "later.war", SEQUENTIAL)
     broken = {"MAR-INF/MANIFEST.json": json.dumps({"model": {"modelName": "broken", "handler": "serve.py"}})}
     zipped(folder / "models" / "broken.mar", {**broken, "serve.py": "raise RuntimeError('no such weights')"})
@@ -152,6 +87,16 @@ def http(redis_url: str, config: Path) -> Iterator[httpx2.Client]:
             eventually(lambda: client.get("/v1/models/fork").json()["versions"]["1.0"]["loaded"])
             eventually(lambda: client.get("/v1/models/line").json()["versions"]["1.0"]["loaded"])
             yield client
+
+
+@pytest.mark.parametrize("exchange", workflows.exchanges(), ids=lambda exchange: exchange.key)
+def test_the_answer_is_that_of_torchserve(http: httpx2.Client, exchange: Exchange) -> None:
+    theirs = workflows.recorded()[exchange.key]
+    assert http.base_url.port is not None
+    found = differences({exchange.key: theirs}, {exchange.key: send(exchange, http.base_url.port)})
+    meant = [difference for difference in found if any(one.covers(difference) for one in workflows.MEANT)]
+    assert [difference for difference in found if difference not in meant] == []
+    assert bool(meant) is any(one.covers(Difference(exchange.key, "", "", "")) for one in workflows.MEANT)
 
 
 def test_a_sequence_of_functions_and_models_answers_with_its_last_node(http: httpx2.Client) -> None:

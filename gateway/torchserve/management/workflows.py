@@ -71,14 +71,20 @@ class WorkflowManagement:
         url = str(given.get("url") or "")
         if not url:
             raise bad_request("Parameter url is required.")
-        source = await self._models.source_of(url)
+        try:
+            source = await self._models.source_of(url)
+        except TorchServeError as error:
+            if error.status != 404:
+                raise
+            message = f"Workflow not found in workflow store: {url[:200]}"
+            raise TorchServeError(404, "WorkflowNotFoundException", message) from error
         workflow = await asyncio.to_thread(_read, self._models.path_of(source), source)
         name = str(given.get("workflow_name") or "") or workflow.name
         if not MODEL_NAME.fullmatch(name):
             raise bad_request(f"workflow_name {name[:80]!r} must have 1 to 64 letters, digits, '_', '.' or '-'.")
         await self._registry.refresh()
         if name in self._registry.models:
-            raise TorchServeError(409, "ConflictWorkflowException", f"Workflow {name} is already registered.")
+            raise TorchServeError(409, "ConflictStatusException", f"Workflow {name} is already registered.")
         log.info("workflow_registering", workflow=name, source=source, nodes=len(workflow.nodes))
         if faults := await self._load(name, workflow, source):
             await self._remove(name, [node.name for node in workflow.nodes])
