@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from tests.command import called_here
 from tests.eventually import eventually
 from tests.integration.worker_process import PACED, Gate, WorkerProcess
 
-MODELS = {"paced": {"source": PACED, "max_batch_size": 4, "workers": 2, "partitions": 2}}
+MODELS = {
+    "paced": {"source": PACED, "max_batch_size": 4, "workers": 2, "partitions": 2},
+    "grown": {"source": PACED},
+}
 JOBS = 24
 
 
@@ -45,9 +49,9 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate.open()
 
 
-def submitted(client: httpx2.Client, order: Any, *, key: str = "", **params: str) -> str:
+def submitted(client: httpx2.Client, order: Any, *, key: str = "", model: str = "paced", **params: str) -> str:
     headers = {"idempotency-key": key} if key else {}
-    answer = client.post("/v1/models/paced/jobs", json=order, params=params, headers=headers)
+    answer = client.post(f"/v1/models/{model}/jobs", json=order, params=params, headers=headers)
     assert answer.status_code == 202, answer.text
     job: str = answer.json()["id"]
     return job
@@ -119,6 +123,36 @@ def test_the_depth_is_the_sum_and_a_tag_is_cancelled_in_both(client: httpx2.Clie
     )
     assert states
     assert eventually(lambda: counted() == 0)
+
+
+def test_failed_jobs_of_both_are_in_the_inbox_and_are_replayed_where_they_lie(client: httpx2.Client) -> None:
+    jobs = [submitted(client, {"no": "tag"}) for _ in range(12)]
+    assert set(partitions(jobs)) == {0, 1}
+    for job in jobs:
+        ended(client, job)
+    page = client.get("/ui/failed", params={"model": "paced"}).text
+    assert f"{len(jobs)} jobs in 1 group" in page
+    for job in jobs[:6]:
+        again = client.post(f"/v1/jobs/{job}/replay").json()
+        assert parse_job_id(again["id"]).partition == parse_job_id(job).partition
+        assert again["replay_of"] == job
+
+
+def test_a_number_that_is_raised_holds_at_once_for_workers_with_the_old_settings(client: httpx2.Client, redis_url: str) -> None:
+    assert partitions([submitted(client, {"tag": 1}, model="grown") for _ in range(4)]) == {0: 4}
+    store = RedisStore(redis_url)
+    found = store.stored_models()["grown"]
+    assert found.info is not None
+    # As the first worker or gateway with the new settings writes it.
+    assert store.swap_model("grown", found, replace(found.info, partitions=2, held=2))
+    store.close()
+
+    def reached() -> str:
+        job = submitted(client, {"tag": "new"}, model="grown")
+        return job if parse_job_id(job).partition else ""
+
+    job = eventually(reached)
+    assert ended(client, job) == "new"
 
 
 def test_metrics_count_both(client: httpx2.Client, redis_url: str) -> None:

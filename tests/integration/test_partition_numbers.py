@@ -8,10 +8,15 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from penstock.broker.partitions import queues_of_model, total
 from penstock.broker.records import NewJob
+from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel
+from penstock.broker.store.splits import count_split
 from penstock.broker.store.sync import RedisStore
-from penstock.job import Payload, new_job_id, queues_of
+from penstock.cli.ops.flower_process import StoreQueues
+from penstock.gateway.models.placing import counts_of
+from penstock.job import Payload, new_job_id, new_serial, queues_of
 from penstock.model_spec import ModelInfo
 from penstock.workers.fleet.announce import announced, places, swept_queues
 from penstock.workers.fleet.forgotten_versions import PartitionKeeper
@@ -59,3 +64,21 @@ def test_partitions_are_forgotten_once_nothing_of_them_is_kept(store: RedisStore
     assert store.sweep(answer.id.queue).collected == 1
     keeper.look(store, {info.name: info}, 60.0)
     assert store.stored_models()[info.name].info == ModelInfo("lowered", partitions=1, held=1)
+
+
+async def test_flower_and_the_counts_of_a_split_know_all_partitions(store: RedisStore, redis_url: str) -> None:
+    info = ModelInfo("wide", partitions=3, held=3)
+    assert store.swap_model(info.name, StoredModel(), info)
+    store.submit([NewJob(new_job_id("wide", partition), "1", Payload("x", b"1")) for partition in (0, 1, 1, 2)])
+    rows = {row["name"]: row["messages"] for row in await StoreQueues(redis_url).queues([])}
+    assert [rows[f"penstock.{{{queue}}}"] for queue in queues_of("wide", 3)] == [1, 2, 1]
+    for queue in queues_of("wide", 3):
+        store.run(count_split(queue, "s", {"1,succeeded": 2}))
+    gateway = AsyncStore(redis_url)
+    await gateway.start()
+    try:
+        assert await counts_of(gateway, info, "s") == {"1,succeeded": 6}
+        assert total(await gateway.stats_of(queues_of_model(info))).depth == 4
+        assert store.known([new_serial()]) == set()
+    finally:
+        await gateway.close()

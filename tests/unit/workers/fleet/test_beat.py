@@ -10,7 +10,7 @@ import pytest
 
 from penstock.broker.records import LeaseRenewal
 from penstock.errors import StoreUnavailable
-from penstock.job import JobId
+from penstock.job import JobId, new_job_id, queues_of
 from penstock.model_spec import Limits
 from penstock.workers.fleet.beat import Beat
 
@@ -58,3 +58,28 @@ def test_a_store_that_is_away_ends_the_round() -> None:
     with pytest.raises(StoreUnavailable):
         beat(store, "a", "b", announced=announced).run_once(100.0)
     assert (store.renewed, announced) == ([], [])
+
+
+def test_a_lease_in_each_queue_is_renewed_with_the_progress_of_its_own_jobs() -> None:
+    told: list[tuple[str, str, list[JobId]]] = []
+
+    def extend(queue: str, worker: str, *, progressed: Sequence[JobId], **_: Any) -> LeaseRenewal:
+        told.append((queue, worker, list(progressed)))
+        return LeaseRenewal(lost=queue == "m:1")
+
+    fenced: list[str] = []
+    leases = [(queue, SimpleNamespace(name=f"w.{n}", confirm=lambda at: None)) for n, queue in enumerate(queues_of("m", 3))]
+    jobs = [new_job_id("m", partition) for partition in (0, 2, 2)]
+    holder = SimpleNamespace(
+        turned_at=100.0,
+        spec=SimpleNamespace(name="m", limits=Limits()),
+        leases=lambda: leases,
+        progress=SimpleNamespace(moved=lambda: jobs),
+        fence=fenced.append,
+        give_up=lambda jobs: None,
+    )
+    store: Any = SimpleNamespace(extend=extend)
+    slots: Any = [holder]
+    Beat(store, lambda: slots, lease_s=15.0, on_beat=lambda store: None).run_once(100.0)
+    assert told == [("m", "w.0", jobs[:1]), ("m:1", "w.1", []), ("m:2", "w.2", jobs[1:])]
+    assert fenced == ["w.1"]
