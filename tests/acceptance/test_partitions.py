@@ -21,7 +21,7 @@ from tests.command import called_here
 from tests.eventually import eventually
 from tests.integration.worker_process import PACED, Gate, WorkerProcess
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "paced": {"source": PACED, "max_batch_size": 4, "workers": 2, "partitions": 2},
     "grown": {"source": PACED},
 }
