@@ -16,6 +16,9 @@ from penstock.broker.records import QueueStats, Unfinished
 from penstock.job import BANDS, queues_of
 from penstock.model_spec import ModelInfo
 
+# Where jobs come one by one, the known depths of two idle partitions are 0 or 1, whichever was seen last.
+_ALIKE = 1
+
 
 def queues_of_model(info: ModelInfo) -> list[str]:
     """The queues in which the model's jobs may be, those included that get no new ones any more."""
@@ -56,7 +59,7 @@ def partition_for(depths: Mapping[int, int], partitions: int, *, owner: str, key
     if key:
         return partition_of_key(owner, key, partitions)
     first, second = random.sample(range(partitions), 2)
-    return first if depths.get(first, 0) <= depths.get(second, 0) else second
+    return first if depths.get(first, 0) <= depths.get(second, 0) + _ALIKE else second
 
 
 def total(stats: Sequence[QueueStats]) -> QueueStats:

@@ -16,10 +16,12 @@ import pytest
 from penstock.broker.partitions import partition_of_key
 from penstock.broker.store.sync import RedisStore
 from penstock.job import new_serial, parse_job_id, queues_of
+from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
 from tests.eventually import eventually
 from tests.integration.worker_process import PACED, Gate, WorkerProcess
+from tests.webhook_receiver import Receiver, receiver
 
 MODELS: dict[str, dict[str, Any]] = {
     "paced": {"source": PACED, "max_batch_size": 4, "workers": 2, "partitions": 2},
@@ -36,8 +38,17 @@ def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def client(redis_url: str, worker: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
-    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS) as client:
+def hooks() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(
+    redis_url: str, worker: WorkerProcess, hooks: Receiver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx2.Client]:
+    env = {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(), "PENSTOCK_WEBHOOKS__URLS": hooks.url}
+    with gateway_process(redis_url, tmp_path_factory.mktemp("gateway"), models=MODELS, env=env) as client:
         eventually(lambda: client.get("/readyz").status_code == 200, timeout_s=60.0)
         yield client
 
@@ -47,6 +58,10 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate = Gate(tmp_path / "gate")
     yield gate
     gate.open()
+
+
+# Where jobs end as fast as they come, those without a key may all go to one partition for a moment: depths are looked up four
+# times a second. Random keys spread.
 
 
 def submitted(client: httpx2.Client, order: Any, *, key: str = "", model: str = "paced", **params: str) -> str:
@@ -86,7 +101,7 @@ def test_jobs_go_to_both_partitions_and_each_is_read_under_its_id(client: httpx2
 
 def test_a_list_is_in_order_over_both_partitions_page_by_page(client: httpx2.Client) -> None:
     tag = f"t={new_serial()}"
-    jobs = [submitted(client, {"tag": number}, tags=tag) for number in range(JOBS)]
+    jobs = [submitted(client, {"tag": number}, key=new_serial(), tags=tag) for number in range(JOBS)]
     assert set(partitions(jobs)) == {0, 1}
     for params in ({"tag": tag}, {"tag": tag, "model": "paced"}):
         assert listed(client, limit=7, **params) == jobs[::-1]
@@ -125,8 +140,17 @@ def test_the_depth_is_the_sum_and_a_tag_is_cancelled_in_both(client: httpx2.Clie
     assert eventually(lambda: counted() == 0)
 
 
+def test_events_of_both_are_delivered_and_looked_up_by_the_jobs_id(client: httpx2.Client, hooks: Receiver) -> None:
+    jobs = [submitted(client, {"tag": number}, key=new_serial(), webhook=f"{hooks.url}ended") for number in range(JOBS)]
+    assert set(partitions(jobs)) == {0, 1}
+    eventually(lambda: len(hooks.of("/ended")) == len(jobs))
+    assert {json.loads(got.body)["data"]["id"] for got in hooks.of("/ended")} == set(jobs)
+    logs = [client.get(f"/v1/jobs/{job}/deliveries").json() for job in jobs]
+    assert [(log["id"], log["event"]) for log in logs] == [(job, "job.succeeded") for job in jobs]
+
+
 def test_failed_jobs_of_both_are_in_the_inbox_and_are_replayed_where_they_lie(client: httpx2.Client) -> None:
-    jobs = [submitted(client, {"no": "tag"}) for _ in range(12)]
+    jobs = [submitted(client, {"no": "tag"}, key=new_serial()) for _ in range(JOBS)]
     assert set(partitions(jobs)) == {0, 1}
     for job in jobs:
         ended(client, job)

@@ -52,6 +52,8 @@ def test_of_two_partitions_the_less_full_one_gets_the_job() -> None:
     assert found[0] == 0
     assert found[1] > found[2] > 0
     assert {partition_for({}, 2, owner="", key="") for _ in range(100)} == {0, 1}
+    assert {partition_for({0: 1}, 2, owner="", key="") for _ in range(100)} == {0, 1}, "both are idle"
+    assert {partition_for({0: 2}, 2, owner="", key="") for _ in range(100)} == {1}
     assert len({partition_for(depths, 3, owner="o", key="k") for _ in range(20)}) == 1
 
 
