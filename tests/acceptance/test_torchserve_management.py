@@ -230,7 +230,7 @@ def test_versions_stand_beside_each_other_and_the_first_is_the_default(one: Mana
             "ResourceNotFoundException",
             "Requested resource is not found, please refer to API document.",
         ),
-        ("POST", "/workflows?url=x.war", 404, "ModelNotFoundException", "Model not found at: x.war"),
+        ("POST", "/workflows?url=x.war", 404, "WorkflowNotFoundException", "Workflow not found in workflow store: x.war"),
         ("GET", "/workflows/x", 404, "WorkflowNotFoundException", "Workflow not found: x"),
         (
             "GET",
