@@ -122,7 +122,13 @@ class ModelChanges:
                 hint="Change max_batch_size and max_wait_s there, or load the same source under a version of its own.",
             )
         _checked_table({**table, **policy})
-        await self._changed(model, lambda rollout: rollout.batched(found.name, policy))
+
+        def change(rollout: Rollout) -> Rollout:
+            if found.name not in rollout.added:
+                raise _changed_by_others(model)
+            return rollout.batched(found.name, policy)
+
+        await self._changed(model, change)
 
     async def unload_version(self, model: str, version: str) -> None:
         """Raises `Conflict` for the default version, `NotFound` for an unknown one."""

@@ -327,6 +327,9 @@ def test_the_description_and_the_probe_need_nothing(one: ManagementClient) -> No
 def test_a_page_of_another_site_and_a_rebound_name_reach_nothing(one: ManagementClient) -> None:
     asked = one.post("/models?url=echo1.py&model_name=page", headers={"sec-fetch-site": "cross-site"})
     assert asked.status_code == 403
+    for flag in ("customized=true", "%63ustomized=true"):
+        assert one.get(f"/models/any?{flag}", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert one.get("/models/any", headers={"sec-fetch-site": "cross-site"}).status_code == 404
     assert one.get("/models", headers={"host": "evil.example"}).status_code == 421
     assert "page" not in one.names()
 

@@ -201,3 +201,21 @@ async def test_nothing_is_left_of_what_never_was(operator: Operator) -> None:
     assert await await_gone(operator.changes, "nobody", timeout_s=0.0)
     with pytest.raises(NotFound):
         await operator.changes.view("nobody")
+
+
+async def test_a_policy_for_a_version_that_somebody_takes_away_meanwhile_is_a_conflict(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a fault of ours: the version was looked up before the change, and missing in the rollout that is changed."""
+    await operator.changes.load_version(operator.model, SQUARE)
+    await operator.announce("ready")
+    refresh = operator.registry.refresh
+
+    async def refresh_and_lose() -> None:
+        await refresh()
+        found = operator.store.stored_rollouts()[operator.model]
+        operator.store.swap_rollout(operator.model, found, replace(found.rollout, added={}, default_version=""))
+
+    monkeypatch.setattr(operator.registry, "refresh", refresh_and_lose)
+    with pytest.raises(Conflict, match="others are changing"):
+        await operator.changes.batch(operator.model, "1", {"max_batch_size": 4})

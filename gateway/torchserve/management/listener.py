@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import unquote_plus
 
 import structlog
 from starlette.responses import Response
@@ -89,7 +90,7 @@ class ManagementApp:
             raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
         if self._hosts and host_name(head.get(b"host", b"")) not in self._hosts:
             raise WrongHost("this port accepts its loopback names only")
-        if scope["method"] not in SAFE_METHODS and is_cross_site(head, self._origins):
+        if _runs_something(scope) and is_cross_site(head, self._origins):
             raise CrossSite("a page of another site had this browser send the request")
 
     def _caller(self, scope: Scope, head: Head) -> Caller:
@@ -109,6 +110,11 @@ class ManagementApp:
             return await self._actions.reply(target, caller, scope, receive, head)
         finally:
             self._requests.give_back(caller)
+
+
+def _runs_something(scope: Scope) -> bool:
+    """A description that the model's own code completes (`customized`) runs that code, whatever the method."""
+    return scope["method"] not in SAFE_METHODS or "customized" in unquote_plus(scope["query_string"].decode("latin-1")).lower()
 
 
 def _note(error: Exception, scope: Scope) -> None:
