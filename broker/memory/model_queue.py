@@ -100,8 +100,9 @@ class MemoryQueue:
         return Counter(r.new.owner for r in waiting if r.new.owner and r.not_before is not None and not r.epoch)
 
     def due(self, now: float) -> int:
-        """Delayed jobs whose time has come."""
-        return sum(self.records[serial].due_at <= now for serial in self.delayed)
+        """Delayed jobs whose time, or deadline, has come."""
+        waiting = (self.records[serial] for serial in self.delayed)
+        return sum(min(record.due_at, record.deadline_at) <= now for record in waiting)
 
     def counted(self) -> dict[str, Any]:
         """The fields of `QueueStats` that are counts by something."""
