@@ -27,6 +27,9 @@ class CountingStore:
         self.polls = 0
         self.away = False
 
+    async def refused(self) -> dict[str, float]:
+        return {}
+
     async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
         self.polls += 1
         if self.away:
