@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,13 +101,32 @@ class Cluster:
         eventually(lambda: self.primary_of(key) is target, timeout_s=30.0)
 
     def _move_keys(self, slot: int, source: Server, target: Server, at_once: int) -> None:
+        with self.half_moved(slot, source, target), source.client() as here:
+            while keys := _keys_in(here, slot, at_once):
+                _move(here, keys, target)
+
+    @contextmanager
+    def half_moved(self, slot: int, source: Server, target: Server, *, stays: str = "") -> Iterator[None]:
+        """Within the block the slot is on its way: with `stays`, all keys but this one are at the target already."""
         with source.client() as here, target.client() as there:
             there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
             here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(target))
-            while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, at_once):
-                here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+            if stays:
+                _move(here, [key for key in _keys_in(here, slot, 10_000) if key != stays.encode()], target)
+            yield
+            _move(here, _keys_in(here, slot, 10_000), target)
             for client in (there, here):
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node_id(target))
+
+
+def _keys_in(here: redis.Redis, slot: int, at_most: int) -> list[bytes]:
+    found: Any = here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, at_most)
+    return [key.encode() if isinstance(key, str) else key for key in found]
+
+
+def _move(here: redis.Redis, keys: Sequence[bytes], target: Server) -> None:
+    if keys:
+        here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
 
 
 def _node(folder: Path) -> Server:

@@ -35,6 +35,8 @@ Drill = Callable[[DrillSetting], DrillResult]
 
 # Each module has a function `measure`. Drills are loaded when they run, because each needs other parts of penstock.
 DRILLS: dict[str, str] = {
+    "cluster": "cluster",
+    "failover": "failover",
     "autoscale": "autoscale",
     "host_loss": "host_loss",
     "run_drivers": "run_drivers",
@@ -44,6 +46,11 @@ FIGURES: tuple[MeasuredFigure, ...] = (
     MeasuredFigure("host_loss_lost", "jobs lost when one of two worker hosts is killed", 0.0, at_least=False),
     MeasuredFigure("host_loss_begun_again_s", "seconds until its jobs are claimed anew, at most", 3.0, at_least=False),
     MeasuredFigure("gateway_loss_errors", "errors of clients that repeat when a gateway host is killed", 0.0, at_least=False),
+    MeasuredFigure("cluster_lost", "accepted jobs lost: primaries of a cluster killed, slots moved", 0, at_least=False),
+    MeasuredFigure("cluster_recover_s", "seconds from a promotion to the next 202, the lost node back", 5, at_least=False),
+    MeasuredFigure("failover_lost", "accepted jobs lost with primaries and their disks, replicated", 0, at_least=False),
+    MeasuredFigure("failover_recover_s", "seconds from a promotion to the next 202", 5, at_least=False),
+    MeasuredFigure("failover_local_lost", "the same losses with durability local", None),
     MeasuredFigure("run_drivers_ratio", "rows of a cheap model per CPU second of the busiest driver: two against one", 1.7),
     MeasuredFigure(
         "autoscale_late_s", "a burst: seconds from goal passed to a second slot, less its start", 5.0, at_least=False

@@ -107,13 +107,18 @@ class AsyncStore:
         """The reply of `call`; loads the library first where Redis does not have it. Asks again if no server took the call."""
         for pause_s in _ASK_AGAIN_S:
             try:
-                return await self._plain(call())
+                return await self._once_loaded(call)
             except AskAgain:
                 await asyncio.sleep(pause_s)
-            except redis.ResponseError as error:
-                if not is_lacking(error):
-                    raise
-                await self._load()
+        return await self._once_loaded(call)
+
+    async def _once_loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self._plain(call())
+        except redis.ResponseError as error:
+            if not is_lacking(error):
+                raise
+        await self._load()
         return await self._plain(call())
 
     async def _load(self) -> None:

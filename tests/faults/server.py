@@ -76,6 +76,10 @@ class Server:
         }
         return [str(find_server()), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
+    def follow(self, port: int) -> None:
+        """Be a replica of the server at this port from the next start on."""
+        self._extra["replicaof"] = f"127.0.0.1 {port}"
+
     def answers(self) -> bool:
         with contextlib.suppress(redis.RedisError, OSError), self.client(timeout_s=1.0) as client:
             return bool(client.ping())

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import redis
 
+from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.connection import ThreadLink, connect
+from penstock.broker.store.links.refusals import AskAgain, asked_again
 from penstock.broker.store.notifications import Wake, WakeUps
+from penstock.broker.store.sync import RedisStore
+from penstock.job import Payload, new_job_id
 from tests.eventually import eventually
+from tests.faults.server import Server
 
 
 @pytest.fixture
@@ -73,3 +81,42 @@ def test_a_message_that_arrives_in_parts_is_read_whole(fresh_redis: str, server:
     with closing(WakeUps(fresh_redis, "echo", "worker").open()) as wake_ups:
         server.execute_command("SPUBLISH", "ps:{echo}:worker:worker", b"w" * (4 << 20))
         assert eventually(wake_ups.read) == [Wake()]
+
+
+def test_a_server_that_was_demoted_is_left_and_the_next_call_connects_anew(tmp_path: Path) -> None:
+    """Behind an address that follows the primary, the old connection would lead to the replica for ever."""
+    server = Server(tmp_path / "store")
+    server.start()
+    try:
+        with server.client() as admin, closing(RedisStore(server.url, name="thread")) as store:
+            store.identity()
+            [before] = connections(admin)
+            admin.replicaof("127.0.0.1", "1")
+            counted = asked_again["READONLY"]
+            with pytest.raises(AskAgain, match="READONLY"):
+                store.withdraw_worker("w")
+            assert asked_again["READONLY"] == counted + 1
+            admin.replicaof("NO", "ONE")
+            store.withdraw_worker("w")
+            assert connections(admin) != [before]
+    finally:
+        server.stop()
+
+
+async def test_a_gateway_asks_again_while_a_replica_is_promoted(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    server.start()
+    store = AsyncStore(server.url)
+    try:
+        await store.ping()
+        with server.client() as admin:
+            admin.replicaof("127.0.0.1", "1")
+            asked = asyncio.ensure_future(store.submit(NewJob(new_job_id("m"), "1", Payload("application/json", b"7"))))
+            counted = asked_again["READONLY"]
+            while asked_again["READONLY"] == counted:  # noqa: ASYNC110  counted by code that knows no events
+                await asyncio.sleep(0.001)
+            admin.replicaof("NO", "ONE")
+        assert (await asked).status is SubmitStatus.CREATED
+    finally:
+        await store.close()
+        server.stop()

@@ -34,7 +34,7 @@ class PathStep(NamedTuple):
 STEPS = (
     PathStep(HOP, "the request reaches the gateway", (f"{_ASGI}.connection:GuardedProtocol.data_received", CALL)),
     PathStep(GATEWAY, "parse, check and admit it", (f"{_STORE}.aio:AsyncStore.submit", CALL)),
-    PathStep(GATEWAY, "gather the group commit, encode the submit", (f"{_STORE}.connection:_Link.write_now", CALL)),
+    PathStep(GATEWAY, "gather the group commit, encode the submit", (f"{_STORE}.connection:AsyncLink.write_now", CALL)),
     PathStep(STORE, "it reaches the store, the claim the slot", (f"{_SLOT}.claims:Claims.read_messages", CALL), 1, ("submit",)),
     PathStep(SUPERVISOR, "read the claim, make the batch", (f"{_SLOT}.claims:Claims._take", RETURN)),
     PathStep(SUPERVISOR, "tend to the slot, encode the frame", (f"{_WIRE}:SupervisorWire._push", CALL)),

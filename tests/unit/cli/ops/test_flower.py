@@ -61,3 +61,11 @@ def test_a_queue_has_a_line_for_the_sum_and_one_per_priority() -> None:
         {"name": "penstock.{m} late", "messages": 100},
         {"name": "penstock.{m} bulk", "messages": 1_000},
     ]
+
+
+def test_on_a_cluster_it_needs_the_redis_of_celerys_events() -> None:
+    # Celery has no transport for a cluster, so Flower would stay empty without a word.
+    env = {"PENSTOCK_REDIS_URL": "redis+cluster://store"}
+    done = CliRunner().invoke(app, [], env=env)
+    assert isinstance(done.exception, ConfigError)
+    assert "store.celery_url" in str(done.exception.hint)
