@@ -34,6 +34,7 @@ def test_the_job_of_a_stage_follows_from_that_of_the_pipeline_and_from_nothing_e
     assert made == stage_job(job, PipelineStage("a", "m", version="7", after=("b",)))
     assert parse_job_id(str(made)) == made
     assert made.serial[:10] == job.serial[:10]
+    assert stage_job(job._replace(partition=2), stage("a")).partition == 0, "whatever the number of the stage's partitions is"
     ids = [stage_job(one, stage(name)) for one in (job, other) for name in ("a", "b")]
     assert len({*ids, job, other}) == 6
 
