@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 from penstock.broker.records import QueueStats, Unfinished
-from penstock.job import BANDS, queues_of
+from penstock.job import BANDS, queue_of
 from penstock.model_spec import ModelInfo
 
 # Where jobs come one by one, the known depths of two idle partitions are 0 or 1, whichever was seen last.
@@ -22,7 +22,16 @@ _ALIKE = 1
 
 def queues_of_model(info: ModelInfo) -> list[str]:
     """The queues in which the model's jobs may be, those included that get no new ones any more."""
-    return queues_of(info.name, max(info.partitions, info.held))
+    return [queue_of(info.name, number) for number in numbers_of(info)]
+
+
+def numbers_of(info: ModelInfo) -> range:
+    return range(info.since, max(info.first + info.partitions, info.held))
+
+
+def open_numbers(info: ModelInfo) -> range:
+    """Those of the queues that get new jobs."""
+    return range(info.first, info.first + info.partitions)
 
 
 def share(limit: int, partitions: int) -> int:
@@ -39,9 +48,12 @@ def partition_of_key(owner: str, key: str, partitions: int) -> int:
     return _jump(seed, partitions)
 
 
-def partitions_of_key(owner: str, key: str, held: int) -> list[int]:
-    """Where the first job of a key may be, whatever the number of partitions was when it came: mostly two or three places."""
-    return sorted({partition_of_key(owner, key, partitions) for partitions in range(1, held + 1)})
+def numbers_of_key(info: ModelInfo, owner: str, key: str) -> list[int]:
+    """The queues in which the first job of a key may be, whatever the number of partitions was when it came: mostly two or
+    three, and all those that the model had before a move.
+    """
+    counts = range(1, len(range(info.first, numbers_of(info).stop)) + 1)
+    return [*range(info.since, info.first), *sorted({info.first + partition_of_key(owner, key, count) for count in counts})]
 
 
 def _jump(seed: int, buckets: int) -> int:
@@ -54,11 +66,11 @@ def _jump(seed: int, buckets: int) -> int:
     return bucket
 
 
-def partition_for(depths: Mapping[int, int], partitions: int, *, owner: str, key: str) -> int:
+def partition_for(depths: Mapping[int, int], numbers: range, *, owner: str, key: str) -> int:
     """Where a new job goes: by its idempotency key, else into one of two that chance takes, whose `depths` is less."""
-    if key:
-        return partition_of_key(owner, key, partitions)
-    first, second = random.sample(range(partitions), 2)
+    if key or len(numbers) == 1:
+        return numbers[partition_of_key(owner, key, len(numbers))]
+    first, second = random.sample(numbers, 2)
     return first if depths.get(first, 0) <= depths.get(second, 0) + _ALIKE else second
 
 

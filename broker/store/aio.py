@@ -6,7 +6,7 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -286,6 +286,17 @@ class AsyncStore:
 
     async def end_session(self, name: str) -> None:
         await self._ask("DEL", f"{_SESSION}{name}")
+
+    def stores(self) -> Mapping[str, AsyncStore]:
+        """By name, the main one first; without a name where there is only one."""
+        return {"": self}
+
+    def homes_of(self, model: str) -> Sequence[str]:
+        """The names of the stores to which the model's new jobs go."""
+        return ("",)
+
+    async def finish_move(self, model: str, partitions: int) -> None:
+        """Complete the move of a model that a closed queue tells of. With one store, none moves."""
 
     async def ping(self) -> None:
         """Returns if Redis is reachable and takes writes."""

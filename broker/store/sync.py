@@ -246,6 +246,10 @@ class RedisStore:
     def models(self) -> list[ModelInfo]:
         return [found.info for found in self.stored_models().values() if found.info is not None]
 
+    def first_of(self, model: str) -> int:
+        """The number of the first queue for the model's new jobs; models move only where there are several stores."""
+        return 0
+
     def stored_models(self) -> dict[str, StoredModel]:
         """The entries of `models` by model, to be replaced with `swap_model`."""
         return self.send(registry.models())

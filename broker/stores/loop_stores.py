@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TypeVar
 
-import structlog
-
 from penstock.broker.records import NewJob, Submitted
+from penstock.broker.store import ops
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.broker.store.ops import Command, Operation
-from penstock.broker.stores.model_queues import has_jobs, model_queues, swap_queues
+from penstock.broker.store.registry import StoredModel
+from penstock.broker.stores.model_queues import MoveStep, has_jobs, model_queues, swap_queues
 from penstock.broker.stores.places import StoreMap
 from penstock.broker.stores.plan import (
     LOOK_AGAIN_S,
@@ -25,6 +25,7 @@ from penstock.broker.stores.plan import (
     of_store,
     queue_of_command,
     queue_of_operation,
+    shown,
     unknown_place,
     unnamed_store,
 )
@@ -33,9 +34,6 @@ from penstock.job import JobId, model_of, queue_of
 from penstock.settings.store_url import MAIN_STORE
 
 Reply = TypeVar("Reply")
-log = structlog.get_logger(__name__)
-# How old what is known of the queues' places may be.
-LEARN_S = 0.5
 
 
 class AsyncStores(AsyncStore):
@@ -52,24 +50,19 @@ class AsyncStores(AsyncStore):
             for store, address in places.places.others.items()
         }
         self._looked_at = float("-inf")
-        self._learning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await asyncio.gather(super().start(), *(store.start() for store in self._others.values()))
         await self._learn_if_there()
-        self._learning = asyncio.create_task(self._learn_always())
 
     async def close(self) -> None:
-        if self._learning is not None:
-            self._learning.cancel()
-            await asyncio.gather(self._learning, return_exceptions=True)
         await asyncio.gather(super().close(), *(store.close() for store in self._others.values()))
 
     def stores(self) -> Mapping[str, AsyncStore]:
         return {MAIN_STORE: self, **self._others}
 
-    def store_of(self, queue: str) -> str:
-        return self._plan.store_of(queue)
+    def homes_of(self, model: str) -> Sequence[str]:
+        return self._plan.homes_of(model)
 
     async def run(self, operation: Operation[Reply]) -> Reply:
         store = await self._home(queue_of_operation(operation))
@@ -88,6 +81,12 @@ class AsyncStores(AsyncStore):
             if store == MAIN_STORE:
                 return await super().submit(job, max_depth=max_depth)
             return await self._others[store].submit(job, max_depth=max_depth)
+
+    async def models(self) -> dict[str, StoredModel]:
+        """As `AsyncStore.models`, each with the numbers of its queues. This process learns the places of these queues first."""
+        await self.learn_places()
+        found = await super().models()
+        return {name: shown(stored, self._plan) for name, stored in found.items()}
 
     def waiter(self, *jobs: JobId) -> AbstractContextManager[Waiter]:
         by_store: dict[str, list[JobId]] = {}
@@ -114,6 +113,16 @@ class AsyncStores(AsyncStore):
         records = await self._ask_main(model_queues())
         self._map.plan = self._plan.following(records)
 
+    async def finish_move(self, model: str, partitions: int) -> None:
+        """Do what the mover does next, who may have died between closing the queues and sending new jobs elsewhere."""
+        await self.learn_places()
+        found = self._plan.found(model)
+        if found.queues.step(found.queues.newest_store, partitions) is not MoveStep.SWITCH:
+            return
+        for number in found.queues.closing(partitions):
+            await self.send(ops.close_queue(queue_of(model, number)))
+        await self.run(swap_queues(model, found, found.queues.switched(partitions, await self.now())))
+
     async def _ask_main(self, command: Command[Reply]) -> Reply:
         with _naming(MAIN_STORE):
             return await super().send(command)
@@ -128,15 +137,6 @@ class AsyncStores(AsyncStore):
         # Without an answer, what is known holds.
         with suppress(StoreUnavailable):
             await self.learn_places()
-
-    async def _learn_always(self) -> None:
-        while True:
-            await asyncio.sleep(LEARN_S)
-            try:
-                await self._learn_if_there()
-            except Exception:
-                # The task must outlive a bug or a record that cannot be read: no move would be seen any more.
-                log.exception("places_unreadable")
 
     async def _home(self, queue: str) -> str:
         """The store that holds the queue. Raises `StoreUnavailable` if the settings do not name it, or nobody knows it yet."""
@@ -155,11 +155,9 @@ class AsyncStores(AsyncStore):
             if self._plan.knows(queue):
                 return
             await self.learn_places()
-            model = model_of(queue)
-            found = self._plan.found(model)
-            names = [queue_of(model, number) for number in found.queues.numbers]
-            in_main = frozenset([name for name in names if await self._ask_main(has_jobs(name))])
-            if await self.run(swap_queues(model, found, self._plan.placed(model, found.queues, in_main))):
+            found = self._plan.found(model_of(queue))
+            wanted = self._plan.placed(queue, is_in_main=await self._ask_main(has_jobs(queue)))
+            if wanted == found.queues or await self.run(swap_queues(model_of(queue), found, wanted)):
                 await self.learn_places()
 
 

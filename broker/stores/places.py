@@ -83,6 +83,14 @@ class StoreMap:
 
         return RedisStore(self.places.main.url, name=name)
 
+    def open_one(self, store: str, *, name: str = "") -> RedisStore:
+        """The store of this name alone, for one thread. Empty: all of them, as `open` has it."""
+        if not store or self.plan is None:
+            return self.open(name=name)
+        from penstock.broker.stores.thread_stores import NamedStore
+
+        return NamedStore(self.places.all()[store].url, store, name=name)
+
     def open_async(self) -> AsyncStore:
         """For one event loop."""
         if self.plan is not None:
@@ -94,8 +102,16 @@ class StoreMap:
         return AsyncStore(self.places.main.url, replicated=self.places.main.replicated)
 
     def store_of(self, queue: str) -> str:
-        """The name of the store that holds the queue."""
-        return MAIN_STORE if self.plan is None else self.plan.store_of(queue)
+        """The name of the store that holds the queue; empty where there is only one."""
+        return "" if self.plan is None else self.plan.store_of(queue)
+
+    def beyond_celery(self, model: str) -> str:
+        """The store in which the model lies, if Celery's clients, who know the main store, do not reach it; else empty."""
+        return "" if self.plan is None else self.plan.beyond_celery(model)
+
+    @property
+    def urls(self) -> list[str]:
+        return [place.url for place in self.places.all().values()]
 
     def url_of(self, queue: str) -> str:
         """Raises `StoreUnavailable` for a queue in a store that the settings do not name."""

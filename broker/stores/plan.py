@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.broker.store.ops import Command, Operation, prefix
-from penstock.broker.store.registry import REGISTRY
+from penstock.broker.store.registry import REGISTRY, StoredModel
 from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.places import StorePlace, StorePlaces
 from penstock.errors import StoreUnavailable
-from penstock.job import queue_of
+from penstock.job import model_of, partition_of, queue_of
 from penstock.settings.store_url import MAIN_STORE, store_by_pattern
 
 # A queue that the registry did not have is looked for there again, but not more often than this.
@@ -71,17 +71,26 @@ class StorePlan:
         homes = {queue: store for model, found in records.items() for queue, store in found.queues.homes(model).items()}
         return replace(self, records=records, homes=homes)
 
-    def placed(self, model: str, queues: ModelQueues, in_main: frozenset[str]) -> ModelQueues:
-        """The queues with a store for each. `in_main`: those that have jobs in the main store already, where they stay."""
-        stores = {}
-        for number in queues.numbers:
-            queue = queue_of(model, number)
-            stores[number] = MAIN_STORE if queue in in_main else store_by_pattern(queue, self.patterns)
-        return queues.placed(stores)
+    def placed(self, queue: str, *, is_in_main: bool) -> ModelQueues:
+        """The model's queues with a place for this one. `is_in_main`: it has jobs in the main store, and stays there."""
+        model, number = model_of(queue), partition_of(queue)
+        queues = self.found(model).queues
+        # A model that was moved gets more queues where it is, whatever the settings said when it was new.
+        moved = queues.stores.get(queues.first, "") if queues.first else ""
+        store = MAIN_STORE if is_in_main else moved or store_by_pattern(queue, self.patterns)
+        return queues.placed(number, store)
 
     def homes_of(self, model: str) -> tuple[str, ...]:
         """The stores that take the model's new jobs."""
-        return tuple(dict.fromkeys(self.store_of(queue_of(model, number)) for number in self.found(model).queues.open))
+        queues = self.found(model).queues
+        return tuple(dict.fromkeys(store for number, store in sorted(queues.stores.items()) if number >= queues.first)) or (
+            self.store_of(queue_of(model, queues.first)),
+        )
+
+    def beyond_celery(self, model: str) -> str:
+        """A message becomes a job in the model's first queue of all, in the main store, or not at all."""
+        home = self.homes_of(model)[0]
+        return "" if home == MAIN_STORE and self.found(model).queues.first == 0 else home
 
     def models_in(self, store: str) -> list[str]:
         """Those of which a queue lies there, be it open or closed."""
@@ -94,12 +103,18 @@ class StorePlan:
         """
         found = {}
         for model, stored in (self.records or {}).items():
-            for number in stored.queues.open:
-                queue = queue_of(model, number)
-                here, wanted = self.store_of(queue), store_by_pattern(queue, self.patterns)
+            for number in (one for one in stored.queues.stores if one >= stored.queues.first):
+                # A moved model's queues have other numbers than those that a pattern would name.
+                queue = queue_of(model, number - stored.queues.first)
+                here, wanted = stored.queues.stores[number], store_by_pattern(queue, self.patterns)
                 if here != wanted:
                     found[queue] = (here, wanted)
         return found
+
+
+def shown(stored: StoredModel, plan: StorePlan) -> StoredModel:
+    """The model's entry with the numbers of its queues; its text is the registry's."""
+    return stored if stored.info is None else replace(stored, info=plan.found(stored.info.name).queues.shown(stored.info))
 
 
 def named_address(places: StorePlaces, store: str, queue: str) -> StorePlace:

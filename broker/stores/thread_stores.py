@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.broker.records import NewJob, Submitted
-from penstock.broker.store.ops import Command, Operation
+from penstock.broker.store.ops import Operation
+from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.model_queues import has_jobs, model_queues, swap_queues
+from penstock.broker.stores.model_queues import MoveStep, has_jobs, model_queues, swap_queues
 from penstock.broker.stores.places import StoreMap
 from penstock.broker.stores.plan import (
     LOOK_AGAIN_S,
@@ -20,8 +21,8 @@ from penstock.broker.stores.plan import (
     StorePlan,
     of_store,
     queue_in,
-    queue_of_command,
     queue_of_operation,
+    shown,
     unknown_place,
     unnamed_store,
 )
@@ -30,17 +31,38 @@ from penstock.job import model_of, queue_of
 from penstock.settings.store_url import MAIN_STORE
 
 Reply = TypeVar("Reply")
+Asked = TypeVar("Asked")
 
 
-class RedisStores(RedisStore):
+class NamedStore(RedisStore):
+    """One of several stores: its errors name it."""
+
+    def __init__(self, url: str, store: str, *, name: str = "") -> None:
+        super().__init__(url, name=name)
+        self._store = store
+
+    def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        return self._naming(super()._replies, operations)
+
+    def _asked(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        return self._naming(super()._asked, commands)
+
+    def _naming(self, call: Callable[[Asked], Reply], asked: Asked) -> Reply:
+        try:
+            return call(asked)
+        except StoreUnavailable as error:
+            raise of_store(error, self._store) from error
+
+
+class RedisStores(NamedStore):
     """As `RedisStore`, over all stores of `places`; its own connection leads to the main store. A store that cannot be reached
     fails the calls on its own queues, and the error names it.
     """
 
     def __init__(self, places: StoreMap, *, name: str = "") -> None:
-        super().__init__(places.places.main.url, name=name)
+        super().__init__(places.places.main.url, MAIN_STORE, name=name)
         self._map = places
-        self._others = {store: RedisStore(address.url, name=name) for store, address in places.places.others.items()}
+        self._others = {store: NamedStore(place.url, store, name=name) for store, place in places.places.others.items()}
         self._looked_at = float("-inf")
 
     def close(self) -> None:
@@ -53,79 +75,94 @@ class RedisStores(RedisStore):
         for store in self._others.values():
             store.load_functions()
 
-    def send(self, command: Command[Reply]) -> Reply:
-        store = self._home(queue_of_command(command))
-        send: Callable[[Command[Reply]], Reply] = super().send if store == MAIN_STORE else self._others[store].send
-        return self._in(store, send, command)
-
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         for queue in {job.id.queue for job in jobs}:
-            self._place(queue)
+            self.place(queue)
         return super().submit(jobs, max_depth=max_depth)
+
+    def stored_models(self) -> dict[str, StoredModel]:
+        """As `RedisStore.stored_models`, each with the numbers of its queues. This process learns the places of these queues
+        first.
+        """
+        self.learn_places()
+        return {name: shown(stored, self.plan) for name, stored in super().stored_models().items()}
+
+    def first_of(self, model: str) -> int:
+        """The number of the first queue for the model's new jobs, once a move that is under way has come that far."""
+        found = self.stored_models().get(model, StoredModel()).info
+        if found is None:
+            return 0
+        self.finish_move(model, found.partitions)
+        return self.plan.found(model).queues.first
+
+    def finish_move(self, model: str, partitions: int) -> None:
+        """Do what the mover does next, who may have died between closing the queues and sending new jobs elsewhere."""
+        found = self.plan.found(model)
+        if found.queues.step(found.queues.newest_store, partitions) is not MoveStep.SWITCH:
+            return
+        for number in found.queues.closing(partitions):
+            self.close_queue(queue_of(model, number))
+        self.run(swap_queues(model, found, found.queues.switched(partitions, self.now())))
+        self.learn_places()
 
     def learn_places(self) -> None:
         """Read which store holds which queue, for this process. Raises `StoreUnavailable`."""
-        records = self._in(MAIN_STORE, super().send, model_queues())
-        self._map.plan = self._plan.following(records)
+        records = super().send(model_queues())
+        self._map.plan = self.plan.following(records)
 
     @property
-    def _plan(self) -> StorePlan:
+    def plan(self) -> StorePlan:
         assert self._map.plan is not None
         return self._map.plan
 
     def _home(self, queue: str) -> str:
         """The store that holds the queue. Raises `StoreUnavailable` if the settings do not name it, or nobody knows it yet."""
-        if not self._plan.knows(queue) and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
+        if not self.plan.knows(queue) and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
             self._looked_at = time.monotonic()
             # Without an answer, what is known holds.
             with suppress(StoreUnavailable):
                 self.learn_places()
-        if self._plan.records is None and queue:
+        if self.plan.records is None and queue:
             raise unknown_place(queue)
-        store = self._plan.store_of(queue)
+        store = self.plan.store_of(queue)
         if store != MAIN_STORE and store not in self._others:
             raise unnamed_store(store, queue)
         return store
 
-    def _place(self, queue: str) -> None:
+    def place(self, queue: str) -> None:
         """Note where a queue lies before its first job: settings that change later must not part it from its jobs."""
         for _ in range(PLACE_TRIES):
-            if self._plan.knows(queue):
+            if self.plan.knows(queue):
                 return
             self.learn_places()
-            model = model_of(queue)
-            found = self._plan.found(model)
-            names = [queue_of(model, number) for number in found.queues.numbers]
-            in_main = frozenset(name for name in names if super(RedisStores, self).send(has_jobs(name)))
-            wanted = self._plan.placed(model, found.queues, in_main)
-            if self.run(swap_queues(model, found, wanted)):
+            found = self.plan.found(model_of(queue))
+            # Of the main store, wherever the settings would have the queue.
+            [jobs] = super()._asked([has_jobs(queue).words])
+            wanted = self.plan.placed(queue, is_in_main=bool(jobs))
+            if wanted == found.queues or self.run(swap_queues(model_of(queue), found, wanted)):
                 self.learn_places()
 
     def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         homes = [self._home(queue_of_operation(operation)) for operation in operations]
-        replies: list[Any] = [None] * len(operations)
-        for store in in_order(homes):
-            places = [place for place, home in enumerate(homes) if home == store]
-            asked = [operations[place] for place in places]
-            ask = super()._replies if store == MAIN_STORE else self._others[store]._replies
-            for place, reply in zip(places, self._in(store, ask, asked), strict=True):
-                replies[place] = reply
-        return replies
+        main = super()._replies
+        return _spread(homes, operations, lambda store: self._others[store]._replies if store in self._others else main)
 
-    def _exist(self, keys: Sequence[str]) -> list[int]:
-        homes = [self._home(queue_in(key)) for key in keys]
-        found: dict[str, int] = {}
-        for store in set(homes):
-            own = [key for key, home in zip(keys, homes, strict=True) if home == store]
-            ask = super()._exist if store == MAIN_STORE else self._others[store]._exist
-            found.update(zip(own, self._in(store, ask, own), strict=True))
-        return [found[key] for key in keys]
+    def _asked(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        homes = [self._home(queue_in(words[1])) if len(words) > 1 else MAIN_STORE for words in commands]
+        main = super()._asked
+        return _spread(homes, commands, lambda store: self._others[store]._asked if store in self._others else main)
 
-    def _in(self, store: str, call: Callable[[Any], Reply], asked: Any) -> Reply:
-        try:
-            return call(asked)
-        except StoreUnavailable as error:
-            raise of_store(error, store) from error
+
+def _spread(homes: Sequence[str], asked: Sequence[Any], ask_of: Callable[[str], Callable[[Any], list[Any]]]) -> list[Any]:
+    """The replies, in order, of the stores in which the calls belong."""
+    if not asked:
+        return []
+    replies: list[Any] = [None] * len(asked)
+    for store in in_order(homes):
+        places = [place for place, home in enumerate(homes) if home == store]
+        for place, reply in zip(places, ask_of(store)([asked[place] for place in places]), strict=True):
+            replies[place] = reply
+    return replies
 
 
 def in_order(homes: Sequence[str]) -> list[str]:

@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.broker.partitions import partitions_of_key, queues_of_model, share
-from penstock.broker.records import NewJob
+from penstock.broker.partitions import numbers_of_key, queues_of_model, share
+from penstock.broker.records import NewJob, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.splits import first_job, split_counts
+from penstock.errors import StoreUnavailable
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
+
+# A closed queue means that the model has just moved, and one look tells where to.
+_TRIES = 3
 
 
 async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJob, int]:
@@ -29,9 +34,29 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
     return replace(job, max_open_jobs=most_open), share(info.limits.max_queue_depth, info.partitions)
 
 
+async def sent_where_it_belongs(
+    store: AsyncStore, registry: ModelRegistry, model: ModelEntry, job: NewJob
+) -> tuple[NewJob, Submitted]:
+    """A job of a model with several queues, or whose only one was closed since this gateway last looked.
+
+    Raises `StoreUnavailable`, and `UnknownModel` for a model that is gone.
+    """
+    for _ in range(_TRIES):
+        new, most = await placed(store, model.info, job)
+        submitted = await store.submit(new, max_depth=most)
+        if submitted.status is not SubmitStatus.CLOSED:
+            return new, submitted
+        await store.finish_move(model.name, model.info.partitions)
+        await registry.refresh()
+        model, _ = await registry.find(model.name)
+        chosen = model.backlog.new_job_id(model.info, owner=job.owner, key=job.idempotency_key)
+        job = replace(job, id=job.id._replace(partition=chosen.partition))
+    raise StoreUnavailable(f"{model.name} is being moved to another store, and nothing was stored; try again")
+
+
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:
     """The job that was made for this idempotency key before; None if there is none."""
-    queues = [queue_of(info.name, partition) for partition in partitions_of_key(owner, key, max(info.partitions, info.held))]
+    queues = [queue_of(info.name, number) for number in numbers_of_key(info, owner, key)]
     found = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
     return next((job for job in found if job is not None), None)
 

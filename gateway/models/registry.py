@@ -246,7 +246,8 @@ class ModelRegistry:
     async def _measure(self, entry: ModelEntry) -> None:
         try:
             parts = await self._store.stats_of(queues_of_model(entry.info))
-            entry.backlog.record_parts(parts, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
+            size, since = entry.info.policy.max_batch_size, entry.info.since
+            entry.backlog.record_parts(parts, time.monotonic(), batch_size=size, since=since)
         except StoreUnavailable as error:
             log.debug("backlog_unknown", model=entry.name, reason=error.message)
         finally:
@@ -258,7 +259,7 @@ class ModelRegistry:
         for name, declared in self._declared.items():
             found = stored.get(name, StoredModel())
             wanted = merged(declared, found.info)
-            wanted = replace(wanted, held=max(wanted.held, declared.partitions))
+            wanted = replace(wanted, held=max(wanted.held, wanted.first + declared.partitions))
             known = found.info
             if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.
@@ -374,8 +375,10 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         # A gateway whose settings say nothing of these follows the workers. No job goes to a queue that no worker knows.
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
-        partitions=min(declared.partitions, stored.held) if declared.partitions > 1 else stored.partitions,
+        partitions=min(declared.partitions, stored.held - stored.first) if declared.partitions > 1 else stored.partitions,
         held=stored.held,
+        first=stored.first,
+        since=stored.since,
     )
 
 
@@ -392,9 +395,5 @@ def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
 
 
 def unknown_version(entry: ModelEntry, version: str) -> UnknownVersion:
-    return UnknownVersion(
-        f"model {entry.name!r} has no version {version[:64]!r}",
-        model=entry.name,
-        version=version[:64],
-        hint=f"Its versions: {', '.join(entry.versions)}.",
-    )
+    said, hint = version[:64], f"Its versions: {', '.join(entry.versions)}."
+    return UnknownVersion(f"model {entry.name!r} has no version {said!r}", model=entry.name, version=said, hint=hint)

@@ -44,6 +44,7 @@ class Health:
         self._registry = registry
         self._lifetime = lifetime
         self._found = Missing()
+        self._away: frozenset[str] = frozenset()
         self._look_again_at = 0.0
         self._looking: asyncio.Future[Missing] | None = None
 
@@ -80,7 +81,11 @@ class Health:
         if not caller.roles:
             return json_response({"status": "ready"})
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
-        return json_response({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
+        body: dict[str, Any] = {"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}}
+        stores = self._store.stores()
+        if len(stores) > 1:
+            body["stores"] = {name: "away" if name in self._away else "up" for name in stores}
+        return json_response(body)
 
     async def ping(self) -> Response:
         """As TorchServe answers, body and status."""
@@ -123,13 +128,15 @@ class Health:
             self._look_again_at, self._looking = time.monotonic() + LOOK_S, None
 
     async def _missing_now(self) -> Missing:
-        try:
-            await self._store.ping()
-        except StoreUnavailable as error:
-            log.warning("store_unavailable", reason=error.message)
+        self._away, stores = await stores_away(self._store), list(self._store.stores())
+        if len(self._away) == len(stores):
             return Missing([_missing_part("store", STORE_UNREACHABLE)])
-        await self._registry.refresh()
-        models = [self._registry.models[name] for name in self._registry.declared_names()]
+        # Without the main store, what was known last holds.
+        if stores[0] not in self._away:
+            await self._registry.refresh()
+        entries = [self._registry.models[name] for name in self._registry.declared_names()]
+        # A store that is away takes no other models along, so this gateway stays ready for theirs.
+        models = [entry for entry in entries if self._away.isdisjoint(self._store.homes_of(entry.name))]
         # A model that an operator scaled to no slots is away on purpose, and one that is unloaded comes with its next job.
         unserved = [entry for entry in models if not (entry.default.capacity.is_served or entry.default.is_off)]
         whys = {entry.name: why_unserved(self._registry.workers, entry.name, entry.default) for entry in unserved}
@@ -143,6 +150,18 @@ class Health:
             "devices": sorted({slot.device for slot in ready}),
             "providers": sorted({slot.provider for slot in ready if slot.provider}),
         }
+
+
+async def stores_away(store: AsyncStore) -> frozenset[str]:
+    """The names of the stores that cannot be reached or refuse writes."""
+    stores = store.stores()
+    found = await asyncio.gather(*(one.ping() for one in stores.values()), return_exceptions=True)
+    for name, error in zip(stores, found, strict=True):
+        if isinstance(error, StoreUnavailable):
+            log.warning("store_unavailable", reason=error.message, **({"store": name} if name else {}))
+        elif error is not None:
+            raise error
+    return frozenset(name for name, error in zip(stores, found, strict=True) if error is not None)
 
 
 def _missing_part(pointer: str, why: str) -> dict[str, str]:

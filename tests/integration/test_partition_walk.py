@@ -20,7 +20,7 @@ import redis
 from penstock.broker.backlog import Backlog
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.partitions import partitions_of_key, queues_of_model
+from penstock.broker.partitions import numbers_of_key, queues_of_model
 from penstock.broker.records import Ending, NewJob, SubmitStatus
 from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.splits import first_job
@@ -64,7 +64,7 @@ class WalkingSlot:
         self.child, self.claims = child, Claims(spec, context, DefaultSelector(), latency, child, name=name, device="cpu")
 
     def turn(self, info: ModelInfo) -> None:
-        self.claims.wanted = places(queues_of_model(info), self.name)
+        self.claims.wanted = places(queues_of_model(info), self.name, lambda queue: "")
         self.claims.follow_wanted()
         self.child.is_taking = len(self.held) < 4
         for source in self.claims.sources:
@@ -112,7 +112,7 @@ class Walk:
         key = self.chance.choice(["", "", *KEYS[:4], *KEYS])
         job = NewJob(Backlog().new_job_id(self.info, owner="", key=key), "1", OUTPUT, idempotency_key=key, fingerprint=key)
         if key:
-            queues = [queue_of(self.model, place) for place in partitions_of_key("", key, self.info.held)]
+            queues = [queue_of(self.model, place) for place in numbers_of_key(self.info, "", key)]
             found = [first for queue in queues if (first := self.store.send(first_job(queue, "", key)))]
             assert len(found) <= 1, "I9 over partitions"
             job = replace(job, id=job.id._replace(partition=found[0].partition)) if found else job

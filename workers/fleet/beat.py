@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import structlog
 
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.records import Change
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
+from penstock.settings.worker import WorkerSettings
+from penstock.workers.fleet.periodic_thread import PeriodicThread
+from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.slot.slot import Slot
 from penstock.workers.slot.sources import Lease
+from penstock.workers.telemetry.gauges import UpkeepMetrics
 
 log = structlog.get_logger(__name__)
 BEAT_MISSED = "beat_missed"
@@ -22,11 +30,23 @@ _OVERRUN_GRACE_S = 10.0
 
 
 class Beat:
-    """One call renews the lease of every slot that holds jobs and whose loop still turns, and then calls `on_beat`."""
+    """One call renews the lease of every slot that holds jobs and whose loop still turns, and then calls `on_beat`.
+
+    `name`: the store whose leases these are, where there are several; `has` says whether a queue lies there.
+    """
 
     def __init__(
-        self, store: RedisStore, slots: Callable[[], Sequence[Slot]], *, lease_s: float, on_beat: Callable[[RedisStore], None]
+        self,
+        store: RedisStore,
+        slots: Callable[[], Sequence[Slot]],
+        *,
+        lease_s: float,
+        on_beat: Callable[[RedisStore], None],
+        name: str = "",
+        has: Callable[[str], bool] = lambda queue: True,
     ) -> None:
+        self._name = name
+        self._has = has
         self._store = store
         self._slots = slots
         self._lease_s = lease_s
@@ -36,7 +56,7 @@ class Beat:
         """Raises `StoreUnavailable`; an error in one slot's renewal stays that slot's. `now` is monotonic."""
         for slot in self._slots():
             try:
-                if leases := slot.leases():
+                if leases := [(queue, lease) for queue, lease in slot.leases() if self._has(queue)]:
                     self._renew(slot, leases, now)
             except StoreUnavailable:
                 raise
@@ -51,7 +71,7 @@ class Beat:
             return
         # Twice max_run_s, because a batch may wait in the child for as long as the one before it runs.
         max_run_s = 2 * slot.spec.limits.max_run_s + _OVERRUN_GRACE_S
-        moved = slot.progress.moved()
+        moved = slot.progress.moved(self._name)
         for queue, lease in leases:
             # D4: the lease is the slot's, under a name that only this incarnation of the slot has.
             name, sent_at = lease.name, time.monotonic()
@@ -62,3 +82,78 @@ class Beat:
             else:
                 lease.confirm(sent_at)
                 slot.give_up(renewal.cancelled)
+
+
+# D109: docs/design/store.md
+class QueuesIn(Collection[str]):
+    """Those of `queues` that lie in one store, as this process knows it at the moment."""
+
+    def __init__(self, queues: Collection[str], stores: StoreMap, name: str) -> None:
+        self._queues = queues
+        self._stores = stores
+        self._name = name
+
+    def __iter__(self) -> Iterator[str]:
+        # A copy, because the beat's thread adds queues.
+        return (queue for queue in list(self._queues) if queue in self)
+
+    def __contains__(self, queue: object) -> bool:
+        return self._stores.store_of(str(queue)) == self._name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class StoreUpkeep:
+    """The threads of one store beside the main one. `worker`: the worker's Celery name."""
+
+    def __init__(
+        self,
+        name: str,
+        stores: StoreMap,
+        settings: WorkerSettings,
+        blobs: BlobStore,
+        *,
+        worker: str,
+        queues: Collection[str],
+        slots: Callable[[], Sequence[Slot]],
+        metrics: UpkeepMetrics,
+        on_changes: Callable[[Sequence[Change]], None],
+    ) -> None:
+        ours = QueuesIn(queues, stores, name)
+        self._stores = [stores.open_one(name, name=f"penstock-{part}-{os.getpid()}") for part in ("beat", "sweep")]
+        beat_store, sweep_store = self._stores
+        beat = Beat(
+            beat_store, slots, lease_s=settings.lease_s, on_beat=_no_registry, name=name, has=lambda queue: queue in ours
+        )
+        sweeper = Sweeper(
+            sweep_store,
+            blobs,
+            ours,
+            name=worker,
+            lease_s=settings.lease_s,
+            beat_s=settings.beat_s,
+            sweep_s=settings.sweep_s,
+            observer=metrics,
+            on_changes=on_changes,
+            finds_orphans=False,
+        )
+        renew, sweep = metrics.counting_failures("beat", beat.run_once), metrics.counting_failures("sweep", sweeper.run_once)
+        self._threads = [
+            PeriodicThread(f"beat-{name}", settings.beat_s, renew, failure_event=BEAT_MISSED),
+            PeriodicThread(f"sweeper-{name}", settings.sweep_s, sweep, failure_event=SWEEP_MISSED),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        for store in self._stores:
+            store.close()
+
+
+def _no_registry(_: RedisStore) -> None:
+    """The registry is the main store's."""

@@ -39,12 +39,20 @@ MAX_RESULT_BYTES = 64 * 1024 * 1024
 class CeleryClients:
     """One round passes on the messages at the door and answers the tasks that are due; a thread repeats it.
 
-    `queues` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran.
+    `queues` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran. `elsewhere`: the
+    store in which a model lies that Celery's clients do not reach; empty for all others.
     """
 
     def __init__(
-        self, store: RedisStore, blobs: BlobStore, queues: Callable[[], Collection[str]], *, revoked: Container[str]
+        self,
+        store: RedisStore,
+        blobs: BlobStore,
+        queues: Callable[[], Collection[str]],
+        *,
+        revoked: Container[str],
+        elsewhere: Callable[[str], str] = lambda model: "",
     ) -> None:
+        self._elsewhere = elsewhere
         self._store = store
         self._blobs = blobs
         self._queues = queues
@@ -70,7 +78,7 @@ class CeleryClients:
         asked = [one for one in read if isinstance(one, DoorMessage)]
         if not {one.model for one in asked} <= set(self._known):
             self._known = {*map(model_of, self._queues()), *(info.name for info in self._store.models())}
-        known = [(one.model, one.message) for one in asked if one.model in self._known]
+        known = [(one.model, one.message) for one in asked if self._is_known(one)]
         if known:
             self._store.run(celery_ops.pass_messages(known))
         refused = [one if isinstance(one, Rejected) else self._unknown(one) for one in read if not self._is_known(one)]
@@ -80,7 +88,7 @@ class CeleryClients:
             log.warning(MESSAGES_REJECTED, reason=reason, count=count)
 
     def _is_known(self, read: DoorMessage | Rejected) -> bool:
-        return isinstance(read, DoorMessage) and read.model in self._known
+        return isinstance(read, DoorMessage) and read.model in self._known and not self._elsewhere(read.model)
 
     def _unless_revoked(self, read: DoorMessage | Rejected) -> DoorMessage | Rejected:
         if read.celery_id not in self._revoked:
@@ -91,6 +99,8 @@ class CeleryClients:
     def _unknown(self, asked: DoorMessage) -> Rejected:
         names = ", ".join(sorted(self._known)[:20])
         why = f"there is no model {asked.model[:80]!r}; the models: {names}"[:300]
+        if asked.model in self._known:
+            why = not_by_celery(asked.model, self._elsewhere(asked.model))
         return Rejected(asked.message, asked.celery_id, why, chain=chain_of(asked.message))
 
     def answer_due(self) -> int:
@@ -131,6 +141,10 @@ class CeleryClients:
         if len(data) > MAX_RESULT_BYTES:
             return TooLarge(f"the output has {len(data)} bytes; read it at the gateway: GET /v1/jobs/{job.id}/result")
         return Payload(output.content_type, data)
+
+
+def not_by_celery(model: str, store: str) -> str:
+    return f"{model} lies in the store {store!r}, and tasks of Celery reach the main store's models only; send it over HTTP"
 
 
 def answers(task: AnsweredTask, output: Payload | PenstockError, *, now: float) -> list[Sent]:

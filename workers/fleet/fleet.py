@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery.worker import state as worker_state
 
+from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.partitions import all_unfinished
 from penstock.broker.store import ops
@@ -20,11 +21,12 @@ from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
 from penstock.job import queues_of
 from penstock.model_spec import SlotInfo
+from penstock.settings.store_url import MAIN_STORE
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, places, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
-from penstock.workers.fleet.beat import BEAT_MISSED, Beat
+from penstock.workers.fleet.beat import BEAT_MISSED, Beat, QueuesIn, StoreUpkeep
 from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
 from penstock.workers.fleet.learned import NOTHING, TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
@@ -102,11 +104,13 @@ class Fleet:
             on_store_failure=self._metrics.on_store_failed,
             state_dir=self._settings.store.state_dir,
         )
-        beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat)
+        queues, has = self._queues_of_main()
+        self._upkeep = self._upkeep_beside(blobs, upkeep, job_log)
+        beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat, has=has)
         sweeper = Sweeper(
             self._sweep_store,
             blobs,
-            self._swept_queues,
+            queues,
             name=self._name,
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
@@ -120,15 +124,46 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        self._clients = CeleryClients(self._door_store, blobs, lambda: sorted(self._swept_queues), revoked=worker_state.revoked)
+        self._clients = CeleryClients(
+            self._door_store, blobs, lambda: sorted(queues), revoked=worker_state.revoked, elsewhere=self._stores.beyond_celery
+        )
         self._door = PeriodicThread("door", DOOR_RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
+        self._build_reloads()
+        self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
+
+    def _build_reloads(self) -> None:
         self._watch = SourceWatch(lambda: self.slots, self._roster.forget_files)
         self._reloads = (
             PeriodicThread("reload", LOOK_EVERY_S, self._watch.run_once, failure_event=SOURCES_NOT_SEEN)
-            if worker.reload
+            if self._settings.worker.reload
             else None
         )
-        self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
+
+    def _queues_of_main(self) -> tuple[Collection[str], Callable[[str], bool]]:
+        """The queues that the main store has, and whether a queue is one of its."""
+        if self._stores.plan is None:
+            return self._swept_queues, lambda queue: True
+        ours = QueuesIn(self._swept_queues, self._stores, MAIN_STORE)
+        return ours, ours.__contains__
+
+    def _upkeep_beside(self, blobs: BlobStore, metrics: UpkeepMetrics, job_log: WorkerJobLog) -> list[StoreUpkeep]:
+        """The threads of the stores beside the main one."""
+        if self._stores.plan is None:
+            return []
+        return [
+            StoreUpkeep(
+                name,
+                self._stores,
+                self._settings.worker,
+                blobs,
+                worker=self._name,
+                queues=self._swept_queues,
+                slots=self._roster.alive,
+                metrics=metrics,
+                on_changes=job_log.on_changed,
+            )
+            for name in self._stores.places.others
+        ]
 
     def _pod_thread(self, pod: str) -> PeriodicThread | None:
         # Most workers run in no pod of Kubernetes.
@@ -163,6 +198,8 @@ class Fleet:
         self._size.start(change)
         self._beat.start()
         self._sweeper.start()
+        for one in self._upkeep:
+            one.start()
         self._open_door()
         if self._pod_cost:
             self._pod_cost.start()
@@ -231,14 +268,9 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
-        if self._reloads:
-            self._reloads.stop()
-        if self._pod_cost:
-            self._pod_cost.stop()
-        if self._scaling:
-            self._scaling.stop()
-        self._beat.stop()
-        self._sweeper.stop()
+        for thread in (self._reloads, self._pod_cost, self._scaling, self._beat, self._sweeper, *self._upkeep):
+            if thread is not None:
+                thread.stop()
         self._close_door()
         self.events.stop()
         for spans in self._spans:
@@ -342,7 +374,8 @@ class Fleet:
         self._swept_queues |= queues
         self._partitions.look(store, self._versions.announced, now)
         for slot in slots:
-            slot.follow(places(swept_queues([slot.spec.name], self._versions.announced), slot.name))
+            own_queues = swept_queues([slot.spec.name], self._versions.announced)
+            slot.follow(places(own_queues, slot.name, self._stores.store_of))
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values(), now=now):
             forgotten_versions.forget(store, now=now)

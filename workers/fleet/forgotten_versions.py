@@ -19,7 +19,7 @@ from penstock.broker.store import ops
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.job import model_of
+from penstock.job import model_of, queue_of
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, over
 from penstock.run import Run, RunState
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 STILL_IN_USE = "partitions_still_in_use"
 EMPTIED = "partitions_emptied"
 _LOOK_EVERY_S = 30.0
+_MOST_REMEMBERED = 1_000
 VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
@@ -103,10 +104,12 @@ class PartitionKeeper:
     def __init__(self) -> None:
         self._look_at = float("-inf")
         self._told: set[str] = set()
+        # What a move to another store has prepared may be empty for a while.
+        self._emptied: list[ModelInfo] = []
 
     def look(self, store: RedisStore, models: Mapping[str, ModelInfo], now: float) -> None:
         """`models`: as they were announced. `now` is by the store's clock. Raises `StoreUnavailable`."""
-        left = [info for info in models.values() if info.held > info.partitions]
+        left = [info for info in models.values() if info.held > info.first + info.partitions and info not in self._emptied]
         if not left or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
@@ -114,10 +117,12 @@ class PartitionKeeper:
             self._look(store, info)
 
     def _look(self, store: RedisStore, info: ModelInfo) -> None:
-        queues = queues_of_model(info)[info.partitions :]
+        most = info.first + info.partitions
+        queues = [queue_of(info.name, number) for number in range(most, info.held)]
         if not any(store.newest(queue, limit=1) for queue in queues):
             found = store.stored_models()[info.name]
-            if found.info == info and store.swap_model(info.name, found, replace(info, held=info.partitions)):
+            if found.info == info and store.swap_model(info.name, found, replace(info, held=most)):
+                self._emptied = [*self._emptied, info][-_MOST_REMEMBERED:]
                 log.info(EMPTIED, model=info.name, partitions=info.partitions, were=info.held)
             return
         stats = [store.stats(queue) for queue in queues]

@@ -224,7 +224,7 @@ class Roster:
 
     def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
-            open_store=lambda store: self._stores.open(name=f"penstock-slot-{os.getpid()}"),
+            open_store=lambda store: self._stores.open_one(store, name=f"penstock-slot-{os.getpid()}"),
             listen=lambda place, incarnation: WakeUps(self._stores.url_of(place.queue), place.queue, incarnation).open(),
             on_rollout=self._on_change,
             blobs=self._blobs,

@@ -63,7 +63,8 @@ class Sweeper:
 
     Every half minute one sweeper compares a page of each model's records with its queue, and every ten minutes each collects
     blobs without a record. An error in one model is logged, and the others are swept. `name` is unlike that of any other
-    sweeper. `models` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back.
+    sweeper. `models` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back. `finds_orphans`: blobs
+    are looked for in all stores, so one sweeper does it for all.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Sweeper:
         sweep_s: float,
         observer: SweepObserver,
         on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
+        finds_orphans: bool = True,
     ) -> None:
         self._store = store
         self._blobs = blobs
@@ -88,7 +90,7 @@ class Sweeper:
         self._beat_s = beat_s
         self._observer = observer
         self._on_changes = on_changes
-        self._orphans = OrphanCollector(store, blobs)
+        self._orphans = OrphanCollector(store, blobs) if finds_orphans else None
         self._reconcile_at = 0.0
         self._last_run_at: float | None = None
         # When the link to the store last came back. A fresh process has seen no link break: whoever is missing is gone,
@@ -133,7 +135,8 @@ class Sweeper:
         if now >= self._reconcile_at:
             self._on_each(models, self._reconcile)
             self._reconcile_at = now + _RECONCILE_S
-        self._orphans.run_once(now)
+        if self._orphans is not None:
+            self._orphans.run_once(now)
         return left
 
     def _sweep_in_slices(self, gone: dict[str, tuple[str, ...]]) -> bool:

@@ -22,7 +22,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Ending, NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import InternalError, InvalidInput, PenstockError, StoreUnavailable
+from penstock.errors import Conflict, InternalError, InvalidInput, PenstockError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.job import Call, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
@@ -192,6 +192,9 @@ class Drive:
             limits = model.limits
             job = replace(job, max_attempts=limits.max_attempts, max_crashes=limits.max_crashes)
             submitted = await answered(partial(self._store, job, limits.max_queue_depth))
+            if submitted is SubmitStatus.CLOSED:
+                # D109: a stage's job has the same id whoever submits it, so it lies in its model's first queue of all.
+                raise Conflict(f"stage {stage.name!r}: the model {stage.model!r} was moved to another store, out of its reach")
             if submitted is not SubmitStatus.FULL:
                 return submitted is SubmitStatus.CREATED
             self._on_progress(self._progress.fraction, f"{stage.name}: waits, as the queue of {stage.model} is full")

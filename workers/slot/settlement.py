@@ -15,7 +15,7 @@ import structlog
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled, SubmitStatus
 from penstock.broker.store.celery_ops import Rejected
 from penstock.errors import InternalError, StoreUnavailable
 from penstock.failpoints import failpoint
@@ -232,7 +232,11 @@ class Settlements:
                 log.warning(FOREIGN_REJECTED, model=name, reason=item.reason)
             store.reject_foreign(queue, rejected)
         if jobs := [item for item in read if isinstance(item, NewJob)]:
-            store.submit(jobs, max_depth=_NO_LIMIT)
+            answers = store.submit(jobs, max_depth=_NO_LIMIT)
+            closed = [job for job, answer in zip(jobs, answers, strict=True) if answer.status is SubmitStatus.CLOSED]
+            if closed:
+                why = f"{name} has moved to another store, and tasks of Celery reach the main store's models only"
+                store.reject_foreign(queue, [Rejected(job.foreign, job.celery_id, why) for job in closed])
 
     def close(self) -> None:
         self._store.close()

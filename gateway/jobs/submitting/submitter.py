@@ -125,7 +125,10 @@ class Submitter:
         self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
         self._uploads = uploads
         self._blob_writes = GroupCommit(
-            self._write_blobs, size_of=lambda blob: len(blob[1]), max_bytes=_BLOBS_BYTES, max_calls=_BLOBS_CALLS
+            self._write_blobs,
+            size_of=lambda blob: len(blob[1]),
+            max_bytes=_BLOBS_BYTES,
+            max_calls=_BLOBS_CALLS,
         )
         self._registry = registry
         self._metrics = metrics
@@ -221,19 +224,19 @@ class Submitter:
         """
         try:
             self._admit(request, deadline_s)
-            submitted = await self._stored(request, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
+            stored = await self._stored(request, job, deadline_s=deadline_s, result_ttl_s=result_ttl_s, reply_to=reply_to)
         except PenstockError as error:
             self._metrics.count_refusal(request.model.name, error)
             if request.sending is not None:
                 request.sending.end_refused(error.kind)
             raise
         if request.sending is not None:
-            request.sending.end_sent(submitted.id)
-        if submitted.status is SubmitStatus.CREATED:
-            self._job_log.log_accepted(job, version=request.version.name, trace=request.trace_text, depth=submitted.depth)
+            request.sending.end_sent(stored.id)
+        if stored.status is SubmitStatus.CREATED:
+            self._job_log.log_accepted(stored.id, version=request.version.name, trace=request.trace_text, depth=stored.depth)
             if request.version.split:
-                self._copy(request, job)
-        return submitted
+                self._copy(request, stored.id)
+        return stored
 
     def _copy(self, request: SubmitRequest, job: JobId) -> None:
         """Have the split's shadow get a copy if this request is one of its share."""
@@ -302,7 +305,7 @@ class Submitter:
     async def _stored(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str
     ) -> Submitted:
-        limits, most = request.model.info.limits, request.model.info.limits.max_queue_depth
+        limits = request.model.info.limits
         stored_input = await self._put(request.input, job)
         new = NewJob(
             id=job,
@@ -326,11 +329,12 @@ class Submitter:
             webhook=request.webhook,
             split=request.version.split,
         )
-        if request.model.info.held > 1:
-            from penstock.gateway.models.placing import placed
+        is_plain = request.model.info.held == 1
+        submitted = await self._store.submit(new, max_depth=limits.max_queue_depth) if is_plain else None
+        if submitted is None or submitted.status is SubmitStatus.CLOSED:
+            from penstock.gateway.models.placing import sent_where_it_belongs
 
-            new, most = await placed(self._store, request.model.info, new)
-        submitted = await self._store.submit(new, max_depth=most)
+            new, submitted = await sent_where_it_belongs(self._store, self._registry, request.model, new)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
         owner = request.caller.owner if created and not request.options.delay_s else ""
@@ -363,13 +367,7 @@ class Submitter:
 
 
 def request_of(
-    entry: ModelEntry,
-    version: VersionEntry,
-    payload: Payload,
-    *,
-    caller: Caller,
-    headers: RawHeaders,
-    options: SubmitOptions,
+    entry: ModelEntry, version: VersionEntry, payload: Payload, *, caller: Caller, headers: RawHeaders, options: SubmitOptions
 ) -> SubmitRequest:
     """The request with a checked input, which gets the headers and parameters that the model's settings name."""
     if entry.info.request_headers or options.query:

@@ -145,6 +145,9 @@ class FakeQueue:
     most_rows: int = 0
     pushes: deque[Push] = field(default_factory=deque)
 
+    def first_of(self, model: str) -> int:
+        return 0
+
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = []
         for job in jobs:

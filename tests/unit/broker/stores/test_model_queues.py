@@ -1,46 +1,95 @@
-from penstock.broker.stores.model_queues import ModelQueues
+"""A move as pure states: what follows what, wherever it was broken off."""
+
+import pytest
+
+from penstock.broker.stores.model_queues import ModelQueues, MoveStep
+from penstock.model_spec import ModelInfo
+
+HERE = ModelQueues().placed(0, "main")
 
 
-def test_a_model_has_one_queue_until_something_changes() -> None:
-    assert ModelQueues().numbers == (0,)
+def taken(queues: ModelQueues, store: str, partitions: int = 1, held: int = 1) -> ModelQueues:
+    """The queues after the next step."""
+    match queues.step(store, partitions):
+        case MoveStep.PREPARE:
+            return queues.prepared(store, partitions, held)
+        case MoveStep.SWITCH:
+            return queues.switched(partitions, 7.0)
+        case MoveStep.DRAIN:
+            return queues
 
 
-def test_a_move_closes_what_is_open_and_opens_a_number_that_was_never_used() -> None:
-    moved = ModelQueues().placed({0: "main"}).moved("b", now=7.0)
-    assert (moved.open, moved.closed, moved.stores) == ((1,), {0: 7.0}, {0: "main", 1: "b"})
-    back = moved.moved("main", now=9.0)
-    assert (back.open, back.closed, back.stores[2]) == ((2,), {0: 7.0, 1: 9.0}, "main")
+def moved(queues: ModelQueues, store: str, partitions: int = 1, held: int = 1) -> ModelQueues:
+    while queues.step(store, partitions) is not MoveStep.DRAIN:
+        queues = taken(queues, store, partitions, held)
+    return queues
 
 
-def test_a_move_repeated_changes_nothing() -> None:
-    moved = ModelQueues().placed({0: "main"}).moved("b", now=7.0)
-    assert moved.moved("b", now=8.0) == moved
+def test_a_move_prepares_switches_and_drains() -> None:
+    queues, steps = HERE, []
+    for _ in range(3):
+        steps.append(queues.step("b", 1))
+        queues = taken(queues, "b")
+    assert steps == [MoveStep.PREPARE, MoveStep.SWITCH, MoveStep.DRAIN]
+    assert queues == ModelQueues(first=1, stores={0: "main", 1: "b"}, closed={0: 7.0})
 
 
-def test_a_move_keeps_the_queues_that_are_there_already() -> None:
-    spread = ModelQueues(open=(0, 1, 2), next=3).placed({0: "main", 1: "b", 2: "main"})
-    moved = spread.moved("b", now=5.0)
-    assert (moved.open, moved.closed, moved.next) == ((1, 3, 4), {0: 5.0, 2: 5.0}, 5)
+def test_new_jobs_go_to_the_old_store_until_the_switch() -> None:
+    prepared = taken(HERE, "b")
+    assert (prepared.first, prepared.stores[1]) == (0, "b")
+    assert prepared.shown(ModelInfo("ocr")).held == 2
 
 
-def test_a_queue_of_which_nothing_is_left_is_forgotten_and_its_number_is_not_used_again() -> None:
-    moved = ModelQueues().placed({0: "main"}).moved("b", now=7.0).without(0)
-    assert moved.numbers == (1,)
-    assert moved.stores == {1: "b"}
-    assert moved.moved("main", now=9.0).open == (2,)
+def test_a_model_that_is_there_already_does_not_move() -> None:
+    assert HERE.step("main", 1) is MoveStep.DRAIN
+    assert HERE.leaving == []
 
 
-def test_a_smaller_count_closes_the_last_queues_and_a_larger_one_opens_new_numbers() -> None:
-    three = ModelQueues(open=(0, 1, 2), next=3)
-    one = three.resized(1, now=4.0)
-    assert (one.open, one.closed) == ((0,), {1: 4.0, 2: 4.0})
-    assert one.resized(2, now=6.0).open == (0, 3)
+def test_a_model_moves_back_into_a_queue_that_was_never_used() -> None:
+    back = moved(moved(HERE, "b"), "main")
+    assert (back.first, back.stores, back.leaving) == (2, {0: "main", 1: "b", 2: "main"}, [0, 1])
 
 
-def test_a_placed_queue_keeps_its_store() -> None:
-    assert ModelQueues(stores={0: "b"}).placed({0: "main"}).stores == {0: "b"}
+@pytest.mark.parametrize("steps", [1, 2])
+def test_another_move_may_follow_a_broken_one(steps: int) -> None:
+    queues = HERE
+    for _ in range(steps):
+        queues = taken(queues, "b")
+    there = moved(queues, "c")
+    assert there.stores[there.first] == "c"
+    assert set(there.leaving) == set(range(there.first)) == set(there.closed)
+
+
+def test_all_partitions_move_and_numbers_that_may_have_jobs_are_not_used_again() -> None:
+    spread = ModelQueues().placed(0, "main").placed(1, "b")
+    there = moved(spread, "b", partitions=2, held=4)
+    assert (there.first, [there.stores[number] for number in (4, 5)]) == (4, ["b", "b"])
+    assert there.leaving == [0, 1]
+
+
+def test_the_queues_of_before_are_closed_first_and_the_time_of_it_stays() -> None:
+    assert list(taken(HERE, "b").closing(1)) == [0]
+    again = moved(HERE, "b").prepared("c", 1, 2)
+    assert list(again.closing(1)) == [0, 1]
+    assert again.switched(1, 9.0).closed == {0: 7.0, 1: 9.0}
+
+
+def test_queues_of_which_nothing_is_left_are_forgotten_from_the_first_on() -> None:
+    twice = moved(moved(HERE, "b"), "c")
+    assert twice.forgotten({1}) == twice
+    gone = twice.forgotten({0, 1})
+    assert (gone.since, gone.stores, gone.closed) == (2, {2: "c"}, {})
+    assert gone.next == 3
+
+
+def test_a_queue_stays_where_it_was_placed() -> None:
+    assert HERE.placed(0, "b") == HERE
 
 
 def test_homes_are_by_the_names_of_queues() -> None:
-    moved = ModelQueues().placed({0: "main"}).moved("b", now=7.0)
-    assert moved.homes("ocr") == {"ocr": "main", "ocr:1": "b"}
+    assert moved(HERE, "b").homes("ocr") == {"ocr": "main", "ocr:1": "b"}
+
+
+def test_a_model_is_shown_with_the_numbers_of_its_queues() -> None:
+    info = moved(HERE, "b").shown(ModelInfo("ocr"))
+    assert (info.first, info.since, info.held) == (1, 0, 2)

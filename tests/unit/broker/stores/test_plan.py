@@ -34,9 +34,16 @@ def test_what_the_registry_says_stands_above_the_settings() -> None:
     assert plan.misplaced() == {"vision-1": ("main", "b")}
 
 
-def test_queues_that_have_jobs_in_the_main_store_stay_there() -> None:
-    queues = ModelQueues(open=(0, 1), next=2)
-    assert PLAN.placed("ocr", queues, frozenset({"ocr"})).stores == {0: "main", 1: "b"}
+def test_a_queue_that_has_jobs_in_the_main_store_stays_there() -> None:
+    assert PLAN.placed("ocr", is_in_main=True).stores == {0: "main"}
+    assert PLAN.placed("ocr:1", is_in_main=False).stores == {1: "b"}
+
+
+def test_a_model_that_was_moved_gets_more_queues_where_it_is() -> None:
+    plan = PLAN.following({"ocr": StoredQueues(ModelQueues(first=1, stores={0: "c", 1: "main"}))})
+    assert plan.placed("ocr:2", is_in_main=False).stores[2] == "main"
+    assert plan.homes_of("ocr") == ("main",)
+    assert plan.misplaced() == {"ocr": ("main", "c")}
 
 
 def test_an_error_keeps_its_kind_and_names_the_store() -> None:
