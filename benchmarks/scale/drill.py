@@ -40,6 +40,7 @@ DRILLS: dict[str, str] = {
     "autoscale": "autoscale",
     "host_loss": "host_loss",
     "run_drivers": "run_drivers",
+    "stores": "stores",
 }
 
 FIGURES: tuple[MeasuredFigure, ...] = (
@@ -59,6 +60,10 @@ FIGURES: tuple[MeasuredFigure, ...] = (
     MeasuredFigure("autoscale_lost", "jobs lost while slots came and went", 0.0, at_least=False),
     MeasuredFigure("autoscale_redelivered", "jobs given back by slots that went", 0.0, at_least=False),
     MeasuredFigure("autoscale_loads_per_minute", "two models with room for one, jobs for both", 2.0, at_least=False),
+    MeasuredFigure("two_store_ratio", "no-op: what two stores carry, in units of one", 1.8),
+    MeasuredFigure("two_store_accel", "accelerator: what two stores carry, in units of one", 1.8),
+    MeasuredFigure("partition_ratio", "no-op: one model on two stores, in units of one", 1.7),
+    MeasuredFigure("partition_accel", "accelerator: one model on two stores, in units of one", 1.7),
 )
 
 
