@@ -252,7 +252,11 @@ class Batcher:
             return now + IDLE_POLL_S
         if load.batches:
             return now + IDLE_POLL_S if self._is_about_to_grow else max(now, self._fetch_at(now, load))
-        return self._poll_at(now)
+        return self._idle_at(now)
+
+    def _idle_at(self, now: float) -> float:
+        """At once if this queue may have jobs: the turn before may have asked another one."""
+        return now if self._is_worth_asking(now) else self._poll_at(now)
 
     def _poll_at(self, now: float) -> float:
         poll_at = self.view.asked_at + self._poll_s
@@ -261,7 +265,7 @@ class Batcher:
     def _room_at(self, now: float, load: ChildLoad) -> float:
         if not self._has_room(load):
             return now + IDLE_POLL_S
-        return now if self._is_worth_asking(now) else self._poll_at(now)
+        return self._idle_at(now)
 
     @staticmethod
     def _has_room(load: ChildLoad) -> bool:

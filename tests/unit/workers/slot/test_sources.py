@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from selectors import DefaultSelector
@@ -147,6 +148,18 @@ def test_an_idle_slot_asks_everywhere_once_and_offers_to_take_what_comes_at_home
     assert slot.store.offers == ["m"]
     assert {queue: len(names) for queue, names in slot.names.items()} == {"m": 1, "m:1": 1, "m:2": 1}
     assert len({name for names in slot.names.values() for name in names}) == 3, "a name is that of one queue"
+
+
+def test_a_queue_that_one_turn_left_out_is_asked_in_the_next_which_comes_at_once(slot: Asking) -> None:
+    """Jobs of a second partition once waited for a second, because the slot slept until the poll after its last answer."""
+    for _ in PLACES:
+        now = time.monotonic()
+        assert slot.claims.due_at(now, is_draining=False) <= now
+        slot.turn()
+    now = time.monotonic()
+    assert slot.claims.due_at(now, is_draining=False) > now, "all were asked: each will wake the slot"
+    slot.claims.sources[2].view.on_wake_up()
+    assert slot.claims.due_at(now, is_draining=False) <= now
 
 
 def test_work_is_found_in_every_queue_and_none_starves_behind_the_one_at_home(slot: Asking) -> None:
