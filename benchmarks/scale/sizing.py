@@ -36,7 +36,7 @@ class JobCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SizingPlan:
     """What an operator decides. `busy`: the share of a core that may be used, the rest is for bursts and for a lost machine.
 
     `kept_s`: how long a job stays in the store, waiting and as a result. `replicas` of each store. Prices are in dollars.
@@ -61,7 +61,7 @@ class Sizing:
     dollars_month: float
 
 
-def sizing(rate: float, cost: JobCost, plan: Plan) -> Sizing:
+def sizing(rate: float, cost: JobCost, plan: SizingPlan) -> Sizing:
     """`rate` in jobs per second. One core of a store serves its functions, so stores are counted in cores too."""
     stores = _cores(rate, cost.store_us, plan)
     if stores > 1:
@@ -75,7 +75,7 @@ def sizing(rate: float, cost: JobCost, plan: Plan) -> Sizing:
     return Sizing(stores, gateways, workers, store_gib, rate * per_job / 1e6, hourly * _MONTH_H)
 
 
-def _cores(rate: float, job_us: float, plan: Plan) -> int:
+def _cores(rate: float, job_us: float, plan: SizingPlan) -> int:
     return max(1, math.ceil(rate * job_us / 1e6 / plan.busy))
 
 
@@ -111,13 +111,13 @@ def cost_table(cost: JobCost) -> str:
     return "\n".join(["| one job | takes |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
 
-def sizing_table(cost: JobCost, plan: Plan, rates: Sequence[int] = RATES) -> str:
+def sizing_table(cost: JobCost, plan: SizingPlan, rates: Sequence[int] = RATES) -> str:
     head = "| jobs/s | stores (with replicas) | gateway processes | worker processes | store memory | network | a month |"
     rows = [_row(rate, sizing(rate, cost, plan), plan) for rate in rates]
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows])
 
 
-def _row(rate: int, found: Sizing, plan: Plan) -> str:
+def _row(rate: int, found: Sizing, plan: SizingPlan) -> str:
     return (
         f"| {rate:,} | {found.stores} ({found.stores * (1 + plan.replicas)}) | {found.gateways} | {found.workers} | "
         f"{found.store_gib:,.1f} GiB | {found.network_mb_s:,.0f} MB/s | ${found.dollars_month:,.0f} |"
@@ -127,7 +127,7 @@ def _row(rate: int, found: Sizing, plan: Plan) -> str:
 def main() -> int:
     cost = read_cost()
     write_between(PAGE, "cost: python -m benchmarks.scale.sizing", cost_table(cost))
-    write_between(PAGE, "sizing: python -m benchmarks.scale.sizing", sizing_table(cost, Plan()))
+    write_between(PAGE, "sizing: python -m benchmarks.scale.sizing", sizing_table(cost, SizingPlan()))
     return 0
 
 

@@ -42,7 +42,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StoresTurn:
     """CPU in microseconds per job: of each store, and of each stage. Bytes per job into and out of all stores."""
 
     rps: float
@@ -68,12 +68,12 @@ def measure(setting: DrillSetting) -> DrillResult:
     return DrillResult(figures, detail)
 
 
-def spread(one: Turn, several: Turn) -> float:
+def spread(one: StoresTurn, several: StoresTurn) -> float:
     """The capacity of several stores in units of one store's."""
     return max(one.stores_us) / max(several.stores_us)
 
 
-def _turn(setting: DrillSetting, work: str, layout: Layout, name: str) -> Turn:
+def _turn(setting: DrillSetting, work: str, layout: Layout, name: str) -> StoresTurn:
     folder = setting.folder / f"{work}-{name}"
     folder.mkdir()
     with _stack(folder, work, layout) as (port, processes, roots, urls):
@@ -87,7 +87,7 @@ def _turn(setting: DrillSetting, work: str, layout: Layout, name: str) -> Turn:
     jobs = report.summary.count
     stores = [(seconds - cpu.seconds.get(key, 0.0)) / jobs * 1e6 for key, seconds in spent.seconds.items() if key[0] == "redis"]
     came, went = (sum(now[way] - then[way] for then, now in zip(traffic, after, strict=True)) / jobs for way in (0, 1))
-    turn = Turn(report.summary.rps, sorted(stores, reverse=True), per_request_us(spent.since(cpu), jobs), came, went)
+    turn = StoresTurn(report.summary.rps, sorted(stores, reverse=True), per_request_us(spent.since(cpu), jobs), came, went)
     setting.say(f"{work}, {name}: {turn.rps:,.0f}/s, stores {', '.join(f'{us:.1f} us' for us in turn.stores_us)} per job")
     return turn
 

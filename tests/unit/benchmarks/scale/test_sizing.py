@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scale.sizing import PAGE, JobCost, Plan, cost_table, read_cost, sizing, sizing_table
+from benchmarks.scale.sizing import PAGE, JobCost, SizingPlan, cost_table, read_cost, sizing, sizing_table
 
 COST = JobCost(
     gateway_us=100,
@@ -17,7 +17,7 @@ COST = JobCost(
     store_out_bytes=300,
     store_spread=1.8,
 )
-PLAN = Plan(busy=0.6, kept_s=64, replicas=1, vcpu_hour=0.1, gib_hour=0.0)
+PLAN = SizingPlan(busy=0.6, kept_s=64, replicas=1, vcpu_hour=0.1, gib_hour=0.0)
 
 
 def test_parts_are_whole_processes_that_are_busy_for_the_planned_share() -> None:
@@ -37,4 +37,4 @@ def test_more_stores_carry_less_than_their_number() -> None:
 def test_the_page_says_what_the_committed_figures_give() -> None:
     page = PAGE.read_text()
     assert cost_table(read_cost()) in page
-    assert sizing_table(read_cost(), Plan()) in page
+    assert sizing_table(read_cost(), SizingPlan()) in page
