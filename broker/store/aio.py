@@ -229,6 +229,10 @@ class AsyncStore:
         """`stats` of each queue, in one round trip."""
         return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
+    async def stats_there(self, queues: Sequence[str]) -> list[QueueStats | None]:
+        """As `stats_of`; None for the queues of a store that is away while another one answers."""
+        return list(await self.stats_of(queues))
+
     async def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""
         return await self.run(ops.unfinished(queue, version))

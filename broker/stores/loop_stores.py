@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TypeVar
 
-from penstock.broker.records import NewJob, Submitted
+from penstock.broker.records import NewJob, QueueStats, Submitted
 from penstock.broker.store import ops
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
@@ -81,6 +81,18 @@ class AsyncStores(AsyncStore):
             if store == MAIN_STORE:
                 return await super().submit(job, max_depth=max_depth)
             return await self._others[store].submit(job, max_depth=max_depth)
+
+    async def stats_there(self, queues: Sequence[str]) -> list[QueueStats | None]:
+        found = await asyncio.gather(*(self.stats(queue) for queue in queues), return_exceptions=True)
+        there: list[QueueStats | None] = []
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, StoreUnavailable):
+                raise one
+            there.append(None if isinstance(one, BaseException) else one)
+        if queues and not any(there):
+            # No store answers.
+            await self.stats_of(queues)
+        return there
 
     async def models(self) -> dict[str, StoredModel]:
         """As `AsyncStore.models`, each with the numbers of its queues. This process learns the places of these queues first."""

@@ -13,7 +13,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.dashboard.queue_rows import QueueRow, Totals, queue_rows, totals
 from penstock.gateway.dashboard.series import History, Sample
-from penstock.gateway.models.queues import QueueView, read_queues
+from penstock.gateway.models.queues import QueueView, read_queues_there
 from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class OverviewPoller:
     async def _poll(self) -> None:
         entries = dict(self._registry.models)
         try:
-            queues = await read_queues(self._store, list(entries.values()))
+            queues = await read_queues_there(self._store, list(entries.values()))
         except StoreUnavailable as error:
             log.debug("overview_blind", reason=error.message)
             self._overview = Overview(self._overview.number + 1, self._overview.rows, self._overview.totals, away=True)

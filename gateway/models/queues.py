@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from penstock.broker.backlog import WANTED_S, SlotCapacity
 from penstock.broker.partitions import all_unfinished, queues_of_model, total
 from penstock.broker.records import QueueStats, Unfinished
 from penstock.broker.store.aio import AsyncStore
+from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
@@ -104,13 +105,38 @@ def _drain_s(waiting: int, rate: float) -> float | None:
 
 
 async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
-    """Raises `StoreUnavailable`."""
+    """The queue of each model. Raises `StoreUnavailable` if one of them cannot be read."""
     queues = [queues_of_model(entry.info) for entry in entries]
     parts = iter(await store.stats_of([queue for own in queues for queue in own]))
-    refused = await store.refused()
-    now, stats = time.monotonic(), [total([next(parts) for _ in own]) for own in queues]
-    pairs = zip(entries, stats, strict=True)
-    return [queue_of(entry, found, now, refused_at=refused.get(entry.name, 0.0)) for entry, found in pairs]
+    found = {entry.name: total([next(parts) for _ in own]) for entry, own in zip(entries, queues, strict=True)}
+    return _views(entries, found, await store.refused())
+
+
+async def read_queues_there(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
+    """As `read_queues`, without the models whose store is away while another one answers."""
+    queues = [queues_of_model(entry.info) for entry in entries]
+    parts = iter(await store.stats_there([queue for own in queues for queue in own]))
+    found: dict[str, QueueStats] = {}
+    for entry, own in zip(entries, queues, strict=True):
+        there = [stats for stats in [next(parts) for _ in own] if stats is not None]
+        if len(there) == len(own):
+            found[entry.name] = total(there)
+    return _views(entries, found, await _refused(store))
+
+
+async def _refused(store: AsyncStore) -> dict[str, float]:
+    """Empty while the main store is away, and other stores are there."""
+    try:
+        return await store.refused()
+    except StoreUnavailable:
+        if len(store.stores()) == 1:
+            raise
+        return {}
+
+
+def _views(entries: Sequence[ModelEntry], found: Mapping[str, QueueStats], refused: Mapping[str, float]) -> list[QueueView]:
+    now, there = time.monotonic(), [entry for entry in entries if entry.name in found]
+    return [queue_of(entry, found[entry.name], now, refused_at=refused.get(entry.name, 0.0)) for entry in there]
 
 
 async def stats_of_model(store: AsyncStore, entry: ModelEntry) -> QueueStats:
@@ -141,8 +167,10 @@ class QueueReads:
         return router
 
     async def queues(self) -> Response:
-        queues = await read_queues(self._store, list(self._registry.models.values()))
-        return json_response({"data": [queue_view(queue) for queue in queues]})
+        queues = await read_queues_there(self._store, list(self._registry.models.values()))
+        away = sorted(self._registry.models.keys() - {queue.model for queue in queues})
+        # Only where there are several stores can one be away while this answers.
+        return json_response({"data": [queue_view(queue) for queue in queues], **({"away": away} if away else {})})
 
     async def queue(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)

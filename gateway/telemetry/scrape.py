@@ -25,7 +25,7 @@ from penstock.broker.store.outbox import AsyncOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.webhook_contract import EventCounts
 from penstock.errors import StoreUnavailable
-from penstock.gateway.models.queues import QueueView, read_queues
+from penstock.gateway.models.queues import QueueView, read_queues_there
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import PUBLIC_STATES, JobState
@@ -51,7 +51,7 @@ async def scrape(
     events = await _events(store, [entry.info for entry in registry.models.values()]) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
-    at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
+    at_scrape.register(StoreFigures(queues, workers=len(registry.workers), others=await _others_up(store)))
     at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
     at_scrape.register(DeadlineFigures(registry.models.values()))
     at_scrape.register(EventFigures(events))
@@ -60,11 +60,23 @@ async def scrape(
 
 
 async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueView] | None, StoreHealth | None]:
-    """The queues and their server, or neither: if the store fails between the two reads, half of its figures would mislead."""
+    """The queues and their server, or neither: if the store fails between the two reads, half of its figures would mislead.
+
+    Of several stores the server is that of the main one, and the queues are those of the stores that answer.
+    """
+    queues: list[QueueView] | None = None
     try:
-        return await read_queues(store, list(registry.models.values())), await store.health()
+        queues = await read_queues_there(store, list(registry.models.values()))
+        return queues, await store.health()
     except StoreUnavailable:
-        return None, None
+        return queues if len(store.stores()) > 1 else None, None
+
+
+async def _others_up(store: AsyncStore) -> dict[str, bool]:
+    """Whether each store beside the main one answers; empty where there is only one."""
+    others = {name: one for name, one in store.stores().items() if one is not store}
+    found = await asyncio.gather(*(one.ping() for one in others.values()), return_exceptions=True)
+    return {name: error is None for name, error in zip(others, found, strict=True)}
 
 
 async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, EventCounts]:
@@ -120,15 +132,25 @@ class ProcessFigures(Collector):
 
 
 class StoreFigures(Collector):
-    """The queues, read beforehand because a collector cannot await. `queues` None: the store could not be read."""
+    """The queues, read beforehand because a collector cannot await. `queues` None: the store could not be read. `others`:
+    whether the stores beside the main one answer.
+    """
 
-    def __init__(self, queues: Sequence[QueueView] | None, *, workers: int) -> None:
+    def __init__(self, queues: Sequence[QueueView] | None, *, workers: int, others: Mapping[str, bool] | None = None) -> None:
         self._up = queues is not None
+        self._others = others or {}
         self._queues = queues or ()
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("penstock_store_up", "Whether the store could be read for this scrape", value=float(self._up))
+        if self._others:
+            others = GaugeMetricFamily(
+                "penstock_other_store_up", "Whether a store beside the main one answers", labels=("store",)
+            )
+            for name, is_up in self._others.items():
+                others.add_metric((name,), float(is_up))
+            yield others
         yield GaugeMetricFamily("penstock_workers", "Worker processes that announce themselves", value=self._workers)
         yield from self._by_priority()
         yield from self._current()

@@ -66,8 +66,17 @@ def test_a_store_that_is_lost_takes_its_own_models_along_and_no_others(client: G
     assert refused.json()["detail"] == "The job store 'b' cannot be reached or refuses writes."
     assert predict(client, "near").json() == {"y": 16}
     assert client.get("/readyz").status_code == 200
+    queues = client.get("/v1/queues").json()
+    assert ([queue["model"] for queue in queues["data"]], queues["away"]) == (["near"], ["far"])
+    assert client.get("/v1/queues/far").status_code == 503
+    metrics = client.get("/metrics").text
+    assert 'penstock_other_store_up{store="b"} 0.0' in metrics
+    assert 'penstock_queue_depth{model="near"' in metrics
+    assert 'penstock_queue_depth{model="far"' not in metrics
     other.start()
     eventually(lambda: predict(client, "far").status_code == 200, timeout_s=20.0)
+    assert 'penstock_other_store_up{store="b"} 1.0' in client.get("/metrics").text
+    assert {queue["model"] for queue in client.get("/v1/queues").json()["data"]} == {"near", "far"}
 
 
 def test_doctor_tells_the_stores_apart_and_what_lies_where(

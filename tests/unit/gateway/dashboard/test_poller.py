@@ -30,7 +30,7 @@ class CountingStore:
     async def refused(self) -> dict[str, float]:
         return {}
 
-    async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
+    async def stats_there(self, models: Sequence[str]) -> list[QueueStats]:
         self.polls += 1
         if self.away:
             raise StoreUnavailable("gone")
