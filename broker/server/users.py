@@ -44,7 +44,7 @@ _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidb
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
 # Flower listens to events, asks workers and counts waiting jobs; it reads our keys and writes none. Like every client of remote
 # control it can also order a worker to stop, which no rule of Redis can tell from a question.
-_FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys {_CONNECTED}"
+_FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys hvals {_CONNECTED}"
 _READ_BY_FLOWER = ("penstock.*", "ps:{registry}:models")
 _FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")
 # A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use

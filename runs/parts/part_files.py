@@ -50,6 +50,10 @@ class PartReport(Struct, frozen=True, kw_only=True):
     errors_bytes: int
 
 
+# D106: docs/design/house.md
+_PART_REPORT = msgspec.json.Decoder(PartReport)
+
+
 @dataclass
 class PartSink(FileSink):
     """The sink of a part. Its rows stay in the part's folder until the parts are joined; `publish` writes their report."""
@@ -80,7 +84,7 @@ def part_folder(run_folder: Path, number: int) -> Path:
 def read_report(folder: Path) -> PartReport | None:
     """The report of a completed part; None if its driver has not reached its end."""
     path = folder / _REPORT
-    return msgspec.json.decode(path.read_bytes(), type=PartReport) if path.exists() else None
+    return _PART_REPORT.decode(path.read_bytes()) if path.exists() else None
 
 
 def run_folder(run: Run, state: Path) -> Path:

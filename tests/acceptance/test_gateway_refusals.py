@@ -27,7 +27,13 @@ LIMITS = {"max_json_bytes": 50_000, "max_raw_bytes": 100_000}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
 _SERIAL = UNKNOWN_ID.partition("-")[0]
-OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL, "prediction_id": _SERIAL}
+OTHER_IDS = {
+    "file_id": f"file-{_SERIAL}",
+    "batch_id": f"batch_{_SERIAL}",
+    "run_id": _SERIAL,
+    "prediction_id": _SERIAL,
+    "key_id": "k",
+}
 POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\n"
 DEEP = b"[" * 65 + b"]" * 65
 BAD_NAMES = ("..%2f..%2fetc%2fpasswd", "%00", "a%0d%0aset-cookie:b", "%c0%af", "x" * 300, "%F0%9F%92%A9", "-")

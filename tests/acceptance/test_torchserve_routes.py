@@ -44,7 +44,7 @@ def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory, output: Pat
 def test_each_answer_is_a_line_of_torchserves_access_log_if_that_is_asked_for(client: GatewayClient, output: Path) -> None:
     client.get("/predictions/nobody-is-called-this?a=1")
     line = r'ACCESS_LOG - /127\.0\.0\.1:\d+ "GET /predictions/nobody-is-called-this\?a=1 HTTP/1\.1" 404 \d+\n'
-    assert eventually(lambda: re.search(line, output.read_text()))
+    eventually(lambda: re.search(line, output.read_text()))
     assert "TS_METRICS - Requests4XX.Count:1.0|#Level:Host|#hostname:" in output.read_text()
 
 

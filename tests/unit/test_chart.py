@@ -238,11 +238,12 @@ def test_a_workers_token_changes_the_cost_of_its_own_pod_and_nothing_else(
     new: Object, old: Object, user: Object, is_allowed: bool
 ) -> None:
     import celpy
+    from celpy.adapter import json_to_cel
 
     def holds(expression: str) -> bool:
         environment, given = celpy.Environment(), {"object": new, "oldObject": old, "request": {"userInfo": user}}
         program = environment.program(environment.compile(expression))
-        return bool(program.evaluate({name: celpy.json_to_cel(value) for name, value in given.items()}))
+        return bool(program.evaluate({name: json_to_cel(value) for name, value in given.items()}))
 
     [policy] = objects("scale-to-zero", "ValidatingAdmissionPolicy")
     assert holds(policy["spec"]["matchConditions"][0]["expression"])

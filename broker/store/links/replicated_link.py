@@ -37,6 +37,8 @@ _UNWAITED = frozenset(
         "stats",
         "unfinished",
         "run_read",
+        "run_parts",
+        "run_next",
         "spend",
         "watch",
     }
