@@ -11,6 +11,7 @@ from penstock.cli.exits import StartError
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo, WorkerInfo
 from penstock.settings.store_url import StoreRequirement
+from penstock.settings.tables import Settings
 from penstock.words import plural
 
 _FIRST_LOOK_S = 1.0
@@ -130,13 +131,14 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
         say(line)
 
 
-def running_jobs(redis_url: str, models: Sequence[str]) -> int | None:
-    """How many jobs of these models run now; None if the store is away."""
+def running_jobs(settings: Settings, redis_url: str) -> int | None:
+    """How many jobs run now, over all stores, the main one of which is at `redis_url`; None if a store is away."""
     from penstock.broker.partitions import queues_of_model
-    from penstock.broker.store.sync import RedisStore
+    from penstock.broker.stores.places import StoreMap, StorePlace, places_of
 
+    models = settings.served_names
     try:
-        with closing(RedisStore(redis_url, name="penstock-end")) as store:
+        with closing(StoreMap(places_of(StorePlace(redis_url), settings.stores)).open(name="penstock-end")) as store:
             known = [info for info in store.models() if info.name in models]
             return sum(store.stats(queue).leased for info in known for queue in queues_of_model(info))
     except StoreUnavailable:

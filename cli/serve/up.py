@@ -115,7 +115,7 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
                 _announce(settings, url, celery=celery, unserved=watch.unserved or {}, as_json=as_json)
                 supervisor.add(runner)
                 supervisor.run()
-                _say(farewell(running_jobs(settings.store.url or server.url, settings.served_names)))
+                _say(farewell(running_jobs(settings, settings.store.url or server.url)))
             clean = supervisor.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
         finally:
             # Whatever went wrong, the store must outlive the processes that write to it.

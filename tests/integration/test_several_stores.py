@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import redis
@@ -16,9 +18,11 @@ from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.loop_stores import AsyncStores
 from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
 from penstock.broker.stores.thread_stores import RedisStores
+from penstock.cli.serve.start_watch import running_jobs
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo
+from penstock.settings.tables import Settings
 from tests.faults.server import Server
 
 HERE, THERE = "here", "there"
@@ -166,3 +170,26 @@ async def test_another_process_that_places_a_model_first_decides(
 
 def _info(model: str) -> ModelInfo:
     return ModelInfo(model)
+
+
+def test_at_ctrl_c_the_running_jobs_of_all_stores_are_counted(
+    stores: RedisStores, fresh_redis: str, other: Server, tmp_path: Path
+) -> None:
+    table = {"source": "m.py"}
+    env = {
+        "PENSTOCK_STORES__B__URL": other.url,
+        "PENSTOCK_STORES__B__MODELS": "there",
+        "PENSTOCK_MODELS": json.dumps({HERE: table, THERE: table}),
+        "PENSTOCK_STORE__STATE_DIR": str(tmp_path),
+    }
+    settings = Settings.load(None, env)
+    for model in (HERE, THERE):
+        stores.announce_model(ModelInfo(model))
+        stores.submit([new_job(model), new_job(model)])
+        take(stores, model)
+    assert running_jobs(settings, fresh_redis) == 2
+    other.kill()
+    try:
+        assert running_jobs(settings, fresh_redis) is None
+    finally:
+        other.start()
