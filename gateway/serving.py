@@ -103,21 +103,12 @@ def grpc_ports(
 ) -> list[ServerBeside]:
     """The gRPC ports that the settings name. Raises `ConfigError` if the packages for them are missing."""
     own = options.torchserve
-    named = {
-        "gateway.grpc_port": settings.gateway.grpc_port,
-        "torchserve.grpc_inference_port": own.grpc_inference_port if own else 0,
-        "torchserve.grpc_management_port": own.grpc_management_port if own else 0,
-    }
-    wanted = [setting for setting, port in named.items() if port]
+    wanted = _named_grpc_ports(settings, own)
     if not wanted:
         return []
     if own and own.grpc_management_port:
         settings.management_access_rule()
-    missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{wanted[0]} is set, and {' and '.join(missing)} cannot be imported", hint="pip install 'penstock[grpc]'"
-        )
+    _need_grpc(wanted[0])
     # gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
     from penstock.gateway.rpc.server import RpcShared, message_places, stream_places
@@ -140,6 +131,25 @@ def grpc_ports(
         )
         ports += made.ports()
     return ports
+
+
+def _named_grpc_ports(settings: Settings, own: TorchServeOptions | None) -> list[str]:
+    """The settings that name a gRPC port. `own`: TorchServe's, if its routes are served."""
+    named = {
+        "gateway.grpc_port": settings.gateway.grpc_port,
+        "torchserve.grpc_inference_port": own.grpc_inference_port if own else 0,
+        "torchserve.grpc_management_port": own.grpc_management_port if own else 0,
+    }
+    return [setting for setting, port in named.items() if port]
+
+
+def _need_grpc(setting: str) -> None:
+    """Raises `ConfigError` if a package is missing that this setting needs."""
+    missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{setting} is set, and {' and '.join(missing)} cannot be imported", hint="pip install 'penstock[grpc]'"
+        )
 
 
 def _settle_memory() -> None:
