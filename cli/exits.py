@@ -1,4 +1,4 @@
-"""Exit codes, and the text of an error: what happened, why, what to do next. docs/cli.md and `--help` show the table."""
+"""Exit codes, and the text of an error: what happened, why, what to do next. docs/reference/cli.md and `--help` show them."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Client:
         `deadline_s` seconds. A repeat with the same `idempotency_key` finds the job of the first call.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
         datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
-        `webhook`: the URL to which the job's end is sent, or those of its `webhook_events` (docs/webhooks.md).
+        `webhook`: the URL to which the job's end is sent, or those of its `webhook_events` (docs/reference/webhooks.md).
         """
         body = protocol.body_of(input, content_type)
         call = calls.submit_call(model, body, **options)

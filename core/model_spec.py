@@ -34,7 +34,7 @@ class BatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Per model; the reasons for each default stand in docs/limits.md. Durations in seconds, sizes in bytes.
+    """Per model; the reasons for each default stand in docs/production/limits.md. Durations in seconds, sizes in bytes.
 
     `retry_on`: codes of failures, and names of exceptions or of their base classes, after which a job is tried again. The delay
     before that grows from `retry_delay_s` twofold up to `max_retry_delay_s`; chance may shorten it.
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """How a model file is run; which runtime understands which field stands in docs/runtimes.md.
+    """How a model file is run; which runtime understands which field stands in docs/reference/runtimes.md.
 
     `precision` fp32, tf32, bf16 or fp16; `compile` off, default, reduce-overhead or max-autotune; `quantize` off or int8
     (dynamic, on the CPU); `provider` is ONNX Runtime's: auto (by the device), cpu, cuda or tensorrt. A batch is padded to the
@@ -114,7 +114,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How the slots of a version follow its work, in each worker process (docs/autoscaling.md). Durations in seconds.
+    """How the slots of a version follow its work, in each worker process (docs/production/autoscaling.md). Times in seconds.
 
     At least `min_slots`, at most `max_slots`, unless nothing was asked for during `idle_unload_s`: then none. `goal_s`: waiting
     jobs that would take longer than this are worth more slots.
@@ -137,7 +137,7 @@ class ModelSpec:
     (`hf://`, `s3://`, `https://`), which may be code only with `trust_remote_code`. `workers` is the number of
     child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
     each takes `device_memory_bytes` there. `scaling`: within which bounds that number follows the work; None: it is fixed.
-    `placement` is dedicated or shared (docs/workers.md). `threads` are the cores each
+    `placement` is dedicated or shared (docs/reference/workers.md). `threads` are the cores each
     may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
     Only the model's child processes see the variables of `env` and `secrets`; logs and errors show no value of `secrets`.
     """
@@ -164,18 +164,18 @@ class ModelSpec:
     input_urls: tuple[str, ...] = ()
     # A file with the certificates of the authorities that these URLs' servers are trusted by; empty: the public ones.
     input_urls_ca: str = ""
-    # A built-in task around a model file (docs/tasks.md); empty: arrays in, arrays out.
+    # A built-in task around a model file (docs/reference/tasks.md); empty: arrays in, arrays out.
     task: str = ""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     warm_up: bool = True
-    # Lines of a requirements file, or `-r PATH` (docs/handlers.md): what must be installed for the model's code to be imported.
+    # Lines of a requirements file, or `-r PATH` (docs/reference/handlers.md): what the model's code needs installed.
     requirements: tuple[str, ...] = ()
     trust_remote_code: bool = False
     # Store the traceback of what the model's code raises with the failed job, for those who manage the gateway.
     keep_tracebacks: bool = False
-    # Each slot records one batch in this many with a profiler (docs/profiling.md); None: no batch.
+    # Each slot records one batch in this many with a profiler (docs/production/profiling.md); None: no batch.
     profile_every: int | None = None
-    # The stages that run instead of code of its own (docs/pipelines.md); such a model has no source.
+    # The stages that run instead of code of its own (docs/reference/pipelines.md); such a model has no source.
     pipeline: PipelineSpec | None = None
 
 
@@ -209,7 +209,7 @@ class ModelInfo:
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
     # New jobs go to so many queues, the first of which has the number `first`. Those from `since` up to `held` may have some
-    # (docs/scale.md).
+    # (docs/production/scale.md).
     partitions: int = 1
     held: int = 1
     first: int = 0

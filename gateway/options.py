@@ -16,7 +16,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """As `[webhooks]` has them (docs/webhooks.md). `of_models`: the default URL of each model that has one."""
+    """As `[webhooks]` has them (docs/reference/webhooks.md). `of_models`: the default URL of each model that has one."""
 
     signing_keys: tuple[str, ...] = field(repr=False)
     urls: tuple[str, ...]
@@ -35,7 +35,7 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class TorchServeOptions:
-    """As `[torchserve]` has them (docs/torchserve.md).
+    """As `[torchserve]` has them (docs/reference/torchserve.md).
 
     `is_management_apart`: management has an address of its own, and `management_hosts` are the Host names that are accepted
     there (empty: any). `sources`: those that this gateway's settings name, by model and version.

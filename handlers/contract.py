@@ -37,8 +37,8 @@ class Context:
     """What a handler gets once, before its first batch.
 
     `folder` holds the source file; the handler has `threads` cores of its own; `runtime` says how model files are to be run;
-    no batch is larger than `max_batch_size`. `metrics` makes metrics of the handler's own (docs/metrics.md). What is said of
-    `items` and `requests` is for `inference`, and not for the stages beside it.
+    no batch is larger than `max_batch_size`. `metrics` makes metrics of the handler's own (docs/reference/metrics.md). What
+    is said of `items` and `requests` is for `inference`, and not for the stages beside it.
     """
 
     model: str

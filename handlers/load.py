@@ -63,8 +63,8 @@ def load(
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
-    `task` is a built-in task (docs/tasks.md) to put around a model file. `max_batch_size` is that of the code unless given.
-    `requirements` are checked before the code is imported.
+    `task` is a built-in task (docs/reference/tasks.md) to put around a model file. `max_batch_size` is that of the
+    code unless given. `requirements` are checked before the code is imported.
     """
     if requirements:
         # Few models have any, and everything else does without this import.
@@ -112,7 +112,7 @@ def import_model(source: str, *, task: str = "", options: dict[str, Any] | None 
     if task:
         raise HandlerLoadError(
             f"task {task!r} goes with a model file such as model.onnx, and {source} is code; "
-            "leave task out and subclass the task's class there (docs/tasks.md)"
+            "leave task out and subclass the task's class there (docs/reference/tasks.md)"
         )
     if is_archive(source):
         from penstock.handlers.torchserve.model import archive_model

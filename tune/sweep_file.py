@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.errors import BadRequest
 
-_HINT = "docs/tune.md describes sweep files"
+_HINT = "docs/reference/tune.md describes sweep files"
 # Names in sweep files of other tools -> our key.
 _FORMER = {
     "processors": "device",

@@ -3,7 +3,7 @@
 `make tune-case`, or `python -m benchmarks.experiments.tune_case [--quick]`, takes about 11 minutes on 2 cores, and equally long
 on a GPU if there is one. The pipeline is that of examples/animated_drawings, whose files are written first. The results go
 into benchmarks/results/tune_case.json by device, the reports into docs/reports/; `--docs` searches nothing and writes the table
-of the saved results into docs/tune.md.
+of the saved results into docs/reference/tune.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.workers.devices.machine import discover
 DRAWINGS = EXAMPLES / "animated_drawings"
 PIPELINE = "animated-drawings"
 RESULTS = EXAMPLES.parent / "benchmarks" / "results" / "tune_case.json"
-DOCS = EXAMPLES.parent / "docs" / "tune.md"
+DOCS = EXAMPLES.parent / "docs" / "reference" / "tune.md"
 BEGINS = "<!-- case study: python -m benchmarks.experiments.tune_case --docs -->\n"
 ENDS = "<!-- end -->\n"
 _REPORTS = EXAMPLES.parent / "docs" / "reports"
@@ -164,7 +164,7 @@ def rich_table(result: PipelineResult) -> Table:
 
 
 def markdown(path: Path) -> str:
-    """The saved results as paragraphs and tables for docs/tune.md."""
+    """The saved results as paragraphs and tables for docs/reference/tune.md."""
     if not path.exists():
         return "No results are kept yet: `make tune-case` writes them.\n"
     return "\n".join(_device_section(device, result) for device, result in saved(path).items())
@@ -188,7 +188,7 @@ def _device_section(device: str, result: PipelineResult) -> str:
     search = (
         f"{spent.configurations} configurations in {spent.total_s / 60:.1f} minutes, {spent.confirmed} of them under real load"
     )
-    report = f"[report](reports/{CASES[device].report})"
+    report = f"[report](../reports/{CASES[device].report})"
     circumstances = f"**{device}**, {machine_line(result.machine)}; {search}; {report}."
     notes = [f"Note: {note}." for note in result.notes]
     return "\n\n".join([*(fill(text, _PAGE_WIDTH) for text in (circumstances, pipeline_answer(result), *notes)), table])
@@ -216,7 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", action="append", choices=tuple(CASES), help="only this device (default: all)")
     parser.add_argument("--out", type=Path, help=f"default: {RESULTS.name} of the benchmarks' results")
     parser.add_argument("--reports", type=Path, help="the folder of the HTML reports; default: docs/reports")
-    parser.add_argument("--docs", action="store_true", help="search nothing; write the saved results into docs/tune.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="search nothing; write the saved results into docs/reference/tune.md"
+    )
     return parser
 
 

@@ -22,7 +22,7 @@ from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS
 from penstock.errors import PenstockError
 
 _FOLDER = Path("build/peers")
-_PAGE = Path("docs/peers.md")
+_PAGE = Path("docs/why/peers.md")
 _README = Path("README.md")
 # On these workloads penstock must be ahead; the rates of the no-op are only reported.
 _JUDGED = (ACCELERATOR, EMBEDDINGS)

@@ -25,7 +25,7 @@ def _as_is(workload: str, value: Any) -> Any:
 class ComparedServer:
     """`name` is the folder of its environment, `package` that of its definition, whose version is reported. `wrap` makes a
     request of an input, `unwrap` takes the output from an answer. `settings` says in words what is set besides batch size and
-    wait, `source` where the server's documentation recommends it, both as in docs/peers.md. `batches`: the server can run
+    wait, `source` where the server's documentation recommends it, both as in docs/why/peers.md. `batches`: the server can run
     several requests in one call. `learns`: while it runs, it finds out what calls take, so it is warmed up for longer where
     inputs are uneven. `workloads`: empty for all. `commands` must be on the path.
     """
@@ -75,7 +75,7 @@ PEERS = (
         "penstock",
         "/predictions/peer",
         "`penstock up`, one worker, the largest batch; wait and size left to the policy; embeddings by its task",
-        "[workers.md](workers.md)",
+        "[workers.md](../reference/workers.md)",
         durable=True,
         learns=True,
         wrap=_text_alone,
@@ -87,7 +87,7 @@ PEERS = (
         OWN,
         "/predictions/peer",
         "the same with a handler that declares what a text costs",
-        "[handlers.md](handlers.md)",
+        "[handlers.md](../reference/handlers.md)",
         durable=True,
         learns=True,
         workloads=(EMBEDDINGS,),
@@ -98,7 +98,7 @@ PEERS = (
         OWN,
         "/predictions/peer",
         "the same with a handler that declares nothing",
-        "[handlers.md](handlers.md)",
+        "[handlers.md](../reference/handlers.md)",
         durable=True,
         learns=True,
         workloads=(EMBEDDINGS,),

@@ -1,4 +1,4 @@
-"""peers.json as tables: on the terminal, in docs/peers.md and in the README; and as a column in the table of `make bench`."""
+"""peers.json as tables: on the terminal, in docs/why/peers.md, in the README; and as a column in the table of `make bench`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def behind(result: Result, workloads: Sequence[str]) -> list[str]:
 
 
 def page_text(result: Result) -> str:
-    """The circumstances, all tables and the notes, for docs/peers.md."""
+    """The circumstances, all tables and the notes, for docs/why/peers.md."""
     machine, method = result["machine"], result["method"]
     intro = (
         f"{machine['date'][:10]}, {machine['cores']} cores ({machine['processor']}), "
@@ -147,9 +147,7 @@ def short_text(result: Result) -> str:
         for title, key in (("CPU of a no-op, us", "cpu_us"), ("memory under no-ops, MiB", "memory_mib"))
     ]
     durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
-    intro = (
-        "The same workloads on other model servers, with the best documented settings ([method and caveats](docs/peers.md)):"
-    )
+    intro = "The same workloads on other model servers, with best documented settings ([method, caveats](docs/why/peers.md)):"
     return f"{fill(intro, _PAGE_WIDTH)}\n\n{_markdown(head, [*lines, durable])}"
 
 

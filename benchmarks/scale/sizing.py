@@ -1,6 +1,6 @@
 """How many stores, gateways and workers a rate of jobs needs, by committed figures. Pure, but for reading and writing.
 
-`python -m benchmarks.scale.sizing` writes the tables of docs/operations/sizing.md.
+`python -m benchmarks.scale.sizing` writes the tables of docs/production/sizing.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.torchserve.pages import write_between
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
-PAGE = _RESULTS.parents[1] / "docs" / "operations" / "sizing.md"
+PAGE = _RESULTS.parents[1] / "docs" / "production" / "sizing.md"
 RATES = (10_000, 100_000, 1_000_000)
 _MONTH_H = 730
 

@@ -21,7 +21,7 @@ from penstock.loadtest.observed.machine import describe_machine
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 ANSWERS, FIGURES = _RESULTS / "torchserve_answers.json", _RESULTS / "torchserve.json"
-DOCS = _RESULTS.parents[1] / "docs" / "torchserve.md"
+DOCS = _RESULTS.parents[1] / "docs" / "reference" / "torchserve.md"
 Start = Callable[[servers.Site], AbstractContextManager[servers.ModelServer]]
 
 
@@ -66,7 +66,7 @@ def recorded() -> dict[str, KeptAnswer]:
 
 
 def compare() -> int:
-    """Ask penstock the same, print what differs from TorchServe's answers, and write the table of docs/torchserve.md."""
+    """Ask penstock the same, print what differs from TorchServe's answers, write the table of docs/reference/torchserve.md."""
     with tempfile.TemporaryDirectory(prefix="penstock-torchserve-") as folder:
         ours = answers_of(servers.penstock, Path(folder), ARCHIVES)
     found = differences(recorded(), ours)

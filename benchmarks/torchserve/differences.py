@@ -119,6 +119,6 @@ def stale(found: Sequence[Difference]) -> list[str]:
 
 
 def table(found: Sequence[Difference]) -> str:
-    """The meant differences as they stand in docs/torchserve.md."""
+    """The meant differences as they stand in docs/reference/torchserve.md."""
     rows = [f"| {meant.what} | {meant.reason} | {len({one.key for one in found if meant.covers(one)})} |" for meant in MEANT]
     return "\n".join(["| penstock | why | requests |", "|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""The tables of docs/torchserve.md, written between two comments. Pure, but for the page."""
+"""The tables of docs/reference/torchserve.md, written between two comments. Pure, but for the page."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def need_models(settings: Settings) -> None:
 def need_linux() -> None:
     """Raises `StartError` where the kernel lacks the calls that a worker is built on."""
     if fault := platform_fault():
-        raise StartError(fault, hint="start it on Linux or in a container; docs/platforms.md lists what works here")
+        raise StartError(fault, hint="start it on Linux or in a container; docs/reference/platforms.md lists what works here")
 
 
 def need_store(settings: Settings) -> None:
@@ -169,7 +169,7 @@ def celery_port(settings: Settings) -> int:
     if settings.store.url:
         raise ConfigError(
             "--celery opens the store that `penstock up` brings, and store.url names another",
-            hint="give your Celery app the URL of that store; docs/celery.md says how",
+            hint="give your Celery app the URL of that store; docs/reference/celery.md says how",
         )
     try:
         return free_port("127.0.0.1", _CELERY_PORT)

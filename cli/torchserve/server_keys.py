@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _THREADS = "penstock's gateway is one process with an event loop; set gateway.processes for more"
-_KEYSTORE = "penstock speaks no TLS; put a proxy with the certificate before it, as docs/deploy.md says"
+_KEYSTORE = "penstock speaks no TLS; put a proxy with the certificate before it, as docs/production/deploy.md says"
 _GRPC_AGES = "penstock keeps gRPC connections while they are used"
 _PORTS = "penstock and its child processes talk over sockets without ports"
 _INTEL = "it is an extension of TorchServe's launcher; a handler may use it in its initialize"

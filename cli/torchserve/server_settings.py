@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"(https?)://(\[[0-9A-Fa-f:]+\]|[^:/]+)(?::(\d{1,5}))?/?")
 _NO_PORT = "it must be a port; the default took its place"
 _RPC_PORTS = {"inference": 7070, "management": 7071}
 _PORTS = {"inference": 8080, "management": 8081, "metrics": 8082}
-_TLS = "penstock speaks no TLS; put a proxy with the certificate before it, as docs/deploy.md says"
+_TLS = "penstock speaks no TLS; put a proxy with the certificate before it, as docs/production/deploy.md says"
 _TOKENS = "disable_token_authorization"
 KEY_FILE = "key_file.json"
 

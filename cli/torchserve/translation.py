@@ -162,7 +162,9 @@ def as_toml(found: TranslatedDeployment) -> str:
     """A penstock.toml with the settings, and what is not simply honoured as comments at its end."""
     document = tomlkit.document()
     document.add(
-        tomlkit.comment(f"From TorchServe: {found.origin or 'its defaults'}. docs/torchserve.md explains each setting.")
+        tomlkit.comment(
+            f"From TorchServe: {found.origin or 'its defaults'}. docs/reference/torchserve.md explains each setting."
+        )
     )
     _add_settings(document, found.settings)
     for name in dict.fromkeys(model.name for model in found.models):

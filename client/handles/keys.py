@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Keys:
-    """The keys are as docs/security.md describes them."""
+    """The keys are as docs/production/security.md describes them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AsyncKeys:
-    """The keys are as docs/security.md describes them."""
+    """The keys are as docs/production/security.md describes them."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Webhooks:
-    """`ids` are those of jobs and of runs. The logs are as docs/webhooks.md describes them."""
+    """`ids` are those of jobs and of runs. The logs are as docs/reference/webhooks.md describes them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AsyncWebhooks:
-    """`ids` are those of jobs and of runs. The logs are as docs/webhooks.md describes them."""
+    """`ids` are those of jobs and of runs. The logs are as docs/reference/webhooks.md describes them."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

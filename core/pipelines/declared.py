@@ -46,7 +46,7 @@ def stage(
     as_bytes: bool = False,
 ) -> DeclaredStage:
     """A stage of a `pipeline`: what it runs, after which others, and what its input is made of. The words are those of
-    settings: docs/pipelines.md. `model` is a function marked with `@penstock.model`, a Handler class, or a model's name.
+    settings: docs/reference/pipelines.md. `model` is a function marked with `@penstock.model`, a Handler, or a model's name.
     """
     wanted = input if isinstance(input, str) else dict(input)
     return DeclaredStage(model, version, tuple(after), wanted, form, as_bytes)

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError
 from penstock.settings.keys import is_loopback
 
 FORMS = "hf://org/name[@revision][/file], s3://bucket/file or s3://bucket/folder/, https://host/file#sha256=..."
-# Files that run code when they are loaded, whoever wrote them (docs/runtimes.md, "What a file can do").
+# Files that run code when they are loaded, whoever wrote them (docs/reference/runtimes.md, "What a file can do").
 CODE = frozenset({".py", ".pt2", ".plan", ".engine", ".mar", ".gz", ".tgz"})
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -19,9 +19,9 @@ class WorkerSettings(Table):
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
     its code changes; the models then keep tracebacks unless they say otherwise. `models`: which models and pipelines of these
     settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of Kubernetes that this worker runs in; it
-    then says there whether it is busy (docs/kubernetes.md). `memory_bytes`: what models on the CPU whose slots follow their
-    work may take together; None: nine tenths of the control group's limit, or of the machine. `min_stay_s`: how long one of
-    them stays at least, once it is loaded, while another one waits for its room.
+    then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`: what models on the CPU whose
+    slots follow their work may take together; None: nine tenths of the control group's limit, or of the machine.
+    `min_stay_s`: how long one of them stays at least, once it is loaded, while another one waits for its room.
     """
 
     lease_s: Seconds = 15.0

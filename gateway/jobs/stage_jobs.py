@@ -39,7 +39,7 @@ class StageJob:
         return max(0.0, ended - self.job.created_at) if self.job is not None and ended is not None else None
 
     def view(self) -> dict[str, Any]:
-        """As documented in docs/pipelines.md."""
+        """As documented in docs/reference/pipelines.md."""
         job = self.job
         view = {
             "stage": self.stage.name,

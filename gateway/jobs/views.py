@@ -86,7 +86,7 @@ def progress_view(progress: JobProgress) -> dict[str, Any]:
 
 
 def timeline_view(found: Timeline) -> dict[str, Any]:
-    """The view documented in docs/observability.md: fields may be added and never change their meaning."""
+    """The view documented in docs/production/observability.md: fields may be added and never change their meaning."""
     job = found.job
     view: dict[str, Any] = {
         "id": str(job.id),

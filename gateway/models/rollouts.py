@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _NAME = {"type": "string", "pattern": MODEL_NAME.pattern}
 _SOURCE = {"type": "string", "description": "A path below the workers' model_dir; a pipeline has none"}
-_STAGES = {"type": "array", "items": {"type": "object"}, "description": "Of a pipeline: docs/pipelines.md"}
+_STAGES = {"type": "array", "items": {"type": "object"}, "description": "Of a pipeline: docs/reference/pipelines.md"}
 LOAD = {
     "type": "object",
     "required": ["version"],

@@ -108,7 +108,7 @@ class Health:
         if code not in TITLES:
             raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
         return PlainTextResponse(
-            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the response say more; see docs/http.md.\n"
+            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the response say more; see docs/reference/http.md.\n"
         )
 
     async def _missing(self) -> Missing:

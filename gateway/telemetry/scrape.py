@@ -1,6 +1,6 @@
 """The text of one scrape: what this process counts, and the queues and the store as they are at that moment.
 
-Every metric and its meaning is listed in docs/metrics.md, and a test compares the two.
+Every metric and its meaning is listed in docs/reference/metrics.md, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -99,4 +99,4 @@ def lookup(name: str) -> Any:
         return OpenedFile if name == "File" else globals()[name]
     if name.startswith("__"):
         raise AttributeError(name)
-    raise ImportError(f"penstock's cog has no {name}; it has {', '.join(NAMES)} (docs/replicate.md)")
+    raise ImportError(f"penstock's cog has no {name}; it has {', '.join(NAMES)} (docs/reference/replicate.md)")

@@ -21,7 +21,7 @@ TASKS = {
     "text-classification": "TextClassification",
     "text-embedding": "TextEmbedding",
 }
-# Options in the same table that a runtime reads, for files that do not contain these facts (docs/runtimes.md).
+# Options in the same table that a runtime reads, for files that do not contain these facts (docs/reference/runtimes.md).
 FILE_OPTIONS = frozenset(name for names in OPTIONS.values() for name in names)
 
 

@@ -24,7 +24,7 @@ from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 MODEL = "faulty"
 MODELS = {MODEL: {"source": f"{FAULTY}:Faulty", "max_crashes": 1, "max_batch_size": 4}}
 JOBS = f"/v1/models/{MODEL}/jobs"

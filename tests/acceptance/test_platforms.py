@@ -1,4 +1,4 @@
-"""docs/platforms.md: what works without the system calls that only Linux has. The tests hide these calls from processes."""
+"""docs/reference/platforms.md: what works without the system calls that only Linux has. Tests hide these calls."""
 
 from __future__ import annotations
 

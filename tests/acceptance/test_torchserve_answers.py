@@ -1,7 +1,7 @@
 """Archives of the stock archiver behind `penstock torchserve`: each request is answered as TorchServe answered it.
 
 TorchServe's answers are in benchmarks/results (`python -m benchmarks.torchserve record`); each difference that is meant is
-named with its reason in benchmarks/torchserve/differences.py, and in docs/torchserve.md.
+named with its reason in benchmarks/torchserve/differences.py, and in docs/reference/torchserve.md.
 """
 
 from __future__ import annotations

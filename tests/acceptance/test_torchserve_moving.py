@@ -1,4 +1,4 @@
-"""docs/torchserve.md, "Moving, step by step": its commands, run in their order on an archive of the stock archiver."""
+"""docs/reference/torchserve.md, "Moving, step by step": its commands, run in order on an archive of the stock archiver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.eventually import eventually
 from tests.markdown import ROOT
 
 HANDLER = "def handle(data, context):\n    return data and [{'got': row['body']} for row in data]\n"
-_SECTION = (ROOT / "docs" / "torchserve.md").read_text().partition("## Moving, step by step")[2].partition("\n## ")[0]
+_SECTION = (
+    (ROOT / "docs" / "reference" / "torchserve.md").read_text().partition("## Moving, step by step")[2].partition("\n## ")[0]
+)
 STEPS = [
     [line.strip() for line in block.strip().splitlines()]
     for block in (part.partition("```")[0] for part in _SECTION.split("```bash\n")[1:])

@@ -194,7 +194,7 @@ def test_a_new_version_takes_over_under_load_and_no_job_is_lost(stack: Stack, ne
     with load(stack.url, stack.key, mixed(20), per_s=15) as running:
         running.await_accepted(30)
         stack.tag = next_tag
-        # docs/deploy.md prescribes this order: first the rights and functions of the new version, then the new containers.
+        # docs/production/deploy.md prescribes this order: rights and functions of the new version, then its containers.
         stack.compose("run", "--rm", "--user", f"{os.getuid()}:{os.getgid()}", "setup")
         stack.up()
         ended = running.results(at_least=200)

@@ -1,4 +1,4 @@
-"""The cures of docs/security.md: for each line of the table of attacks, a line of code without which the attack succeeds."""
+"""The cures of docs/production/security.md: per attack of its table, a line of code without which it succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cure is a line of code that docs/security.md or docs/guarantees.md counts on; without it, a test of that page must fail."""
+"""A cure is a line of code that docs/production/security.md or docs/why/guarantees.md counts on; without it a test fails."""
 
 from __future__ import annotations
 

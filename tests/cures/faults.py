@@ -1,4 +1,4 @@
-"""The cures of docs/guarantees.md: for each line of the table of faults, a line of code that the line rests on."""
+"""The cures of docs/why/guarantees.md: for each line of the table of faults, a line of code that the line rests on."""
 
 from __future__ import annotations
 

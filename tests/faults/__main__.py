@@ -24,7 +24,7 @@ from tests.faults.shims import NoCompiler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
-DOCS = ROOT / "docs" / "guarantees.md"
+DOCS = ROOT / "docs" / "why" / "guarantees.md"
 _TOLD_TO_STOP = 143
 
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, help=f"where the lines go, each as soon as it is known; default {RESULTS.name} of the benchmarks"
     )
     parser.add_argument("--markdown", action="store_true", help="inject nothing; print the saved lines as a table")
-    parser.add_argument("--docs", action="store_true", help=f"the same, and put the table into docs/{DOCS.name}")
+    parser.add_argument("--docs", action="store_true", help=f"the same, and put the table into docs/why/{DOCS.name}")
     parser.add_argument("--folder", type=Path, help="where to work: a real disk, or the figures of `always` flatter")
     return parser
 

@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`number` is the fault's number in docs/guarantees.md; several scenarios may show one fault from several sides."""
+    """`number` is the fault's number in docs/why/guarantees.md; several scenarios may show one fault from several sides."""
 
     name: str
     system: str

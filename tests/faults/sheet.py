@@ -66,7 +66,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def markdown(path: Path) -> str:
-    """Return the saved lines as the table of docs/guarantees.md."""
+    """Return the saved lines as the table of docs/why/guarantees.md."""
     head = ["fault", "system", *_NUMBERS, "what happened"]
     lines = [head, ["---"] * len(head)]
     for row in json.loads(path.read_text()):

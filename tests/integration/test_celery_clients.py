@@ -1,4 +1,4 @@
-"""docs/celery.md, row by row: an unmodified Celery client, in a process without penstock, sends tasks to our models."""
+"""docs/reference/celery.md, row by row: an unmodified Celery client, in a process without penstock, sends tasks to models."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def test_celerys_command_line_shows_why_a_command_is_refused(worker: WorkerProce
 
 def test_the_table_names_tests_that_exist() -> None:
     root = Path(__file__).resolve().parents[2]
-    rows = [line for line in (root / "docs" / "celery.md").read_text().splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in (root / "docs" / "reference" / "celery.md").read_text().splitlines() if line.startswith("| ")][1:]
     for row in rows:
         names = re.findall(r"`((?:tests/[\w/]+\.py::)?test_\w+)`", row)
         assert names, row

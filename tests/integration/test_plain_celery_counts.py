@@ -1,6 +1,6 @@
 """How many of twelve tasks an autoscaler sees that reads the length of plain Celery's list, beside what is read here.
 
-docs/kubernetes.md has these numbers.
+docs/production/kubernetes.md has these numbers.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_no_two_panels_of_a_board_lie_on_each_other(name: str) -> None:
 
 
 def test_every_metric_of_ours_that_a_query_names_is_documented() -> None:
-    page = (FILES.parent / "docs" / "metrics.md").read_text("utf-8")
+    page = (FILES.parent / "docs" / "reference" / "metrics.md").read_text("utf-8")
     known = set(re.findall(r"`(penstock_\w+)`", page))
     texts = [expr for _, _, expr in QUERIES] + [path.read_text("utf-8") for path in RULES.glob("*.yml")]
     named = {name for text in texts for name in re.findall(r"(?<![:\w])(penstock_\w+)(?!\w*[:\w])", text)}

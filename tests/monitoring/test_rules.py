@@ -92,5 +92,5 @@ def test_an_alert_says_what_it_means_where_to_look_and_what_to_run(alert: str) -
 
 
 def test_the_page_has_a_line_for_every_alert() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "production" / "monitoring.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(Penstock\w+)` \|", page, re.MULTILINE)) == alerts().keys()

@@ -88,4 +88,4 @@ def test_an_allowed_origin_is_let_in_and_no_other() -> None:
 def test_the_routes_of_this_page_are_those_of_the_gateway() -> None:
     assert set(JSON_ROUTES) <= set(CHANGING)
     assert len(CHANGING) >= 20
-    assert Path(__file__).name in Path("docs/security.md").read_text()
+    assert Path(__file__).name in Path("docs/production/security.md").read_text()

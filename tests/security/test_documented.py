@@ -1,4 +1,4 @@
-"""docs/security.md: every attack has a line, every line names a test or a reason, and the table of roles matches the code."""
+"""docs/production/security.md: every attack has a line, every line names a test or a reason, the roles match the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.access import Role
 from penstock.gateway.auth.roles import roles_of
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "security.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "production" / "security.md").read_text("utf-8")
 LINES = dict(re.findall(r"^\| (A\d+|F\d+) \| (.*) \|$", TEXT, re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Every line of docs/security.md and docs/guarantees.md has a cure that `make cures` takes out, or names what is missing.
+"""Every line of docs/production/security.md and docs/why/guarantees.md has a cure that `make cures` takes out, or says why not.
 
 The device that takes cures out is tried here.
 """
@@ -18,9 +18,9 @@ from tests.cures.faults import FAULTS
 from tests.faults import catalogue
 from tests.faults.scenarios import every_fault
 
-PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "production" / "security.md").read_text("utf-8")
 LINES = dict(re.findall(r"^\| (A\d+|F\d+) \| (.*) \|$", PAGE, re.MULTILINE))
-GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+GUARANTEES = (ROOT / "docs" / "why" / "guarantees.md").read_text("utf-8")
 TABLE = GUARANTEES.partition("## What happens to a job")[2].partition("## The score sheet")[0]
 FAULT_LINES = set(re.findall(r"^\| (F\d+(?:-\w+)?) \| ", TABLE, re.MULTILINE))
 _ABSENT = TABLE.partition("Not injected, and why:")[2].partition("Injected, and held")[0]

@@ -173,7 +173,7 @@ def test_a_name_that_is_not_exported_is_refused_with_those_that_are() -> None:
 
 
 def test_every_error_that_the_page_of_the_client_names_is_a_public_name() -> None:
-    _, _, behind = (ROOT / "docs" / "client.md").read_text().partition("| Error | Means |\n")
+    _, _, behind = (ROOT / "docs" / "reference" / "client.md").read_text().partition("| Error | Means |\n")
     named = set(re.findall(r"`([A-Z]\w+)`", "".join(line.split("|")[1] for line in behind.split("\n\n")[0].splitlines())))
     assert len(named) > 10
     assert named <= set(penstock.__all__)

@@ -1,6 +1,6 @@
 """The Prometheus metrics of a worker's slots, counted once per batch, and served only if a port is set.
 
-docs/metrics.md lists every name with its meaning; a test compares the two.
+docs/reference/metrics.md lists every name with its meaning; a test compares the two.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from penstock.errors import BadRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "doors.json"
-PAGE = ROOT / "docs" / "open-inference-protocol.md"
+PAGE = ROOT / "docs" / "reference" / "open-inference-protocol.md"
 _BEGINS = "<!-- doors: python -m benchmarks.experiments.doors --docs -->"
 _ENDS = "<!-- end of doors -->"
 _NAMES = {

@@ -114,7 +114,7 @@ _KNOWN = (
     *(f"{provider}.{name}" for provider, names in _PROVIDER_OPTIONS.items() for name in names),
     *sorted(ENTRIES),
 )
-# Longer than the gap between two operators and far shorter than the gap between two batches; see docs/runtimes.md.
+# Longer than the gap between two operators and far shorter than the gap between two batches; see docs/reference/runtimes.md.
 _SPIN_US = "50"
 _KNOWS_SPIN_DURATION = (1, 31)
 
@@ -217,7 +217,9 @@ def _put(plan: SessionPlan, name: str, value: Any) -> str:
         plan.entries[name] = _text(value)
         return ""
     near = get_close_matches(name, _KNOWN, n=1, cutoff=0.6)
-    return f"{name} is not known here; " + (f"did you mean {near[0]}?" if near else "docs/runtimes.md lists the names")
+    return f"{name} is not known here; " + (
+        f"did you mean {near[0]}?" if near else "docs/reference/runtimes.md lists the names"
+    )
 
 
 def _text(value: str | float) -> str:

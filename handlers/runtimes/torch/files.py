@@ -126,7 +126,7 @@ def read_script(path: Path, device: Any, context: Context) -> Program:
     declared = declared_inputs(context.options, file=path.name, kind=FileKind.SCRIPT)
     try:
         with warnings.catch_warnings():
-            # TorchScript is deprecated, but the user's file is TorchScript; docs/runtimes.md recommends torch.export.
+            # TorchScript is deprecated, but the user's file is TorchScript; docs/reference/runtimes.md recommends torch.export.
             warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", DeprecationWarning)
             module = import_module("torch.jit").load(str(path), map_location=device)
     except (RuntimeError, ValueError) as error:

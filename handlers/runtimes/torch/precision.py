@@ -55,7 +55,7 @@ def quantized(torch: Any, module: Any) -> Any:
     """A copy whose Linear and LSTM layers have int8 weights and quantize their inputs at run time."""
     try:
         with warnings.catch_warnings():
-            # torch announced its removal for 2.10, and 2.13 still has it; docs/runtimes.md names its successor.
+            # torch announced its removal for 2.10, and 2.13 still has it; docs/reference/runtimes.md names its successor.
             warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
             warnings.filterwarnings("ignore", r"torch\.quantize_per_tensor", UserWarning)
             result = import_module("torch.ao.quantization").quantize_dynamic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 _PACKAGE = "penstock.handlers.torchserve"
 # Where `ts` has no version of its own to tell, code that looks for one gets the release that is reproduced.
 REPRODUCED = "0.12.0"
-PAGE = "docs/torchserve.md"
+PAGE = "docs/reference/torchserve.md"
 
 _CONTEXT = {"Context": "context:TorchServeContext", "RequestProcessor": "context:RequestProcessor"}
 _EXCEPTION = {"PredictionException": "errors:PredictionException"}

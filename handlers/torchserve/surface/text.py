@@ -49,7 +49,9 @@ class TextHandler(BaseHandler):
     def get_source_vocab_path(self, ctx: Any) -> str:
         path = Path(ctx.system_properties.get("model_dir"), _VOCABULARY)
         if not path.is_file():
-            raise HandlerLoadError(f"Missing the source_vocab file. Pack {_VOCABULARY} with --extra-files (docs/torchserve.md)")
+            raise HandlerLoadError(
+                f"Missing the source_vocab file. Pack {_VOCABULARY} with --extra-files (docs/reference/torchserve.md)"
+            )
         return str(path)
 
     def summarize_attributions(self, attributions: Any) -> Any:

@@ -83,9 +83,9 @@ def test_with_json_errors_are_json_too() -> None:
 def test_every_command_has_json_but_those_that_the_docs_except() -> None:
     without = {name for name, entry in Penstock.table.items() if not all(map(_has_json, _commands(entry)))}
     assert without == {"flower", "gateway", "runner", "worker"}
-    assert "All commands have it but `flower`, `gateway`, `runner` and `worker`" in (ROOT / "docs" / "cli.md").read_text(
-        "utf-8"
-    )
+    assert "All commands have it but `flower`, `gateway`, `runner` and `worker`" in (
+        ROOT / "docs" / "reference" / "cli.md"
+    ).read_text("utf-8")
 
 
 def test_with_json_wrong_usage_is_json_too() -> None:

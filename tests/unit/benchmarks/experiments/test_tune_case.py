@@ -71,7 +71,7 @@ def test_the_page_holds_what_was_measured_last(tmp_path: Path) -> None:
     put_into(page, RESULTS)
     assert page.read_text("utf-8") == DOCS.read_text("utf-8"), "run `python -m benchmarks.experiments.tune_case --docs`"
     kept = saved(RESULTS) if RESULTS.exists() else {}
-    reports = DOCS.parent / "reports"
+    reports = DOCS.parents[1] / "reports"
     assert [device for device in kept if not (reports / tune_case.CASES[device].report).exists()] == []
 
 

@@ -41,7 +41,7 @@ def test_every_peer_has_a_definition_and_pins_what_it_names() -> None:
 
 
 def test_the_page_tells_every_servers_settings_and_where_its_documentation_recommends_them() -> None:
-    page = (ROOT / "docs" / "peers.md").read_text()
+    page = (ROOT / "docs" / "why" / "peers.md").read_text()
     for peer in PEERS:
         assert f"| {peer.title} | {peer.settings} | {peer.source} |" in page
 

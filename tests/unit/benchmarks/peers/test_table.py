@@ -120,7 +120,7 @@ def test_pages_get_what_stands_between_their_marks_again_and_again(tmp_path: Pat
 
 
 def test_the_pages_of_this_tree_have_the_marks() -> None:
-    for name in ("docs/peers.md", "README.md"):
+    for name in ("docs/why/peers.md", "README.md"):
         text = (Path(__file__).parents[4] / name).read_text()
         assert text.count("<!-- peers: python -m benchmarks.peers table --docs -->\n") == 1
         assert text.count("<!-- end of peers -->") == 1

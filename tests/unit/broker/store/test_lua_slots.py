@@ -9,7 +9,7 @@ from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import REGISTRY
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
-# Names that a function does not build from its first key, by file. docs/scale.md has the list in words.
+# Names that a function does not build from its first key, by file. docs/production/scale.md has the list in words.
 OTHER_NAMES = {
     ("lib", REGISTRY),  # the tag of the registry, whose functions get a key with it
     ("lib", "penstock.{"),  # ticket lists: the queue's own tag follows

@@ -148,5 +148,5 @@ def test_a_label_value_is_escaped(page: Page) -> None:
 
 
 def test_no_handler_can_take_the_name_of_a_metric_of_ours() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "reference" / "metrics.md").read_text("utf-8")
     assert set(re.findall(r"`penstock_model_([a-z_]+)`", text)) == set(TAKEN_NAMES)

@@ -34,7 +34,7 @@ def test_a_dotted_name_may_be_written_as_tables() -> None:
         ({"intra_op_num_threads": -1}, "whole number from 0 to 1024, not -1"),
         ({"log_severity_level": True}, "whole number from 0 to 4, not True"),
         ({"session.disable_prepacking": [1]}, "must be text, a number, true or false"),
-        ({"zzz": 1}, r"zzz is not known here; docs/runtimes\.md"),
+        ({"zzz": 1}, r"zzz is not known here; docs/reference/runtimes\.md"),
     ],
 )
 def test_a_name_or_value_that_is_wrong_is_told_with_what_was_meant(table: dict[str, Any], words: str) -> None:

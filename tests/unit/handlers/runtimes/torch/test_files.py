@@ -169,7 +169,7 @@ def test_weights_that_are_not_shared_or_only_in_part_are_still_missing(tmp_path:
 
 
 def test_several_calls_run_one_after_another_where_they_cannot_run_at_once(tmp_path: Path, net: Any) -> None:
-    """docs/runtimes.md promises this for every runtime. Regression: on torch the calls ended in an AttributeError."""
+    """docs/reference/runtimes.md promises this for every runtime. Regression: on torch the calls ended in an AttributeError."""
     runtime = opened(nets.save_script(net, tmp_path / "net.pt"))
     assert runtime.open_parallel() == 1
     found = [answer["output"] for answer in runtime.run_parallel([{"x": ROWS[:2]}, {"x": ROWS[2:]}])]

@@ -46,7 +46,7 @@ def test_a_module_is_found_through_its_package_and_by_a_star(ts: None) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import ts.torch_handler.nothing", r"ts\.torch_handler has the modules base_handler.*docs/torchserve\.md"),
+        ("import ts.torch_handler.nothing", r"ts\.torch_handler has the modules base_handler.*docs/reference/torchserve\.md"),
         ("from ts.utils.util import nothing", r"ts\.utils\.util has no nothing; it has PredictionException, check_valid"),
         ("from ts.torch_handler import vllm_handler", r"no ts\.torch_handler\.vllm_handler: scheduling by tokens belongs"),
         ("from ts.torch_handler.distributed.base_pippy_handler import X", "one process per slot"),
@@ -60,7 +60,7 @@ def test_a_name_that_is_not_there_is_an_import_error_that_says_what_is(code: str
 
 
 def test_the_page_lists_every_name() -> None:
-    page = (ROOT / "docs" / "torchserve.md").read_text("utf-8").partition("## What handlers import")[2]
+    page = (ROOT / "docs" / "reference" / "torchserve.md").read_text("utf-8").partition("## What handlers import")[2]
     table = page.partition("**BaseHandler**")[0]
     for module, name in NAMES:
         assert f"`{name}`" in table, name
