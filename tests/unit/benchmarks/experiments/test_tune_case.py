@@ -37,7 +37,7 @@ def test_the_page_gets_the_saved_table_between_its_marks(tmp_path: Path) -> None
     assert page.read_text() == f"before\n{BEGINS}{told}{ENDS}after\n"
     assert "| detector | cpu | auto | fp32 | 2 | 1 | 1 | 12 | 12 | 30 | 90 | yes | winner, measured |" in told
     assert "| pose | cpu | auto | fp32 | 1 | 1 | 1 |  |  |  |  |  |  |" in told
-    assert "(reports/tune-case.html)" in told
+    assert "(../reports/tune-case.html)" in told
     page.write_text("no marks")
     with pytest.raises(BadRequest, match="no place for the results"):
         put_into(page, path)
