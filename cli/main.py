@@ -95,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # `python -m penstock`: src/penstock/__main__.py is a link to this file.
     main()

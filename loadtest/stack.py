@@ -58,7 +58,7 @@ class Processes:
 
     def start(self, *arguments: str) -> int:
         """The process id of `penstock ARGUMENTS`."""
-        command = [sys.executable, "-m", "penstock.cli.main", *arguments]
+        command = [sys.executable, "-m", "penstock", *arguments]
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, cwd=self._log.parent)
         self._running.append(process)

@@ -115,7 +115,7 @@ class BenchEnvironment:
         return self.folder / "runs.log"
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "penstock.cli.main", "run", *arguments]
+        return [sys.executable, "-m", "penstock", "run", *arguments]
 
     @property
     def _environment(self) -> dict[str, str]:

@@ -138,7 +138,7 @@ def command(device: str, *, budget: str, quick: bool, report: Path) -> list[str]
     space = [word for pair in ((f"device={device}", *_QUICK) if quick else case.space) for word in ("--space", pair)]
     files = ["--config", str(DRAWINGS / case.config)]
     asked = ["--input", str(DRAWINGS / "build" / "drawings"), "--slo", case.slo, "--budget", budget, "--report", str(report)]
-    return [sys.executable, "-m", "penstock.cli.main", "tune", PIPELINE, *files, *space, *asked]
+    return [sys.executable, "-m", "penstock", "tune", PIPELINE, *files, *space, *asked]
 
 
 def save(found: Mapping[str, PipelineResult], path: Path) -> None:

@@ -138,7 +138,7 @@ class ModelServer:
 @contextlib.contextmanager
 def penstock(site: Site) -> Iterator[ModelServer]:
     """Ours, by the command that takes TorchServe's options."""
-    command = [sys.executable, "-m", "penstock.cli.main", "torchserve", *options(site)]
+    command = [sys.executable, "-m", "penstock", "torchserve", *options(site)]
     with started(site, command, environment({})) as server:
         yield server
 

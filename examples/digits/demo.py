@@ -77,7 +77,7 @@ def running_server(folder: Path, log: Path) -> Iterator[str]:
 
 
 def command(port: int) -> list[str]:
-    return [sys.executable, "-m", "penstock.cli.main", "up", str(HERE / "penstock.toml"), "--port", str(port)]
+    return [sys.executable, "-m", "penstock", "up", str(HERE / "penstock.toml"), "--port", str(port)]
 
 
 def environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:

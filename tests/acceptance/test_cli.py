@@ -34,7 +34,7 @@ from tests.monitoring.flower import depths, flower, tasks
 
 ROOT = Path(__file__).parents[2]
 SQUARE = ROOT / "examples" / "square.py"
-COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+COMMAND = [sys.executable, "-m", "penstock"]
 READY_WITHIN_S = 90.0
 
 

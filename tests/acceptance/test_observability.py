@@ -227,7 +227,7 @@ def test_both_clients_read_a_timeline_by_its_id(stack: Stack, client: Client) ->
 
 def penstock(stack: Stack, *argv: str) -> str:
     env = {**os.environ, "PENSTOCK_URL": str(stack.gateway.base_url)}
-    command = [sys.executable, "-m", "penstock.cli.main", *argv]
+    command = [sys.executable, "-m", "penstock", *argv]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return ran.stdout
 

@@ -107,7 +107,7 @@ set -e
 mount -t tmpfs -o size=4m tmpfs disk
 cp /dev/zero disk/fill 2>/dev/null || true
 set +e
-"{sys.executable}" -m penstock.cli.main up "{SQUARE}" --state-dir disk/state --port 0
+"{sys.executable}" -m penstock up "{SQUARE}" --state-dir disk/state --port 0
 """
 
 

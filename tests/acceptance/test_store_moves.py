@@ -79,7 +79,7 @@ class Mover:
     def __init__(self, env: dict[str, str], log: Path) -> None:
         self._log = log
         with log.open("wb") as file, log.with_suffix(".err").open("wb") as errors:
-            words = [sys.executable, "-m", "penstock.cli.main", "store", "move", "mover", "--to", "b", "--json"]
+            words = [sys.executable, "-m", "penstock", "store", "move", "mover", "--to", "b", "--json"]
             self.process = subprocess.Popen(words, env=env, stdout=file, stderr=errors)
 
     def steps(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The `penstock` command in a process of its own, which `tests/warm_process.py` starts.
 
 A command spends a second or more on imports, and tests call commands some hundred times. Only who tests the start itself runs
-`python -m penstock.cli.main`.
+`python -m penstock`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def flower(folder: Path, *words: str, **env: str) -> Iterator[httpx2.Client]:
     logins = folder / "logins"
     logins.write_text(":".join(LOGIN) + "\n")
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "FLOWER_"))}
-    command = [sys.executable, "-m", "penstock.cli.main", "flower", f"--port={port}", f"--basic-auth-file={logins}", *words]
+    command = [sys.executable, "-m", "penstock", "flower", f"--port={port}", f"--basic-auth-file={logins}", *words]
     with (folder / "flower.log").open("wb") as log:
         process = subprocess.Popen(command, env={**plain, **env}, cwd=folder, stdout=log, stderr=log)
     try:

@@ -30,7 +30,7 @@ HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis"
 
 def files_of_the_tree() -> set[str]:
     """Return the paths that the wheel should contain: every file below the package folders."""
-    found = set()
+    found = {"penstock/__main__.py"}  # a link to cli/main.py
     for folder in TOP_FOLDERS:
         inside = Path("penstock") if folder == "core" else Path("penstock", folder)
         for path in (ROOT / folder).rglob("*"):

@@ -115,7 +115,7 @@ def _own(folder: Path, port: int) -> list[str]:
         f'[store]\nstate_dir = "{folder / "state"}"\n[gateway]\nport = {port}\n'
         f'[models.tell]\nsource = "{folder / "tell.py"}:Tell"\nmax_batch_size = {CALLERS}\n'
     )
-    return [sys.executable, "-m", "penstock.cli.main", "up", str(folder / "penstock.toml")]
+    return [sys.executable, "-m", "penstock", "up", str(folder / "penstock.toml")]
 
 
 def _litserve(environments: Path) -> Callable[[Path, int], list[str]]:

@@ -34,6 +34,6 @@ if __name__ == "__main__":
     config.write_text(
         f'[store]\nstate_dir = "{launch.SCRATCH / "state"}"\nfsync = "always"\n[gateway]\nport = {launch.PORT}\n{model_table()}'
     )
-    command = [sys.executable, "-m", "penstock.cli.main", "up", str(config)]
+    command = [sys.executable, "-m", "penstock", "up", str(config)]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
     os.execve(command[0], command, {**own, "PENSTOCK_CONFIG": str(config)})

@@ -39,7 +39,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:
-    command = [sys.executable, "-m", "penstock.cli.main", "--help"]
+    command = [sys.executable, "-m", "penstock", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0
     assert [name for name in Penstock.table if f" {name} " not in done.stdout] == []
@@ -122,7 +122,7 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
     assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
     completion = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
     completed = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main"],
+        [sys.executable, "-m", "penstock"],
         env={**os.environ, **completion},
         capture_output=True,
         text=True,

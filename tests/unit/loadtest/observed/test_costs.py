@@ -12,9 +12,9 @@ from penstock.loadtest.observed.costs import CpuReading, MachineReading, per_req
 @pytest.mark.parametrize(
     ("command", "stage"),
     [
-        (["/x/python", "-m", "penstock.cli.main", "up", "/tmp/worker/penstock.toml"], "parent"),
-        (["/x/python", "-m", "penstock.cli.main", "gateway"], "gateway"),
-        (["/x/python", "-m", "penstock.cli.main", "worker"], "worker"),
+        (["/x/python", "-m", "penstock", "up", "/tmp/worker/penstock.toml"], "parent"),
+        (["/x/python", "-m", "penstock", "gateway"], "gateway"),
+        (["/x/python", "-m", "penstock", "worker"], "worker"),
         (["/x/python", "-m", "penstock.gateway"], "gateway"),
         (["/x/python", "-m", "penstock.workers", "--pool", "custom"], "worker"),
         (["/x/python", "-m", "penstock.workers.child", "7"], "child"),

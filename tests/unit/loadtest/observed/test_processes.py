@@ -43,5 +43,5 @@ def test_processes_have_their_roles_and_strangers_their_names() -> None:
     assert role_of(["python", "-m", "penstock.workers.child", "7", "8", "99", "digits"], "python") == "child digits"
     assert role_of(["python", "-P", "-m", "penstock.runs"], "python") == "runner"
     assert role_of(["/x/bin/penstock", "up", "model.py"], "penstock") == "up"
-    assert role_of(["python", "-m", "penstock.cli.main", "up"], "python") == "up"
+    assert role_of(["python", "-m", "penstock", "up"], "python") == "up"
     assert role_of(["java", "-jar", "serve.jar"], "java") == "java"
