@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,28 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
 _FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\w*)")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_BLOCK = re.compile(
+    r"^ *(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)[^\n]*\n(?P<text>.*?)^ *(?P=fence) *$|^ *<!--(?P<comment>.*?)-->",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
+    """A fenced block without the indentation that a list gives it, and the comment that stands right before it.
+
+    A comment of several lines whose first word is `run` is a block, too: readers do not see it.
+    """
+
     language: str
     text: str
+    line: int = 0
+    comment: str = ""
+    is_hidden: bool = False
 
 
 def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+    return str(page.relative_to(ROOT) if page.is_relative_to(ROOT) else page)
 
 
 def _split(text: str) -> Iterator[tuple[str | None, int, str]]:
@@ -42,15 +55,23 @@ def prose(page: Path) -> list[tuple[int, str]]:
 
 
 def code_blocks(page: Path) -> list[CodeBlock]:
-    blocks: list[tuple[int, CodeBlock]] = []
-    for language, number, line in _split(page.read_text("utf-8")):
-        if language is None:
-            continue
-        if blocks and blocks[-1][0] == number - 1:
-            blocks[-1] = (number, CodeBlock(language, f"{blocks[-1][1].text}{line}\n"))
+    """Return the fenced blocks of the page."""
+    return [block for block in blocks_of(page.read_text("utf-8")) if not block.is_hidden]
+
+
+def blocks_of(text: str) -> Iterator[CodeBlock]:
+    """Yield the blocks of a page in their order, hidden ones included."""
+    note = None
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start()) + 2
+        if found["comment"] is None:
+            is_noted = note is not None and not text[note.end() : found.start()].strip()
+            comment = note["comment"].strip() if note is not None and is_noted else ""
+            yield CodeBlock(found["language"], textwrap.dedent(found["text"]), line, comment)
+        elif found["comment"].strip().startswith("run\n"):
+            yield CodeBlock("bash", found["comment"].strip().removeprefix("run\n") + "\n", line, is_hidden=True)
         else:
-            blocks.append((number, CodeBlock(language, f"{line}\n")))
-    return [block for _, block in blocks]
+            note = found
 
 
 def anchors(page: Path) -> set[str]:
