@@ -61,7 +61,7 @@ def _has_run(source: str, name: str, namespace: dict[str, Any]) -> bool:
             asyncio.run(types.FunctionType(code, namespace)())
         else:
             exec(code, namespace)
-    except Exception:  # noqa: BLE001: whatever the block raises is told with the page
+    except Exception:  # noqa: BLE001 - whatever the block raises is told with the page
         _print(traceback.format_exc(), flush=True)
         return False
     return True
