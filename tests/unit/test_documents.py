@@ -20,7 +20,7 @@ MAPS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.m
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*/[\w.-]*)`")
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 # These are made by builds or by the reader.
-NOT_IN_THE_TREE = {"images/", "/ui/"}
+NOT_IN_THE_TREE = {"images/", "/ui/", "build/site"}
 MADE_BY_COMMANDS = {"examples/vision/build", "benchmarks/results/peers.json"}
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
