@@ -43,6 +43,8 @@ LAYERS = (
             (
                 "cog",
                 "dashboard",
+                "dashboard/pages",
+                "dashboard/rows",
                 "webhooks",
                 "openai",
                 "oip",

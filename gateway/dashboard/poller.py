@@ -11,8 +11,8 @@ import structlog
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
-from penstock.gateway.dashboard.queue_rows import QueueRow, Totals, queue_rows, totals
-from penstock.gateway.dashboard.series import History, Sample
+from penstock.gateway.dashboard.rows.queue_rows import QueueRow, Totals, queue_rows, totals
+from penstock.gateway.dashboard.rows.series import History, Sample
 from penstock.gateway.models.queues import QueueView, read_queues_there
 from penstock.gateway.models.registry import ModelRegistry
 

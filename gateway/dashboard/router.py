@@ -13,13 +13,13 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses
-from penstock.gateway.dashboard.event_pages import EventPages
-from penstock.gateway.dashboard.failed_pages import FailedPages
-from penstock.gateway.dashboard.job_pages import JobPages
-from penstock.gateway.dashboard.overview import Document, OverviewPages
+from penstock.gateway.dashboard.pages.event_pages import EventPages
+from penstock.gateway.dashboard.pages.failed_pages import FailedPages
+from penstock.gateway.dashboard.pages.job_pages import JobPages
+from penstock.gateway.dashboard.pages.overview import Document, OverviewPages
+from penstock.gateway.dashboard.pages.run_pages import RunPages
 from penstock.gateway.dashboard.poller import OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset
-from penstock.gateway.dashboard.run_pages import RunPages
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.broker.backlog import SlotCapacity
 from penstock.errors import NotFound
-from penstock.gateway.dashboard.machine_rows import version_rows
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset, asset_address
+from penstock.gateway.dashboard.rows.machine_rows import version_rows
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, WorkerInfo
 

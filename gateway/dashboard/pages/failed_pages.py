@@ -14,8 +14,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, CallerError, CapacityError, PenstockError
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.dashboard.inbox import group_id, grouped, kind_of
 from penstock.gateway.dashboard.render import Renderer
+from penstock.gateway.dashboard.rows.inbox import group_id, grouped, kind_of
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.gateway.dashboard.series import History, Spark, spark
+from penstock.gateway.dashboard.rows.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from penstock import Media
-from penstock.gateway.dashboard.preview import PREVIEW_BYTES, TEXT_BYTES, preview
+from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, TEXT_BYTES, preview
 from penstock.handlers.media import encode
 from penstock.inputs.form import FormPart, encode_form
 from penstock.inputs.request import packed

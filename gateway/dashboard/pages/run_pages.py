@@ -9,7 +9,7 @@ from penstock.broker.blobs.uploads import FileRecord
 from penstock.errors import Gone
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import HEADERS, Renderer
-from penstock.gateway.dashboard.run_rows import may_cancel, run_row
+from penstock.gateway.dashboard.rows.run_rows import may_cancel, run_row
 from penstock.gateway.files import WholeFile
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import metadata_of

@@ -15,7 +15,9 @@ from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
-from penstock.gateway.dashboard.machine_rows import (
+from penstock.gateway.dashboard.poller import Overview, OverviewPoller
+from penstock.gateway.dashboard.render import HEADERS, Renderer
+from penstock.gateway.dashboard.rows.machine_rows import (
     SLOT_TONES,
     core_map,
     place_of,
@@ -24,8 +26,6 @@ from penstock.gateway.dashboard.machine_rows import (
     version_rows,
     worker_rows,
 )
-from penstock.gateway.dashboard.poller import Overview, OverviewPoller
-from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 # A stream ends after this time. The browser then reconnects and has to show its session again.

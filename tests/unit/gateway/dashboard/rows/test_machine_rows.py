@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.broker.backlog import SlotCapacity
-from penstock.gateway.dashboard.machine_rows import core_map, place_of, sample_of, slowest_call, version_rows, worker_rows
+from penstock.gateway.dashboard.rows.machine_rows import core_map, place_of, sample_of, slowest_call, version_rows, worker_rows
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import LearnedCalls, ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo
 

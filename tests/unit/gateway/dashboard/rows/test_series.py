@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.dashboard.series import KEPT_S, History, Sample, spark
+from penstock.gateway.dashboard.rows.series import KEPT_S, History, Sample, spark
 
 
 def filled(*samples: tuple[float, int, int, int]) -> History:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.access import Role
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.dashboard.job_rows import actions, attempt_bars, job_row, stage_bars
+from penstock.gateway.dashboard.rows.job_rows import actions, attempt_bars, job_row, stage_bars
 from penstock.gateway.jobs.timeline import TimelineStage, timeline
 from penstock.job import Attempt, Job, JobError, JobState, Priority, new_job_id
 

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.broker.backlog import SlotCapacity
 from penstock.broker.records import QueueStats
-from penstock.gateway.dashboard.queue_rows import queue_rows, totals
-from penstock.gateway.dashboard.series import History, Sample
+from penstock.gateway.dashboard.rows.queue_rows import queue_rows, totals
+from penstock.gateway.dashboard.rows.series import History, Sample
 from penstock.gateway.models.queues import QueueView, queue_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo

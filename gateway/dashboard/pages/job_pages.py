@@ -18,9 +18,9 @@ from penstock.gateway.asgi.bundles import bundle_content, bundled_file
 from penstock.gateway.asgi.content import Content, response_to
 from penstock.gateway.asgi.negotiation import OCTETS
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.dashboard.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
-from penstock.gateway.dashboard.preview import PREVIEW_BYTES, Preview, preview
 from penstock.gateway.dashboard.render import HEADERS, Renderer
+from penstock.gateway.dashboard.rows.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
+from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, Preview, preview
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays

@@ -1,0 +1,1 @@
+"""What the pages show, prepared as text and numbers: rows, groups, small charts. Pure."""
