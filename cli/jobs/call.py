@@ -14,12 +14,13 @@ import typer
 
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, timing_line
+from penstock.cli.jobs import many, streams
 from penstock.cli.jobs import profile as recording
-from penstock.cli.jobs import streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client import protocol
+from penstock.client.calls import JobOptions
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
@@ -63,6 +64,9 @@ def call(
     content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
     no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and exit; the job continues.")] = False,
+    times: Annotated[
+        int, typer.Option(min=1, max=many.MOST_TIMES, help="Submit so many jobs of this input, and count how they end.")
+    ] = 1,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Record the job's batch with a profiler; show its stages and the trace's folder."),
@@ -84,24 +88,27 @@ def call(
     value, media_type = _read_form(form, input, content_type) if form else read_input(input, content_type)
     if profile and no_wait:
         raise typer.BadParameter("--profile waits for the job and --async does not: leave out one of them")
+    options: JobOptions = {
+        "version": version,
+        "priority": priority,
+        "deadline_s": deadline_s,
+        "delay_s": delay_s,
+        "not_before": not_before,
+        "tags": tags or (),
+        "webhook": webhook,
+        "webhook_events": webhook_events or (),
+    }
+    if times > 1:
+        need_json_alone(value, media_type, others=bool(profile or raw or file))
     with connect(url, api_key) as client:
+        if times > 1:
+            handles = client.submit_many(model, [value] * times, **options)
+            return many.show_ids(handles, as_json=as_json) if no_wait else many.watch(client, handles, as_json=as_json)
         if profile:
             recording.arm(client, model, version)
         is_plain = not (no_wait or raw or as_json or profile or file or timeout_s)
         is_streaming = is_plain and streams.is_streaming(client, model, version)
-        handle = client.submit(
-            model,
-            value,
-            version=version,
-            content_type=media_type,
-            priority=priority,
-            deadline_s=deadline_s,
-            delay_s=delay_s,
-            not_before=not_before,
-            tags=tags or (),
-            webhook=webhook,
-            webhook_events=webhook_events or (),
-        )
+        handle = client.submit(model, value, content_type=media_type, **options)
         if no_wait:
             return _show_accepted(handle, as_json=as_json)
         if is_streaming:
@@ -111,6 +118,13 @@ def call(
         saved = save(output, file, handle.id) if file else None
         _show(client, handle, output, saved, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
     return recording.show(found) if profile and not as_json else None
+
+
+def need_json_alone(value: Any, media_type: str | None, *, others: bool) -> None:
+    if media_type is not None or isinstance(value, Path):
+        raise typer.BadParameter("--times takes an INPUT of JSON, as an argument")
+    if others:
+        raise typer.BadParameter("--times shows no outputs: leave out --profile, --raw and -o")
 
 
 def _read_form(given: list[str], text: str | None, content_type: str | None) -> tuple[bytes, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
-from penstock.cli.jobs import streams
+from penstock.cli.jobs import many, streams
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, job_ids
@@ -18,6 +18,7 @@ from penstock.words import duration, plural
 
 if TYPE_CHECKING:
     from penstock.client.handles.job_handle import JobHandle
+    from penstock.client.sync import Client
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
 
@@ -96,15 +97,33 @@ def result(
 
 
 @app.command()
-def watch(job_id: JobArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Follow one job to its end: its status, its progress, what it yields. `--json` prints one event per line."""
+def watch(
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs.", autocompletion=job_ids)],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Follow one job to its end: its status, its progress, what it yields. Of several jobs, count how they end.
+
+    `--json` prints one event of the job per line; of several jobs, each as it ends.
+    """
     with connect(url, api_key) as client:
-        events = client.job(job_id).events()
+        if len(job_ids) > 1:
+            return many.watch(client, _known(client, job_ids), as_json=as_json)
+        events = client.job(job_ids[0]).events()
         if not as_json:
             streams.show(events, statuses=True)
-            return
+            return None
         for event in events:
             print_json({"event": event.name, "id": event.id, "data": event.data})
+    return None
+
+
+def _known(client: Client, wanted: list[str]) -> list[JobHandle]:
+    """Handles on these jobs. Raises what the gateway says of the first one that it does not know."""
+    distinct = list(dict.fromkeys(wanted))
+    found = {handle.id: handle for handle in client.jobs(ids=distinct)}
+    return [found.get(job_id) or client.job(job_id) for job_id in distinct]
 
 
 @app.command()

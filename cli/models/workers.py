@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +15,17 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+def workers(
+    pids: Annotated[bool, typer.Option("--pids", help="Print only the process ids of those on this host.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """List the live workers, one line per slot. `--json` prints one worker per line."""
     with connect(url, api_key) as client:
         found = client.workers()
+    if pids:
+        return print_pids(found)
     if as_json:
         for worker in found:
             print_json(worker)
@@ -28,6 +36,15 @@ def workers(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOpti
             print_faint(line)
     else:
         typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
+    return None
+
+
+def print_pids(workers: list[dict[str, Any]]) -> None:
+    """One number per line. A number means nothing on another host, so workers elsewhere are left out."""
+    here = socket.gethostname()
+    for worker in workers:
+        if worker.get("host") == here:
+            typer.echo(worker["pid"])
 
 
 def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -157,6 +157,20 @@ def test_a_job_submitted_without_waiting_is_shown_and_listed(up: Up) -> None:
     assert job in [entry["id"] for entry in listed]
 
 
+def test_many_jobs_of_one_input_are_counted_as_they_end(up: Up) -> None:
+    ids = up.penstock("call", "square", '{"x": 2}', "--times", "20", "--async").stdout.split()
+    assert len(set(ids)) == 20
+    watched = up.penstock("jobs", "watch", *ids, ids[0])
+    assert watched.returncode == 0, watched.stderr
+    header, *rows = watched.stdout.splitlines()
+    assert header.split() == ["JOBS", "STATUS", "ATTEMPTS", "SLOWEST", "FOR", "EXAMPLE"]
+    assert [row.split()[:3] for row in rows] == [["20", "succeeded", "1"]]
+    each = up.penstock("jobs", "watch", *ids[:2], "--json").stdout.splitlines()
+    assert {json.loads(line)["id"] for line in each} == set(ids[:2])
+    unknown = up.penstock("jobs", "watch", ids[0], ids[1].replace(ids[1][:10], "01kb000000"))
+    assert (unknown.returncode, unknown.stdout) == (5, "")
+
+
 def test_cancelling_what_has_ended_is_refused_in_words(up: Up) -> None:
     job = json.loads(up.penstock("call", "square", '{"x": 7}', "--json").stdout)["job"]["id"]
     done = up.penstock("jobs", "cancel", job)
@@ -181,6 +195,8 @@ def test_models_and_workers_are_listed(up: Up) -> None:
     assert "square" in up.penstock("models").stdout
     assert "square" in up.penstock("models", "show", "square").stdout
     assert "square" in up.penstock("workers").stdout
+    [pid] = up.penstock("workers", "--pids").stdout.split()
+    assert "penstock.workers" in psutil.Process(int(pid)).cmdline()
     model = json.loads(up.penstock("models", "--json").stdout.splitlines()[0])
     assert model["name"] == "square"
     worker = json.loads(up.penstock("workers", "--json").stdout.splitlines()[0])
