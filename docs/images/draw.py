@@ -171,11 +171,11 @@ def house() -> str:
         for place, folder in enumerate(layer):
             parts += _folder(folder, _PAD + place * (width + _PAD), y, width, height)
         y += height + _PAD
-    parts.append(_text(WIDTH / 2, y + 8, "Imports point down.", _TEXT, "name", "middle"))
+    parts.append(text(WIDTH / 2, y + 8, "Imports point down.", _TEXT, "name", "middle"))
     y += 24
     height = _height(OUTSIDE, WIDTH - 2 * _PAD)
     parts += _folder(OUTSIDE, _PAD, y, WIDTH - 2 * _PAD, height)
-    return _svg("The folders of penstock: each layer imports those below it", parts, y + height + _PAD)
+    return svg("The folders of penstock: each layer imports those below it", parts, y + height + _PAD)
 
 
 def job() -> str:
@@ -187,24 +187,24 @@ def job() -> str:
         y += 56
     bottom = y - 24
     lines = [f'<path class="line" d="M{_x(place):g} 46V{bottom:g}"/>' for place in range(len(ACTORS))]
-    return _svg("The way of one job", [*lines, *parts], bottom + _PAD)
+    return svg("The way of one job", [*lines, *parts], bottom + _PAD)
 
 
-def _svg(title: str, parts: list[str], height: float) -> str:
-    size = f'width="720" viewBox="0 0 {WIDTH} {height:g}"'
+def svg(title: str, parts: list[str], height: float, width: float = WIDTH) -> str:
+    size = f'width="720" viewBox="0 0 {width:g} {height:g}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">',
         f"<title>{title}</title>",
         f"<style>{_STYLE}</style>",
-        f'<rect class="back" width="{WIDTH}" height="{height:g}"/>',
+        f'<rect class="back" width="{width:g}" height="{height:g}"/>',
         *parts,
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _text(x: float, y: float, text: str, size: float, kind: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
+def text(x: float, y: float, words: str, size: float, kind: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _rooms(folder: Folder, width: float) -> list[str]:
@@ -218,10 +218,10 @@ def _height(folder: Folder, width: float) -> float:
 
 def _folder(folder: Folder, x: float, y: float, width: float, height: float) -> Iterator[str]:
     yield f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>'
-    yield _text(x + _PAD, y + 21, f"{folder.name}/", _TITLE, "name")
-    yield _text(x + _PAD, y + 39, folder.duty, _TEXT)
-    for line, text in enumerate(_rooms(folder, width), 1):
-        yield _text(x + _PAD, y + 41 + 17 * line, text, _SMALL, "file")
+    yield text(x + _PAD, y + 21, f"{folder.name}/", _TITLE, "name")
+    yield text(x + _PAD, y + 39, folder.duty, _TEXT)
+    for line, rooms in enumerate(_rooms(folder, width), 1):
+        yield text(x + _PAD, y + 41 + 17 * line, rooms, _SMALL, "file")
 
 
 def _x(place: int) -> float:
@@ -230,7 +230,7 @@ def _x(place: int) -> float:
 
 def _actor(place: int, name: str) -> str:
     box = f'<rect class="box" x="{_x(place) - 46:g}" y="12" width="92" height="34" rx="6"/>'
-    return box + _text(_x(place), 34, name, _TITLE, "name", "middle")
+    return box + text(_x(place), 34, name, _TITLE, "name", "middle")
 
 
 def _step(number: int, step: Step, y: float) -> Iterator[str]:
@@ -239,8 +239,8 @@ def _step(number: int, step: Step, y: float) -> Iterator[str]:
     x, anchor = (min(start, end) + 8, "start") if left else (max(start, end) - 8, "end")
     if start == end:
         x, anchor = start + 46, "end"
-    yield _text(x, y - 22, f"{number}. {step.label}", _TEXT, "halo name", anchor)
-    yield _text(x, y - 7, step.file, _SMALL, "halo file", anchor)
+    yield text(x, y - 22, f"{number}. {step.label}", _TEXT, "halo name", anchor)
+    yield text(x, y - 7, step.file, _SMALL, "halo file", anchor)
     if start == end:
         return
     tip = 7 if end > start else -7

@@ -1,4 +1,4 @@
-"""docs/images: house.svg and job.svg are what draw.py draws, and every path that its tables name exists."""
+"""docs/images: each drawing is what its source draws, and every path that its tables name exists."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from docs.images import concepts
 from tests.markdown import ROOT
 
 IMAGES = ROOT / "docs" / "images"
@@ -29,6 +30,10 @@ def draw() -> Any:
 def test_a_picture_is_what_its_source_draws(draw: Any, name: str) -> None:
     drawn = getattr(draw, name)()
     assert (IMAGES / f"{name}.svg").read_text("utf-8") == drawn, "run `python docs/images/draw.py`"
+
+
+def test_the_picture_of_the_concepts_is_what_its_source_draws() -> None:
+    assert (IMAGES / "concepts.svg").read_text("utf-8") == concepts.concepts(), "run `python -m docs.images.concepts`"
 
 
 def test_the_house_shows_every_folder_of_code_and_no_other(draw: Any) -> None:
