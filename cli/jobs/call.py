@@ -98,10 +98,9 @@ def call(
         "webhook": webhook,
         "webhook_events": webhook_events or (),
     }
-    if times > 1:
-        need_json_alone(value, media_type, others=bool(profile or raw or file))
     with connect(url, api_key) as client:
         if times > 1:
+            need_json_alone(value, media_type, others=bool(profile or raw or file))
             handles = client.submit_many(model, [value] * times, **options)
             return many.show_ids(handles, as_json=as_json) if no_wait else many.watch(client, handles, as_json=as_json)
         if profile:
