@@ -16,7 +16,7 @@ from benchmarks.peers.catalogue import chosen, peers_named
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.environments import set_up, write_model
 from benchmarks.peers.key_figures import KEY_FIGURES
-from benchmarks.peers.table import RESULTS, behind, load_result, page_text, put_into, short_text, show
+from benchmarks.peers.table import FAULTS, RESULTS, behind, load_faults, load_result, page_text, put_into, short_text, show
 from benchmarks.peers.turn import LoadLengths
 from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS
 from penstock.errors import PenstockError
@@ -87,7 +87,7 @@ def _table(options: argparse.Namespace, console: Console) -> int:
     show(result, console)
     if options.docs:
         put_into(_PAGE, page_text(result))
-        put_into(_README, short_text(result))
+        put_into(_README, short_text(result, load_faults(FAULTS)))
     return 0
 
 

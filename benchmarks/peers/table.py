@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -11,12 +11,17 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.catalogue import OWN, OWN_COST, OWN_NAMES, OWN_PLAIN
+from benchmarks.peers.catalogue import OWN, OWN_NAMES
 from benchmarks.peers.key_figures import KEY_FIGURES, Result, measured, ratio
-from benchmarks.peers.workloads import EMBEDDINGS, NOOP, WORKLOADS
+from benchmarks.peers.workloads import ACCELERATOR, EMBEDDINGS, NOOP, WORKLOADS
 from penstock.words import number
 
 RESULTS = Path("benchmarks/results/peers.json")
+FAULTS = Path("benchmarks/results/faults.json")
+# What the README shows.
+SHORT = (OWN, "mosec", "litserve", "ray", "celery")
+_SHORT_LOADS = (NOOP, ACCELERATOR, EMBEDDINGS)
+_WORKER_KILLS = "F2"
 _HEAD = (
     "server",
     "requests/s",
@@ -39,6 +44,11 @@ _PAGE_WIDTH = 120
 def load_result(path: Path) -> dict[str, Any]:
     """The saved result; empty: there is none."""
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
+
+
+def load_faults(path: Path) -> list[dict[str, Any]]:
+    """The saved score sheet of `make faults`; empty: there is none."""
+    return msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]]) if path.exists() else []
 
 
 def rows(result: Result, workload: str) -> list[tuple[str, ...]]:
@@ -130,25 +140,20 @@ def page_text(result: Result) -> str:
     return "\n\n".join([fill(intro, _PAGE_WIDTH), *figures, *tables, *noted])
 
 
-def short_text(result: Result) -> str:
-    """Requests per second of each server, and what a no-op costs, for the README."""
-    others = [name for name in result["peers"] if name not in OWN_NAMES]
-    names = [OWN, *others] if OWN in result["peers"] else others
+def short_text(result: Result, faults: Sequence[Mapping[str, Any]]) -> str:
+    """Four rows for the README: requests per second, and what 400 kills of workers lose; `faults` is `make faults`' result."""
+    names = [name for name in SHORT if name in result["peers"]]
     head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
-    lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if _any(result, one.name)]
-    # The other servers run the same code in both cases.
-    lines += [
-        [f"MiniLM: {result['peers'][name]['title']}", *(_rate(result, one, EMBEDDINGS) for one in [name, *others])]
-        for name in (OWN_COST, OWN_PLAIN)
-        if measured(result, name, EMBEDDINGS)
-    ]
-    lines += [
-        [title, *(_cost(result, name, key) for name in names)]
-        for title, key in (("CPU of a no-op, us", "cpu_us"), ("memory under no-ops, MiB", "memory_mib"))
-    ]
-    durable = ["stored before it runs", *("yes" if result["peers"][name]["durable"] else "no" for name in names)]
-    intro = "The same workloads on other model servers, with best documented settings ([method, caveats](docs/why/peers.md)):"
-    return f"{fill(intro, _PAGE_WIDTH)}\n\n{_markdown(head, [*lines, durable])}"
+    lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if one.name in _SHORT_LOADS]
+    lost = {one["system"]: f"{one['lost']} of {one['accepted']:,}" for one in faults if one["fault"] == _WORKER_KILLS}
+    lines.append(["jobs lost while 400 `kill -9` hit workers", *(lost.get(name, "it stores none") for name in names)])
+    cores, date = result["machine"]["cores"], result["machine"]["date"][:10]
+    intro = (
+        f"Measured on {cores} cores, the client's among them. penstock syncs every job to disk before it answers, which no "
+        f"other server here does ({date}; [method and all servers](docs/why/peers.md), "
+        "[all faults](docs/why/guarantees.md#the-score-sheet)):"
+    )
+    return f"{fill(intro, _PAGE_WIDTH, break_on_hyphens=False)}\n\n{_markdown(head, lines)}"
 
 
 def _any(result: Result, workload: str) -> bool:
@@ -160,11 +165,6 @@ def _rate(result: Result, name: str, workload: str) -> str:
     if not found:
         return "not measured" if result["peers"][name]["title"] in unmeasured(result, workload) else ""
     return f"{found['rps']:,.0f}"
-
-
-def _cost(result: Result, name: str, key: str) -> str:
-    found = measured(result, name, NOOP) or {}
-    return f"{found[key]:,.0f}" if key in found else ""
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,6 @@ BLOCK_PAGES = [page for page in PAGES if (page == ROOT / "README.md" or ROOT / "
 
 # These were written before their blocks were run, and do not pass yet; a page that passes must leave this list.
 NOT_YET = {
-    "README.md",
     "docs/design/store.md",
     "docs/measurements/lone_path.md",
     "docs/measurements/soak.md",

@@ -10,7 +10,22 @@ from rich.console import Console
 
 from benchmarks.measured_figure import missed
 from benchmarks.peers.key_figures import KEY_FIGURES, key_figures, ratio
-from benchmarks.peers.table import behind, beside, figure_rows, notes, page_text, put_into, rows, short_text, show
+from benchmarks.peers.table import (
+    FAULTS,
+    RESULTS,
+    behind,
+    beside,
+    figure_rows,
+    load_faults,
+    load_result,
+    notes,
+    page_text,
+    put_into,
+    rows,
+    short_text,
+    show,
+)
+from tests.markdown import ROOT
 
 
 def line(title: str, rps: float, *, durable: bool = False) -> dict[str, Any]:
@@ -77,9 +92,16 @@ def test_the_key_figures_are_those_whose_servers_were_measured() -> None:
     assert "| 0.938 | >= 1.05 | MISSED |" in page
     row = next(row for row in rows(result, "embeddings") if row[0].startswith("penstock, own"))
     assert row[2] == ""
-    short = short_text(result)
-    assert "| MiniLM: penstock, own handler, `cost` | 180 | 120 |" in short
-    assert "| CPU of a no-op, us | 520 | 520 |" in short
+    killed = [{"fault": "F2", "system": "penstock", "lost": 0, "accepted": 1500}]
+    short = short_text(result, killed)
+    assert "| requests/s, 64 at once | penstock | Mosec |" in short
+    assert "| no-op | 4,000 | 16,000 |" in short
+    assert "| jobs lost while 400 `kill -9` hit workers | 0 of 1,500 | it stores none |" in short
+
+
+def test_the_figures_of_the_readme_are_those_of_the_saved_results() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert short_text(load_result(ROOT / RESULTS), load_faults(ROOT / FAULTS)) in text
 
 
 def test_the_key_figures_with_a_bar_have_it_as_their_target() -> None:
@@ -111,12 +133,12 @@ def test_pages_get_what_stands_between_their_marks_again_and_again(tmp_path: Pat
     begins, ends = "<!-- peers: python -m benchmarks.peers table --docs -->", "<!-- end of peers -->"
     page.write_text(f"before\n{begins}\nold\n{ends}\nafter\n")
     put_into(page, page_text(RESULT))
-    put_into(page, short_text(RESULT))
+    put_into(page, short_text(RESULT, []))
     text = page.read_text()
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith(f"{ends}\nafter\n")
-    assert "| stand-in accelerator | 1,500 | 1,600 | 300 | not measured |" in text
+    assert "| stand-in accelerator | 1,500 | 1,600 | 300 |" in text
 
 
 def test_the_pages_of_this_tree_have_the_marks() -> None:
