@@ -208,9 +208,10 @@ def failure_of(error: Exception) -> Failure:
 
 @dataclass(slots=True)
 class Tracebacks:
-    """Whether the failures of this process have the traceback of their error. Its entry point says so once."""
+    """Whether the failures of this process, which runs `model`, have the traceback of their error. Its entry point says so."""
 
     are_kept: bool = False
+    model: str = ""
 
 
 tracebacks = Tracebacks()
@@ -227,7 +228,16 @@ def _traceback_of(error: Exception) -> str:
     if len(text) > _TRACEBACK_LIMIT:
         # Whole lines, because half of a secret would not be masked.
         text = "...\n" + text[-_TRACEBACK_LIMIT:].partition("\n")[2]
-    return text.encode("utf-8", "replace").decode()
+    return (text + _next_step(error)).encode("utf-8", "replace").decode()
+
+
+def _next_step(error: Exception) -> str:
+    """The line of the settings that the code misses, where the name of an environment variable alone is the error."""
+    # Only a process that has failed imports this.
+    from penstock.handlers.modules import missing_variable, variable_line
+
+    name = missing_variable(error)
+    return f"{name} is not set; {variable_line(name, tracebacks.model)}\n" if name else ""
 
 
 def _is_ours(place: TracebackType) -> bool:

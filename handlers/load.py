@@ -20,7 +20,14 @@ from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, model, takes_context
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
-from penstock.handlers.modules import import_file, import_name, installed_release, missing_module, missing_variable
+from penstock.handlers.modules import (
+    import_file,
+    import_name,
+    installed_release,
+    missing_module,
+    missing_variable,
+    variable_line,
+)
 from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
@@ -96,9 +103,7 @@ def _naming_variables(model: str) -> Iterator[None]:
         if not name:
             raise
         raise HandlerLoadError(
-            f'the model\'s code reads the environment variable {name}, which is not set; write {name} = "..." below '
-            f"[models.{model}.env] in penstock.toml, or below [models.{model}.secrets] if nobody may see the value. "
-            f'{{ from = "{name}" }} takes it from the environment of the worker, {{ file = "..." }} from a file'
+            f"the model's code reads the environment variable {name}, which is not set; {variable_line(name, model)}"
         ) from error
 
 

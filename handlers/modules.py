@@ -128,6 +128,14 @@ def missing_variable(error: BaseException | None) -> str:
     return str(error.args[0]) if frame.f_globals.get("__name__") == "os" else ""
 
 
+def variable_line(name: str, model: str) -> str:
+    """What to write in the settings so that the code of the model finds the environment variable."""
+    return (
+        f'write {name} = "..." below [models.{model}.env] in penstock.toml, or below [models.{model}.secrets] if nobody may '
+        f'see the value. {{ from = "{name}" }} takes it from the environment of the worker, {{ file = "..." }} from a file'
+    )
+
+
 def _run_guarded(run: Callable[[], None], where: str) -> None:
     try:
         run()

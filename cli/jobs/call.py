@@ -200,7 +200,7 @@ def _wait_and_explain(client: Client, handle: JobHandle, timeout_s: float | None
     with suppress(WaitTimeout):
         return handle.result(_USUAL_WAIT_S)
     if why := _unready(client, handle.view):
-        print_faint(f"the job waits: {handle.view.model} {why}")
+        print_faint(f"the job waits: {handle.view.model}: {why}")
     return handle.result(None if timeout_s is None else timeout_s - _USUAL_WAIT_S)
 
 

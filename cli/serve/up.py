@@ -79,8 +79,15 @@ def up(
     }
     chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
     plan.need_models(chosen.settings)
+    _keep_tracebacks_at_a_terminal(chosen)
     celery_port = plan.celery_port(chosen.settings) if celery else 0
     raise typer.Exit(serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port))
+
+
+def _keep_tracebacks_at_a_terminal(chosen: ServePlan) -> None:
+    """Who reads the worker's log there wrote the model, unless the settings say otherwise."""
+    if chosen.settings.worker.keep_tracebacks is None and sys.stdout.isatty():
+        chosen.env["PENSTOCK_WORKER__KEEP_TRACEBACKS"] = "true"
 
 
 def serve(chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: int = 0) -> int:

@@ -335,7 +335,7 @@ class Settings(Table):
     def specs(self) -> list[ModelSpec]:
         """Return one spec per model and version that runs code of its own, in the order of the settings."""
         return [
-            spec_of(name, version, table, keeps_tracebacks=self.worker.reload)
+            spec_of(name, version, table, keeps_tracebacks=self.worker.keeps_tracebacks)
             for name, model in self.models.items()
             for version, table in model.tables().items()
         ]
@@ -352,7 +352,7 @@ class Settings(Table):
         said = self._said_by_archive(name, table)
         # Options are several settings: those of the table stand over those of the archive, one by one.
         full = shared | said | dict(table) | ({"options": said["options"]} if "options" in said else {})
-        return spec_of(name, version, checked_version(full), keeps_tracebacks=self.worker.reload)
+        return spec_of(name, version, checked_version(full), keeps_tracebacks=self.worker.keeps_tracebacks)
 
     def _said_by_archive(self, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         """What the archive of a version that is added says of it, where nobody wrote it below the model's name."""

@@ -17,7 +17,8 @@ class WorkerSettings(Table):
     """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
     loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
-    its code changes; the models then keep tracebacks unless they say otherwise. `models`: which models and pipelines of these
+    its code changes. `keep_tracebacks`: what holds for models that do not say so themselves; unless set, what `reload` says.
+    `models`: which models and pipelines of these
     settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of Kubernetes that this worker runs in; it
     then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`: what models on the CPU whose
     slots follow their work may take together; None: nine tenths of the control group's limit, or of the machine.
@@ -34,10 +35,15 @@ class WorkerSettings(Table):
     model_dir: Path | None = None
     profile_dir: Path | None = None
     reload: bool = False
+    keep_tracebacks: bool | None = None
     models: tuple[str, ...] = ()
     memory_bytes: int | None = Field(default=None, ge=0)
     min_stay_s: Seconds = 30.0
     pod: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
+
+    @property
+    def keeps_tracebacks(self) -> bool:
+        return self.reload if self.keep_tracebacks is None else self.keep_tracebacks
 
     @model_validator(mode="after")
     def _two_beats_fit_a_lease(self) -> WorkerSettings:

@@ -319,7 +319,7 @@ def test_who_calls_a_version_that_cannot_be_loaded_is_told_why_on_the_command_li
     run = CliRunner()
     called = run.invoke(call.app, ["broken", "1", "--version", "2", "--timeout", "2.1", "--url", unloadable.base_url])
     assert isinstance(called.exception, WaitTimeout)
-    assert "the job waits: broken could not be loaded" in called.stderr
+    assert "the job waits: broken: could not be loaded" in called.stderr
     assert "no such weights" in called.stderr
     listed = run.invoke(workers.app, ["--url", unloadable.base_url])
     assert "broken 2 failed: " in listed.stderr

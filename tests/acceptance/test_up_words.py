@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import signal
 import subprocess
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
-from penstock import Client
+import pytest
+
+from penstock import Client, JobFailed
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually
 
@@ -42,3 +51,53 @@ def test_up_names_the_dashboard_first_and_at_ctrl_c_says_how_many_jobs_it_finish
         up.wait()
     assert "finishing 1 job; Ctrl-C again stops at once" in log.read_text()
     assert (tmp_path / ".penstock" / ".gitignore").read_text() == "*\n"
+
+
+CARELESS = """
+import os, penstock
+
+@penstock.model
+def careless(x: int) -> int:
+    print("given", x)
+    return x * len(os.environ["SERVICE_KEY"]) if x > 100 else x
+"""
+
+
+@contextmanager
+def up_at_a_terminal(folder: Path, *arguments: str) -> Iterator[list[str]]:
+    """A `penstock up` whose output is a terminal: what it shows there, which grows."""
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 200))
+    env = {**clean_environment(), "TERM": "xterm", "NO_COLOR": "1"}
+    process = subprocess.Popen([*COMMAND, "up", *arguments], cwd=folder, env=env, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown: list[str] = []
+
+    def read() -> None:
+        with suppress(OSError):  # the end of a terminal that nobody holds any more
+            while part := os.read(screen, 1 << 16):
+                shown.append(part.decode(errors="replace").replace("\r\n", "\n"))
+
+    reader = Thread(target=read)
+    reader.start()
+    try:
+        yield shown
+    finally:
+        process.terminate()
+        process.wait(60)
+        reader.join(60)
+        os.close(screen)
+
+
+def test_at_a_terminal_the_author_of_a_model_sees_what_it_raised_and_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS)
+    with up_at_a_terminal(tmp_path, "careless.py", "--port", "0") as shown:
+        [url] = eventually(lambda: re.findall(r"open +(http://\S+)/ ", "".join(shown)), timeout_s=60)
+        # Regression: its first output was 30 lines of calls that nobody had made.
+        assert "".join(shown).count("warm-up: given") == 3
+        with Client(url) as client, pytest.raises(JobFailed, match=r"KeyError: 'SERVICE_KEY'$"):
+            client.submit("careless", 101).result(30)
+        eventually(lambda: "SERVICE_KEY is not set; write SERVICE_KEY" in "".join(shown), timeout_s=30)
+    text = "".join(shown)
+    assert f'Traceback (most recent call last):\n  File "{tmp_path}/careless.py", line 7, in careless' in text
+    assert "[models.careless.env]" in text

@@ -22,13 +22,13 @@ from penstock.process_lifetime import parent_binding
 from penstock.workers.child import confinement, warmup
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
-from penstock.workers.child.printed import mark_lines
+from penstock.workers.child.printed import Speaker, mark_lines
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
 
 
-def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
+def _load(order: LoadModel, speaker: Speaker) -> tuple[Loaded, Calls, Ready]:
     began = time.monotonic()
     loaded = load(
         order.source,
@@ -44,7 +44,7 @@ def _load(order: LoadModel) -> tuple[Loaded, Calls, Ready]:
     )
     loaded = _given(loaded, order)
     calls = Calls(loaded)
-    warm = _warm_up(loaded, order, calls)
+    warm = _warm_up(loaded, order, calls, speaker)
     info = loaded.info()
     return (
         loaded,
@@ -95,7 +95,7 @@ def _given(loaded: Loaded, order: LoadModel) -> Loaded:
     return replace(loaded, input_urls=order.input_urls, input_urls_s=order.input_urls_s, input_urls_ca=ca)
 
 
-def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
+def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls, speaker: Speaker) -> warmup.WarmUp:
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
     if loaded.at_once and loaded.handler.sample is None:
@@ -104,7 +104,7 @@ def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls) -> warmup.WarmUp:
     # The items of an async handler go to it one by one.
     most = 1 if loaded.at_once else loaded.context.max_batch_size
     sizes = warmup.sizes(most, order.runtime.batch_buckets)
-    with loaded.context.metrics.paused():
+    with loaded.context.metrics.paused(), speaker.warming_up():
         return warmup.warm_up(loaded, sizes, calls=calls, budget_s=order.warm_budget_s)
 
 
@@ -129,11 +129,11 @@ def main(argv: list[str]) -> int:
     if not isinstance(order, LoadModel):
         return 0
     _limit_resources(order)
-    tracebacks.are_kept = order.keep_tracebacks
+    tracebacks.are_kept, tracebacks.model = order.keep_tracebacks, order.model
     if not confinement.hide():
         sys.stdout.write(f"This kernel has no Landlock: model code can read the secrets below {confinement.SECRETS}.\n")
     try:
-        loaded, calls, ready = _load(order)
+        loaded, calls, ready = _load(order, speaker)
     except Exception as error:  # noqa: BLE001 - model code may raise anything, and the supervisor reports it
         wire.write(LoadFailed(_message(error)))
         return 1

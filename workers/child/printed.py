@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 
 from penstock.handlers.running.call import RunningCall
@@ -11,6 +13,9 @@ from penstock.workers.ipc.said import mark_of, marked
 
 # `batch`: the one whose inputs this thread reads or whose outputs it writes; 0 or absent otherwise.
 serving = threading.local()
+# Before each line of the warm-up, whose inputs nobody sent, and how many of its lines are passed on: it makes many calls.
+_WARM_UP = "warm-up: "
+_WARM_UP_LINES = 3
 
 
 class Speaker:
@@ -18,9 +23,32 @@ class Speaker:
 
     def __init__(self) -> None:
         self.running = RunningCall()
+        self._is_warming_up = False
+        self._warm_up_lines = 0
+
+    @contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """The first lines of the block are passed on, and how many more there were."""
+        self._is_warming_up = True
+        try:
+            yield
+        finally:
+            self._is_warming_up = False
+            if self._warm_up_lines > _WARM_UP_LINES:
+                sys.stdout.write(f"{_WARM_UP}{self._warm_up_lines - _WARM_UP_LINES} more lines like these\n")
+                sys.stdout.flush()
+
+    def leaves_out(self, text: str) -> bool:
+        if not self._is_warming_up:
+            return False
+        is_over = self._warm_up_lines >= _WARM_UP_LINES
+        self._warm_up_lines += text.count("\n")
+        return is_over
 
     def mark(self) -> str:
         """Empty while no batch is under way."""
+        if self._is_warming_up:
+            return _WARM_UP
         own = getattr(serving, "batch", 0)
         if own:
             return mark_of(own)
@@ -40,7 +68,8 @@ class MarkedOutput(TextIOWrapper):
     def write(self, text: str, /) -> int:
         mark = self._speaker.mark()
         begins, self._begins_line = self._begins_line, text.endswith("\n") if text else self._begins_line
-        super().write(marked(text, mark, begins_line=begins) if mark else text)
+        if not self._speaker.leaves_out(text):
+            super().write(marked(text, mark, begins_line=begins) if mark else text)
         return len(text)
 
 

@@ -17,6 +17,7 @@ from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.context import Observer
 
 log = structlog.get_logger(__name__)
+_TRACEBACKS_PER_S = 5
 _ENDED_BY_RETURN = {Settled.DEAD: JobState.FAILED.public, Settled.CANCELLED: JobState.CANCELLED.public}
 
 
@@ -26,6 +27,8 @@ class WorkerJobLog(Observer):
     def __init__(self, lines: JobLines) -> None:
         self._all = lines is JobLines.ALL
         self._on = lines is not JobLines.OFF
+        # How many tracebacks of each model were written in which second.
+        self._traced: dict[str, tuple[int, int]] = {}
 
     @property
     def wants_every_batch(self) -> bool:
@@ -58,7 +61,19 @@ class WorkerJobLog(Observer):
         error = {"code": ending.error_code} if ending.error_code else {}
         line = {**fields, "state": state, **error, "total_s": round(max(0.0, ended_at - batch.accepted_at(job)), 3), **run_s}
         write = log.info if state in logs.WANTED_ENDS else log.warning
-        write(logs.JOB_FINISHED, **line)
+        write(logs.JOB_FINISHED, **line, **self._exception(spec.name, ending.traceback))
+
+    def _exception(self, model: str, traceback: str) -> dict[str, str]:
+        """The traceback, where the model keeps them. Those beyond a few per second are to be read job by job."""
+        if not traceback:
+            return {}
+        second = int(time.monotonic())
+        before, count = self._traced.get(model, (second, 0))
+        self._traced[model] = (second, count + 1 if before == second else 1)
+        if before == second and count >= _TRACEBACKS_PER_S:
+            return {}
+        # structlog's name for it: at a terminal it follows the line as it is.
+        return {"exception": traceback.rstrip()}
 
     def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:
         if not self._on:
@@ -71,7 +86,8 @@ class WorkerJobLog(Observer):
             event, why = _returned(debt)
             # After its last attempt a job is not retried: the answer then says that it has ended.
             if answer is Settled.OK or event == logs.JOB_LOST:
-                log.warning(event, **fields, **why)
+                raised = self._exception(spec.name, debt.traceback) if isinstance(debt, Retry) else {}
+                log.warning(event, **fields, **why, **raised)
             if answer in _ENDED_BY_RETURN:
                 log.warning(logs.JOB_FINISHED, **fields, state=_ENDED_BY_RETURN[answer])
 

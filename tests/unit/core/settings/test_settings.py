@@ -332,3 +332,7 @@ def test_tracebacks_are_kept_if_the_model_says_so_or_its_code_is_being_written(t
     assert [spec.keep_tracebacks for spec in Settings.load(config, {}).specs()] == [False, True, False]
     written = Settings.load(config, {}, flags={"worker.reload": True})
     assert [spec.keep_tracebacks for spec in written.specs()] == [True, True, False]
+    at_a_terminal = Settings.load(config, {"PENSTOCK_WORKER__KEEP_TRACEBACKS": "true"})
+    assert [spec.keep_tracebacks for spec in at_a_terminal.specs()] == [True, True, False]
+    refused = Settings.load(config, {}, flags={"worker.reload": True, "worker.keep_tracebacks": False})
+    assert [spec.keep_tracebacks for spec in refused.specs()] == [False, True, False]

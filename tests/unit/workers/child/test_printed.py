@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
+
 from penstock.workers.child.printed import MarkedOutput, Speaker, serving
 from penstock.workers.ipc.said import SaidLine, read_line
 
@@ -53,3 +55,29 @@ def test_the_output_is_what_code_expects_of_one(tmp_path: Path) -> None:
         assert (out.encoding, out.fileno(), out.isatty()) == ("utf-8", file.fileno(), False)
         assert isinstance(out, io.TextIOWrapper)
         assert out.write("größe\n") == 6
+
+
+def test_of_a_warm_up_the_first_lines_are_passed_on_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker = Speaker()
+    with (tmp_path / "out").open("w", encoding="utf-8") as file:
+        out = MarkedOutput(file, speaker)
+        monkeypatch.setattr("sys.stdout", out)
+        with speaker.warming_up():
+            for number in range(30):
+                print("hello", number)
+        print("served")
+        out.flush()
+    lines = [line.text for line in said(tmp_path / "out")]
+    assert lines == [*(f"warm-up: hello {n}" for n in range(3)), "warm-up: 27 more lines like these", "served"]
+
+
+def test_a_quiet_warm_up_adds_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speaker = Speaker()
+    with (tmp_path / "out").open("w", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdout", MarkedOutput(file, speaker))
+        with speaker.warming_up():
+            print("hello")
+        print("served", flush=True)
+    assert [line.text for line in said(tmp_path / "out")] == ["warm-up: hello", "served"]

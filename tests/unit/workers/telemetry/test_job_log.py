@@ -101,3 +101,25 @@ def test_off_is_off() -> None:
     calls = ("claimed", (SPEC, BATCH)), settled(JobState.FAILED), given_back(RETRY)
     changes = ("changed", ([Change(ID, "lost", JobState.LEASED, "1")],))
     assert logged(JobLines.OFF, *calls, changes) == []
+
+
+def test_a_traceback_that_was_kept_stands_in_the_line_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 7.2
+    monkeypatch.setattr("penstock.workers.telemetry.job_log.time.monotonic", lambda: now)
+    raised = replace(RETRY, traceback="Traceback ...\nKeyError: 'x'\n")
+    log = WorkerJobLog(JobLines.PROBLEMS)
+    with capture_logs() as found:
+        for _ in range(9):
+            log.on_given_back(SPEC, raised, [Settled.OK])
+        now = 8.0
+        log.on_given_back(SPEC, raised, [Settled.OK])
+    assert [entry.get("exception", "") for entry in found] == [
+        *["Traceback ...\nKeyError: 'x'"] * 5,
+        *[""] * 4,
+        "Traceback ...\nKeyError: 'x'",
+    ]
+
+
+def test_without_a_traceback_a_line_is_as_it_was() -> None:
+    [line] = logged(JobLines.PROBLEMS, settled(JobState.FAILED, code="oom"))
+    assert "exception" not in line
