@@ -143,6 +143,11 @@ _KINDS: dict[tuple[bool, bool], type[FunctionHandler]] = {
 }
 
 
+def takes_one_item(handler: Handler) -> bool:
+    """Whether it is a function that runs the items of a batch one by one."""
+    return isinstance(handler, ItemFunction | StreamingItems)
+
+
 def takes_context(function: Callable[..., Any]) -> bool:
     """Whether the function has a parameter called `context`, besides its item or its list of items."""
     return "context" in list(inspect.signature(function).parameters)[1:]

@@ -186,10 +186,10 @@ TYPED = """
 import time
 import penstock
 
-@penstock.model(max_batch_size=4)
-def typed(x: int) -> int:
-    time.sleep(0.02)
-    return x
+@penstock.model(batch=True, max_batch_size=4)
+def typed(batch: list[int]) -> list[int]:
+    time.sleep(0.02 * len(batch))
+    return batch
 """
 
 

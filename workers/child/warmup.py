@@ -12,6 +12,7 @@ from msgspec import structs
 
 from penstock.errors import HandlerContractError, HandlerLoadError, PenstockError
 from penstock.handlers.contract import Failure, failure_of
+from penstock.handlers.decorator import takes_one_item
 from penstock.handlers.device_errors import is_fatal_device_error, is_out_of_memory
 from penstock.handlers.example_input import NoExample, example_input
 from penstock.handlers.loaded import Loaded
@@ -62,7 +63,9 @@ def _run(loaded: Loaded, wanted: Sequence[int], calls: Calls, *, budget_s: float
         return _on_sample(loaded, sample, wanted, calls, budget_s=budget_s, clock=clock)
     try:
         generated = _generated(loaded)
-        return _run_all(loaded, generated, wanted, calls, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
+        # A function of one item runs the items of a batch one after the other: larger ones would warm nothing else.
+        few = wanted[:1] if takes_one_item(loaded.handler) else wanted
+        return _run_all(loaded, generated, few, calls, origin=WarmOrigin.SCHEMA, budget_s=budget_s, clock=clock)
     except HandlerContractError:
         raise
     except (NoExample, PenstockError) as error:
@@ -146,6 +149,9 @@ def _timed(loaded: Loaded, sample: Any, size: int, calls: Calls, clock: Clock, *
     # The first run of a size compiles, allocates and fills caches; the second one takes as long as those of jobs.
     calls.warm(list(values))
     between = clock()
+    if not learn and takes_one_item(loaded.handler):
+        # Nobody sent its input and nobody learns from it, so one call of a function that may be slow is enough.
+        return Warm(size, between - began, between - began)
     outputs = calls.warm(values)
     ended = clock()
     if learn:

@@ -20,6 +20,7 @@ from penstock.handlers.running.coroutines import run_to_end
 from penstock.workers.child.__main__ import _load
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.overlap import BusyTime, OverlapPipeline
+from penstock.workers.child.printed import Speaker
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
@@ -148,7 +149,7 @@ def test_a_sample_is_run_alone_as_items_go_to_the_handler_one_by_one(tmp_path: P
     (tmp_path / "mine.py").write_text(
         "import penstock\n@penstock.model(sample=3, max_batch_size=16)\nasync def mine(x: int) -> int: return 2 * x\n"
     )
-    _, _, ready = _load(LoadModel("m", "1", str(tmp_path / "mine.py"), max_batch_size=0))
+    _, _, ready = _load(LoadModel("m", "1", str(tmp_path / "mine.py"), max_batch_size=0), Speaker())
     assert ([run.size for run in ready.warm], ready.at_once) == ([1], 16)
 
 
