@@ -208,10 +208,14 @@ def failure_of(error: Exception) -> Failure:
 
 @dataclass(slots=True)
 class Tracebacks:
-    """Whether the failures of this process, which runs `model`, have the traceback of their error. Its entry point says so."""
+    """Whether the failures of this process, which runs `model`, have the traceback of their error. Its entry point says so.
+
+    `errors`: the errors themselves, for a debugger; a worker keeps none, because they hold the memory of their batch.
+    """
 
     are_kept: bool = False
     model: str = ""
+    errors: list[Exception] | None = None
 
 
 tracebacks = Tracebacks()
@@ -221,6 +225,8 @@ def _traceback_of(error: Exception) -> str:
     """The traceback from the model's code on, without the calls of penstock that led there, and without local variables."""
     if not tracebacks.are_kept:
         return ""
+    if tracebacks.errors is not None:
+        tracebacks.errors.append(error)
     place = error.__traceback__
     while place is not None and _is_ours(place):
         place = place.tb_next

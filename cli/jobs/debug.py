@@ -62,10 +62,21 @@ def debug(
     with _tracebacks(open_pdb=open_pdb):
         loaded = _load(spec, device or _first_of(spec.device))
     items = [_form_item(loaded, form)] if form else _items(loaded, inputs or [], content_type)
+    errors = _keep_errors(spec.name)
     with _tracebacks(open_pdb=open_pdb):
         outcomes = run_stages(loaded, items)
     failed = _show(outcomes, loaded.output_media, as_json=as_json)
+    if open_pdb and errors:
+        pdb.post_mortem(errors[0].__traceback__)
     raise typer.Exit(exits.FAILED if failed else exits.OK)
+
+
+def _keep_errors(model: str) -> list[Exception]:
+    """The errors of items that fail alone, as those of a function of one item do: nothing else raises them here."""
+    from penstock.handlers.contract import tracebacks
+
+    tracebacks.are_kept, tracebacks.model, tracebacks.errors = True, model, []
+    return tracebacks.errors
 
 
 @contextmanager
@@ -228,4 +239,4 @@ def _show_failure(failure: Failure, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"code": failure.code, "message": failure.message, "retryable": failure.retryable}})
     else:
-        typer.echo(f"{failure.code}: {failure.message}", err=True)
+        typer.echo(f"{failure.traceback}{failure.code}: {failure.message}", err=True)

@@ -118,3 +118,23 @@ def test_a_form_is_read_as_a_worker_reads_it(tmp_path: Path) -> None:
     }, done.stderr
     asked = debug(f"{given}:asked", "-F", "data=5", folder=tmp_path)
     assert json.loads(asked.stdout)["input"] == 5, asked.stderr
+
+
+FUNCTION = """
+import os, penstock
+
+@penstock.model
+def ratio(x: int) -> float:
+    return int(os.environ["RATIO"]) / x if x == 7 else 1 / x
+"""
+
+
+def test_a_function_of_one_item_shows_its_traceback_and_opens_the_debugger_where_it_raised(tmp_path: Path) -> None:
+    # Regression: it printed the class of the error and nothing else, and --pdb opened nothing.
+    (tmp_path / "ratio.py").write_text(FUNCTION)
+    done = debug("ratio.py", "-i", "2", "-i", "0", "-i", "7", "--pdb", folder=tmp_path, stdin="p x + 40\nq\n")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, "0.5")
+    assert f'File "{tmp_path}/ratio.py", line 6, in ratio' in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+    assert "RATIO is not set; write RATIO = " in done.stderr
+    assert "(Pdb) 40" in done.stdout
