@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from html import escape
+from importlib import import_module
 from typing import Any
 
 from penstock.client.runs import OnProgress, RunView
@@ -17,17 +19,31 @@ LOOK_EVERY_S = 0.5
 OnStep = Callable[[float, float | None, str], None]
 
 
+# How often a bar in a notebook is drawn anew.
+_DRAW_EVERY_S = 0.1
+
+
+def in_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
 def is_watched() -> bool:
-    """Whether somebody sees a bar on standard error: at a terminal or in a notebook, and not in a log."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    """Whether somebody sees a bar: at a terminal or in a notebook, and not in a log."""
+    return sys.stderr.isatty() or in_notebook()
 
 
 @contextmanager
 def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
-    """A bar on standard error while the block runs; nothing where nobody looks, or if it is not to be shown."""
+    """A bar on standard error or in the notebook's cell while the block runs; nothing where nobody looks, or if it is not to
+    be shown.
+    """
     if not (shown and is_watched()):
         yield lambda done, total, note: None
         return
+    if in_notebook():
+        bar_of_cell = NotebookBar(title)
+        yield bar_of_cell.step
+        return bar_of_cell.draw()
     # Programs without a bar do without this import.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -36,6 +52,33 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, note="")
         yield lambda done, total, note: bar.update(task, completed=done, total=total, note=note)
+
+
+class NotebookBar:
+    """A bar in the output of a notebook's cell, as HTML that is replaced: rich needs a package of widgets for one."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._note, self._done = title, "", 0.0
+        self._total: float | None = None
+        self._drawn_at = time.monotonic()
+        self._shown = import_module("IPython.display").display(self, display_id=True)
+
+    def step(self, done: float, total: float | None, note: str) -> None:
+        self._done, self._total, self._note = done, total, note
+        if time.monotonic() - self._drawn_at >= _DRAW_EVERY_S:
+            self.draw()
+
+    def draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        self._shown.update(self)
+
+    def __repr__(self) -> str:
+        total = "?" if self._total is None else f"{self._total:,.0f}"
+        return f"{self._title} {self._done:,.0f}/{total} {self._note}".rstrip()
+
+    def _repr_html_(self) -> str:
+        filled = "" if self._total is None else f' value="{self._done:g}" max="{self._total or 1:g}"'
+        return f"<progress{filled}></progress> {escape(repr(self))}"
 
 
 def total_of(inputs: object) -> int | None:
@@ -78,11 +121,12 @@ def job_table(view: JobView) -> str:
 
 def run_table(view: RunView) -> str:
     """The run as a table of HTML, for notebooks."""
-    rows = "?" if view.rows is None else f"{view.rows:,}"
+    ended = view.done + view.failed
+    rows = ended if view.rows is None and view.final else view.rows
     known: dict[str, Any] = {
         "run": view.id,
         "status": view.status,
-        "rows": f"{view.done + view.failed:,} of {rows}",
+        "rows": f"{ended:,} of {'?' if rows is None else f'{rows:,}'}",
         "failed": view.failed or None,
         "rows/s": f"{view.rows_per_s:,.0f}" if view.rows_per_s else None,
         "seconds left": None if view.eta_s is None else f"{view.eta_s:,.0f}",
