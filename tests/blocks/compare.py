@@ -19,6 +19,8 @@ _MASKS = [
     (re.compile(r"\b(127\.0\.0\.1|localhost):[3-6]\d{4}\b"), r"\1:<port>"),
     (re.compile(r"\b\d+(\.\d+)? (us|ms|s|min)\b"), "<duration>"),
 ]
+# Members with these endings are measured: in JSON their numbers match any number.
+_MEASURED = ("_s", "_bytes")
 _FOLDER = re.compile(r"/home/you\b(/demo\b)?")
 
 
@@ -55,8 +57,8 @@ def _pattern_of(line: str) -> str:
 def json_difference(shown: Any, got: Any, place: str = "$") -> str:
     """Return the first place at which the real JSON lacks what is shown; empty if it has everything.
 
-    `"..."` stands for any value, at the end of a list for any further ones; numbers with a point match any number; strings are
-    masked as texts are. Members that are not shown may be there.
+    `"..."` stands for any value, at the end of a list for any further ones; numbers with a point, and those of members in
+    seconds or bytes, match any number; strings are masked as texts are. Members that are not shown may be there.
     """
     if shown == "...":
         return ""
@@ -68,6 +70,8 @@ def json_difference(shown: Any, got: Any, place: str = "$") -> str:
 
 
 def _member_difference(name: str, value: Any, got: dict[str, Any], place: str) -> str:
+    if name.endswith(_MEASURED) and isinstance(value, int):
+        value = float(value)
     if name not in got:
         return f"{place}: '{name}' is shown, got only {', '.join(got)}"
     return json_difference(value, got[name], f"{place}.{name}")

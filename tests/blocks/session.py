@@ -94,7 +94,9 @@ class PageRun:
         for command in step.commands:
             word = ready_word(command.text)
             try:
-                if word:
+                if command.text.strip() == "^C":
+                    self._stays.pop().interrupt()
+                elif word:
                     self._start(command, word)
                 else:
                     self._run_command(command)
@@ -244,6 +246,7 @@ def _environment(home: Path) -> dict[str, str]:
         "TERM": "dumb",
         "NO_COLOR": "1",
         "PYTHONUNBUFFERED": "1",
+        "MODELS": str(ROOT / "tests" / "blocks" / "models.py"),
     }
 
 
