@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
 _FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\w*)")
+_HIDDEN = re.compile(r"run(?: (?P<language>python))?\n(?P<text>.*)", re.DOTALL)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _BLOCK = re.compile(
     r"^ *(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)[^\n]*\n(?P<text>.*?)^ *(?P=fence) *$|^ *<!--(?P<comment>.*?)-->",
@@ -22,7 +23,7 @@ _BLOCK = re.compile(
 class CodeBlock:
     """A fenced block without the indentation that a list gives it, and the comment that stands right before it.
 
-    A comment of several lines whose first word is `run` is a block, too: readers do not see it.
+    A comment whose first line is `run` or `run python` is a block of bash or Python, too: readers do not see it.
     """
 
     language: str
@@ -68,8 +69,8 @@ def blocks_of(text: str) -> Iterator[CodeBlock]:
             is_noted = note is not None and not text[note.end() : found.start()].strip()
             comment = note["comment"].strip() if note is not None and is_noted else ""
             yield CodeBlock(found["language"], textwrap.dedent(found["text"]), line, comment)
-        elif found["comment"].strip().startswith("run\n"):
-            yield CodeBlock("bash", found["comment"].strip().removeprefix("run\n") + "\n", line, is_hidden=True)
+        elif hidden := _HIDDEN.fullmatch(found["comment"].strip()):
+            yield CodeBlock(hidden["language"] or "bash", hidden["text"] + "\n", line, is_hidden=True)
         else:
             note = found
 

@@ -22,7 +22,7 @@ def main() -> None:
     failed = 0
     with ThreadPoolExecutor(asked.processes) as pool:
         for outcome in pool.map(run_page, [page.resolve() for page in asked.pages] or BLOCK_PAGES):
-            print(outcome, flush=True)
+            print(outcome, *outcome.slow, sep="\n    ", flush=True)
             failed += bool(outcome.failure)
     sys.exit(failed > 0)
 

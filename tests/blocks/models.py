@@ -6,7 +6,6 @@ import io
 import time
 from dataclasses import dataclass
 
-import numpy as np
 from PIL import Image as Pictures
 
 import penstock
@@ -74,10 +73,3 @@ class Flaky(Handler):
 
     def inference(self, batch: list[dict[str, int]]) -> list[dict[str, int] | Failure]:
         return [Failure("it is 13") if item["x"] == self.unlucky else {"y": item["x"]} for item in batch]
-
-
-class Classifier(Handler):
-    """One score for each of ten classes, from arrays."""
-
-    def inference(self, batch: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-        return [{"scores": item["x"].reshape(-1)[:10]} for item in batch]

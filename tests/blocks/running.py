@@ -17,6 +17,7 @@ from tests.blocks.session import BlockError, PageRun
 from tests.markdown import ROOT, name_of
 
 PAGE_WITHIN_S = 300.0
+_SLOW_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Outcome:
     done: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    slow: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         done = ", ".join(f"{count} {kind}" for kind, count in sorted(self.done.items()))
@@ -54,6 +56,7 @@ def run_page(page: Path) -> Outcome:
         Counter(told["done"]),
         told["compared"],
         Counter(told["left_out"]),
+        tuple(f"{seconds:.1f} s, {command}" for command, seconds in told["seconds"].items() if seconds > _SLOW_S),
     )
 
 
@@ -69,4 +72,14 @@ def run_inside(page: Path) -> None:
         except (BlockError, PageError) as failed:
             failure = f"{name_of(page)}, {failed}"
     counts = run.counts
-    print(json.dumps({"failure": failure, "done": counts.done, "compared": counts.compared, "left_out": counts.left_out}))
+    print(
+        json.dumps(
+            {
+                "failure": failure,
+                "done": counts.done,
+                "compared": counts.compared,
+                "left_out": counts.left_out,
+                "seconds": counts.seconds,
+            }
+        )
+    )

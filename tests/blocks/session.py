@@ -48,6 +48,7 @@ class Counts:
     done: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class PageRun:
@@ -92,6 +93,7 @@ class PageRun:
 
     def _run_commands(self, step: Step) -> None:
         for command in step.commands:
+            started = time.monotonic()
             word = ready_word(command.text)
             try:
                 if command.text.strip() == "^C":
@@ -102,6 +104,7 @@ class PageRun:
                     self._run_command(command)
             except TerminalError as failed:
                 raise BlockError(command.line, command.text, str(failed)) from None
+            self.counts.seconds[f"line {command.line}: {command.text}"] = time.monotonic() - started
 
     def _run_command(self, command: Command) -> None:
         status, self._output = self._shell.run(command.text)
