@@ -15,7 +15,7 @@ Kind = Literal["commands", "python", "file", "settings", "output", "json", "left
 
 # Why a block may be left out: `<!-- not run: REASON -->` in the line before it.
 REASONS = {
-    "a fragment": "a part of a file that the page does not show whole; it is parsed",
+    "a fragment": "a part of a file that the page does not show whole, or words that stand for the reader's own; it is parsed",
     "a drawing": "a picture in characters",
     "installs": "installs packages or programs; CI does that in ways of its own",
     "takes minutes": "measurements and whole test suites, which have commands of their own",
