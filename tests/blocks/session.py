@@ -97,7 +97,7 @@ class PageRun:
             word = ready_word(command.text)
             try:
                 if command.text.strip() == "^C":
-                    self._stays.pop().interrupt()
+                    self._interrupt()
                 elif word:
                     self._start(command, word)
                 else:
@@ -126,9 +126,14 @@ class PageRun:
         if command.shown is not None:
             self._compare(command.shown, self._output, command.line, command.text, goes_on=True)
         if command.is_interrupted:
-            rest = self._stays.pop().interrupt()
+            rest = self._interrupt()
             if command.after_interrupt is not None:
                 self._compare(command.after_interrupt, rest, command.line, f"{command.text}, after Ctrl-C")
+
+    def _interrupt(self) -> str:
+        if not self._stays:
+            raise TerminalError("Ctrl-C ends the last command that stays, and none does")
+        return self._stays.pop().interrupt()
 
     def _run_python(self, step: Step) -> None:
         if self._cells is None:
