@@ -164,7 +164,7 @@ def _pages() -> Iterator[Path]:
 def _wide_in(text: str) -> Iterator[int]:
     in_code = False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("```"):
+        if line.lstrip().startswith(("```", "<!-- run")) or (in_code and line.strip() == "-->"):
             in_code = not in_code
         elif not in_code and len(line) > MOST_COLUMNS and not line.startswith("|") and " " in line.strip()[:MOST_COLUMNS]:
             yield number

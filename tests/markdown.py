@@ -51,8 +51,10 @@ def _split(text: str) -> Iterator[tuple[str | None, int, str]]:
 
 
 def prose(page: Path) -> list[tuple[int, str]]:
-    """Return the lines outside code blocks, with their numbers."""
-    return [(number, line) for language, number, line in _split(page.read_text("utf-8")) if language is None]
+    """Return the lines outside code blocks, hidden ones included, with their numbers."""
+    text = page.read_text("utf-8")
+    hidden = {block.line + at for block in blocks_of(text) if block.is_hidden for at in range(block.text.count("\n"))}
+    return [(number, line) for language, number, line in _split(text) if language is None and number not in hidden]
 
 
 def code_blocks(page: Path) -> list[CodeBlock]:
