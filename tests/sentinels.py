@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from penstock.broker.server.embedded import find_server
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.server import Server
+from tests.hosts import LOOPBACK, Host
 
 NAME = "main"
 _DOWN_AFTER_MS = 500
@@ -22,19 +23,19 @@ _FAILOVER_TIMEOUT_MS = 1_000
 
 
 class SentinelGroup:
-    """`servers`: the first is the primary at the start."""
+    """`servers`: the first is the primary at the start. The sentinels listen at `address`."""
 
-    def __init__(self, servers: list[Server], ports: list[int]) -> None:
-        self.servers, self._ports = servers, ports
+    def __init__(self, servers: list[Server], address: str, ports: list[int]) -> None:
+        self.servers, self._address, self._ports = servers, address, ports
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        hosts = ",".join(f"{self._address}:{port}" for port in self._ports)
         return f"redis+sentinel://{hosts}/{NAME}"
 
     def primary(self) -> Server:
         """The server that the sentinels name."""
-        with redis.Redis(port=self._ports[0]) as sentinel:
+        with redis.Redis(self._address, self._ports[0]) as sentinel:
             found: Any = sentinel.sentinel_get_master_addr_by_name(NAME)
             [_, port] = found
         return next(server for server in self.servers if server.port == port)
@@ -47,7 +48,7 @@ class SentinelGroup:
     def come_back_empty(self, server: Server, folder: Path) -> None:
         """Start a server again that was lost with its disk, as a replica, and wait until a failover would succeed again."""
         server.folder = folder
-        server.follow(self.primary().port)
+        server.follow(self.primary())
         server.start()
         self.await_replicated()
 
@@ -56,15 +57,19 @@ class SentinelGroup:
 
         Sentinels that lose the primary before may promote a replica that still copies its data.
         """
-        others = len(self.servers) - 1
-        with self.primary().client() as client:
-            eventually(
-                lambda: client.set("here", "1") and client.execute_command("WAITAOF", 1, others, 100) == [1, others],
-                timeout_s=20.0,
-            )
+        eventually(self._is_replicated, timeout_s=20.0)
         for port in self._ports:
-            with redis.Redis(port=port) as sentinel:
+            with redis.Redis(self._address, port) as sentinel:
                 eventually(partial(_is_watched, sentinel), timeout_s=30.0)
+
+    def _is_replicated(self) -> bool:
+        others = len(self.servers) - 1
+        try:
+            # The primary may be another one by now: sentinels also replace one that did not answer for a moment.
+            with self.primary().client() as client:
+                return bool(client.set("here", "1") and client.execute_command("WAITAOF", 1, others, 100) == [1, others])
+        except redis.RedisError:
+            return False
 
 
 def _is_watched(sentinel: redis.Redis) -> bool:
@@ -75,32 +80,37 @@ def _is_watched(sentinel: redis.Redis) -> bool:
 
 
 @contextmanager
-def sentinel_group(folder: Path) -> Iterator[SentinelGroup]:
-    """Yield the group once a failover would succeed."""
+def sentinel_group(
+    folder: Path, hosts: Sequence[Host] = (LOOPBACK, LOOPBACK, LOOPBACK), address: str = LOOPBACK.address
+) -> Iterator[SentinelGroup]:
+    """Yield the group once a failover would succeed. Each server has a host; the sentinels are here, at `address`."""
     with ExitStack() as stack:
-        primary = Server(folder / "one", extra={"repl-diskless-sync-delay": "0"})
-        follows = {"repl-diskless-sync-delay": "0", "replicaof": f"127.0.0.1 {primary.port}"}
-        servers = [primary, *(Server(folder / name, extra=follows) for name in ("two", "three"))]
+        at_once = {"repl-diskless-sync-delay": "0"}
+        names = zip(("one", "two", "three"), hosts, strict=True)
+        servers = [Server(folder / name, extra=at_once, host=host) for name, host in names]
         for server in servers:
             stack.callback(server.stop)
+            if server is not servers[0]:
+                server.follow(servers[0])
             server.start()
         ports = [free_port() for _ in range(3)]
         for number, port in enumerate(ports):
-            process = _sentinel(folder / f"sentinel-{number}", port, primary.port)
+            process = _sentinel(folder / f"sentinel-{number}", address, port, servers[0])
             stack.callback(_end, process)
-        group = SentinelGroup(servers, ports)
-        eventually(lambda: all(_answers(port) for port in ports), timeout_s=20.0)
+        group = SentinelGroup(servers, address, ports)
+        eventually(lambda: all(_answers(address, port) for port in ports), timeout_s=20.0)
         group.await_replicated()
         yield group
 
 
-def _sentinel(folder: Path, port: int, primary: int) -> subprocess.Popen[bytes]:
+def _sentinel(folder: Path, address: str, port: int, primary: Server) -> subprocess.Popen[bytes]:
     folder.mkdir()
     lines = [
         f"port {port}",
-        "bind 127.0.0.1",
+        f"bind {address}",
+        f"protected-mode {'yes' if address == LOOPBACK.address else 'no'}",
         f"dir {folder}",
-        f"sentinel monitor {NAME} 127.0.0.1 {primary} 2",
+        f"sentinel monitor {NAME} {primary.host.address} {primary.port} 2",
         f"sentinel down-after-milliseconds {NAME} {_DOWN_AFTER_MS}",
         f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}",
     ]
@@ -110,9 +120,9 @@ def _sentinel(folder: Path, port: int, primary: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen([str(find_server()), str(path), "--sentinel"], stdout=log, stderr=log, start_new_session=True)
 
 
-def _answers(port: int) -> bool:
+def _answers(address: str, port: int) -> bool:
     try:
-        with redis.Redis(port=port) as sentinel:
+        with redis.Redis(address, port) as sentinel:
             return bool(sentinel.ping())
     except redis.ConnectionError:
         return False

@@ -13,6 +13,7 @@ from redis.crc import key_slot
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.server import Server
+from tests.hosts import LOOPBACK, Host
 
 _SLOTS = 16_384
 _PRIMARIES = 3
@@ -23,12 +24,12 @@ NODE_TIMEOUT_MS = 1_000
 class Cluster:
     """`servers`: three that begin as primaries, then the replica of each."""
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [_node(folder / f"node-{number}") for number in range(2 * _PRIMARIES)]
+    def __init__(self, folder: Path, hosts: Sequence[Host]) -> None:
+        self.servers = [_node(folder / f"node-{number}", host) for number, host in enumerate(hosts)]
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
+        return f"redis+cluster://{','.join(f'{server.host.address}:{server.port}' for server in self.servers)}"
 
     def start(self) -> None:
         for server in self.servers:
@@ -41,7 +42,7 @@ class Cluster:
         with self.servers[0].client() as client:
             for server in self.servers[1:]:
                 # With the port of the bus, because that is not the usual one.
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, _bus_port(server))
+                client.execute_command("CLUSTER", "MEET", server.host.address, server.port, _bus_port(server))
         eventually(lambda: all(_knows(server, 2 * _PRIMARIES) for server in self.servers), timeout_s=30.0)
         for primary, replica in zip(self.servers[:_PRIMARIES], self.servers[_PRIMARIES:], strict=True):
             follow(replica, primary)
@@ -126,10 +127,10 @@ def _keys_in(here: redis.Redis, slot: int, at_most: int) -> list[bytes]:
 
 def _move(here: redis.Redis, keys: Sequence[bytes], target: Server) -> None:
     if keys:
-        here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        here.execute_command("MIGRATE", target.host.address, target.port, "", 0, 5_000, "KEYS", *keys)
 
 
-def _node(folder: Path) -> Server:
+def _node(folder: Path, host: Host) -> Server:
     bus = free_port()
     extra = {
         "cluster-enabled": "yes",
@@ -138,7 +139,7 @@ def _node(folder: Path) -> Server:
         "cluster-allow-replica-migration": "no",
         "repl-diskless-sync-delay": "0",
     }
-    return Server(folder, extra=extra)
+    return Server(folder, extra=extra, host=host)
 
 
 def _bus_port(server: Server) -> int:
@@ -194,9 +195,9 @@ def _is_replicated(server: Server) -> bool:
 
 
 @contextmanager
-def valkey_cluster(folder: Path) -> Iterator[Cluster]:
-    """Yield a cluster that serves all slots, with a replica of each primary."""
-    cluster = Cluster(folder)
+def valkey_cluster(folder: Path, hosts: Sequence[Host] = (LOOPBACK,) * 2 * _PRIMARIES) -> Iterator[Cluster]:
+    """Yield a cluster that serves all slots, with a replica of each primary; each server has a host."""
+    cluster = Cluster(folder, hosts)
     try:
         cluster.start()
         yield cluster

@@ -9,11 +9,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stack import StackServer
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import Processes, await_ready, environment, free_port, running
@@ -134,9 +135,15 @@ def peak_bytes(pid: int) -> int:
 
 @contextmanager
 def bench_environment(
-    folder: Path, models: Sequence[Model], *, worker_cores: set[int] | None = None
+    folder: Path,
+    models: Sequence[Model],
+    *,
+    worker_cores: set[int] | None = None,
+    store: AbstractContextManager[StackServer] | None = None,
 ) -> Iterator[BenchEnvironment]:
-    """A stack that is ready. `worker_cores`: the worker's cores; all other processes get the rest."""
+    """A stack that is ready. `worker_cores`: the worker's cores; all other processes get the rest. `store`: by default the
+    embedded one, on a Unix socket.
+    """
     every = os.sched_getaffinity(0)
     others = every - (worker_cores or set()) or every
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,8 +151,7 @@ def bench_environment(
     config.write_text(_config(folder, port, metrics_port, models))
     try:
         os.sched_setaffinity(0, others)
-        with EmbeddedServer(folder / "state") as server:
-            assert server.pid is not None
+        with store or _embedded(folder / "state") as server:
             processes = Processes(folder, {"PENSTOCK_CONFIG": str(config), "PENSTOCK_REDIS_URL": server.url})
             with running(processes, [["gateway"]]):
                 os.sched_setaffinity(0, worker_cores or every)
@@ -155,6 +161,13 @@ def bench_environment(
                 yield BenchEnvironment(folder, server.url, port, metrics_port, server.pid, processes)
     finally:
         os.sched_setaffinity(0, every)
+
+
+@contextmanager
+def _embedded(folder: Path) -> Iterator[StackServer]:
+    with EmbeddedServer(folder) as server:
+        assert server.pid is not None
+        yield StackServer(server.url, server.pid)
 
 
 def _config(folder: Path, port: int, metrics_port: int, models: Sequence[Model]) -> str:

@@ -1,4 +1,7 @@
-"""Primaries of a cluster are killed and slots move while jobs come in: `cluster_lost`."""
+"""Primaries of a cluster are lost and slots move while jobs come in: `cluster_lost`.
+
+Each node is a host whose link is cut before its server is killed: its connections do not end but fall silent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from benchmarks.scale.drill import DrillResult, DrillSetting
 from penstock.broker.store.ops import prefix
 from tests.faults.server import Server
+from tests.hosts import host_network
 from tests.steady_load import SteadyLoad, lost_of, serving
 from tests.valkey_cluster import Cluster, valkey_cluster
 
@@ -16,7 +20,8 @@ _KEYS_AT_ONCE = 10
 
 
 def measure(setting: DrillSetting) -> DrillResult:
-    with valkey_cluster(setting.folder / "cluster") as cluster:
+    with host_network(6) as network, valkey_cluster(setting.folder / "cluster", network.hosts) as cluster:
+        setting.say(f"six nodes, each a host: {network.what}")
         models = models_apart(cluster)
         with serving(cluster.url, setting.folder, models) as url:
             with SteadyLoad(url, models) as load:
@@ -28,7 +33,13 @@ def measure(setting: DrillSetting) -> DrillResult:
             ends = load.ends()
     recovered, outages = zip(*kills, strict=True)
     figures = {"cluster_lost": float(lost_of(ends)), "cluster_recover_s": statistics.median(recovered)}
-    detail = {"ends": dict(ends), "recover_s": recovered, "outage_s": outages, "refused_submits": load.refused}
+    detail = {
+        "hosts": network.what,
+        "ends": dict(ends),
+        "recover_s": recovered,
+        "outage_s": outages,
+        "refused_submits": load.refused,
+    }
     return DrillResult(figures, detail)
 
 
@@ -46,7 +57,7 @@ def _lose_a_primary(cluster: Cluster, load: SteadyLoad, model: str, setting: Dri
     """Seconds from the promotion, and from the loss, to the next accepted job of this model; the lost node is back by then."""
     key = prefix(model)
     old, lost = cluster.primary_of(key), time.monotonic()
-    old.kill()
+    old.lose()
     cluster.await_promotion(key, old)
     promoted = time.monotonic()
     # Its replica is the primary now, and without another one the store takes no writes for this model.

@@ -64,10 +64,10 @@ def nginx_program() -> str:
     return found
 
 
-def example_for(gateways: Sequence[int], *, port: int, certificate: Path) -> str:
-    """The example with these ports of gateways on this machine; everything else stays as it is."""
+def example_for(gateways: Sequence[str], *, port: int, certificate: Path) -> str:
+    """The example with these addresses of gateways; everything else stays as it is."""
     text = EXAMPLE.read_text()
-    lines = [f"    server 127.0.0.1:{gateway} max_fails=1 fail_timeout=5s;" for gateway in gateways]
+    lines = [f"    server {gateway} max_fails=1 fail_timeout=5s;" for gateway in gateways]
     text, servers = re.subn(r"(?m)^    server 10\..*;\n(    server 10\..*;)", "\n".join(lines), text)
     text, listens = re.subn(r"listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl http2;", text)
     text, files = re.subn(r"/etc/nginx/tls/penstock\.pem", str(certificate), text)
@@ -76,7 +76,7 @@ def example_for(gateways: Sequence[int], *, port: int, certificate: Path) -> str
 
 
 @contextmanager
-def nginx(folder: Path, gateways: Sequence[int]) -> Iterator[Proxy]:
+def nginx(folder: Path, gateways: Sequence[str]) -> Iterator[Proxy]:
     program, port, authority = nginx_program(), free_port(), Authority(folder)
     (folder / "penstock.conf").write_text(example_for(gateways, port=port, certificate=authority.issue("localhost")))
     (folder / "nginx.conf").write_text(MAIN.format(folder=folder))

@@ -34,17 +34,13 @@ class Site:
         return Client(self.proxy.url, KEY, transport=self.proxy.transport())
 
 
-def port_of(gateway: GatewayClient) -> int:
-    return int(gateway.base_url.port or 0)
-
-
 @pytest.fixture
 def site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
     nginx_program()
     with (
         keyed_gateway(redis_url, tmp_path / "a", keys=(ALICE, BOSS)) as first,
         keyed_gateway(redis_url, tmp_path / "b", keys=(ALICE, BOSS)) as second,
-        nginx(tmp_path, [port_of(first), port_of(second)]) as proxy,
+        nginx(tmp_path, [first.base_url.netloc.decode(), second.base_url.netloc.decode()]) as proxy,
         httpx2.Client(base_url=proxy.url, transport=proxy.transport(), timeout=30.0) as client,
     ):
         Hand(redis_url).announce()

@@ -16,6 +16,7 @@ from penstock.broker.server.embedded import find_server
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.shims import Fsync, build, read_notes
+from tests.hosts import LOOPBACK, Host
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -23,8 +24,11 @@ UNLIMITED = resource.RLIM_INFINITY
 class Server:
     """The data stays in `folder` between starts. `extra` are more options of the server, by name."""
 
-    def __init__(self, folder: Path, *, fsync: str = "always", extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, fsync: str = "always", extra: Mapping[str, str] | None = None, host: Host = LOOPBACK
+    ) -> None:
         self.folder = folder
+        self.host = host
         self.port = free_port()
         self._fsync = fsync
         self._extra = dict(extra or {})
@@ -33,7 +37,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.host.address}:{self.port}/0"
 
     @property
     def pid(self) -> int:
@@ -46,6 +50,7 @@ class Server:
 
     def start(self, *, ready_s: float = 20.0) -> None:
         """Start the server, and return once it answers with its data loaded."""
+        self.host.join()
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "valkey.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -63,7 +68,9 @@ class Server:
     def _command(self) -> list[str]:
         options = {
             "dir": str(self.folder),
-            "bind": "127.0.0.1",
+            "bind": self.host.address,
+            # Of hosts that are namespaces, only those of the test reach each other.
+            "protected-mode": "yes" if self.host == LOOPBACK else "no",
             "port": str(self.port),
             "save": "",
             "appendonly": "yes",
@@ -74,11 +81,15 @@ class Server:
             "maxmemory-policy": "noeviction",
             **self._extra,
         }
-        return [str(find_server()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+        return [
+            *self.host.within,
+            str(find_server()),
+            *(word for name, value in options.items() for word in (f"--{name}", value)),
+        ]
 
-    def follow(self, port: int) -> None:
-        """Be a replica of the server at this port from the next start on."""
-        self._extra["replicaof"] = f"127.0.0.1 {port}"
+    def follow(self, primary: Server) -> None:
+        """Be a replica of this server from the next start on."""
+        self._extra["replicaof"] = f"{primary.host.address} {primary.port}"
 
     def answers(self) -> bool:
         with contextlib.suppress(redis.RedisError, OSError), self.client(timeout_s=1.0) as client:
@@ -86,12 +97,17 @@ class Server:
         return False
 
     def client(self, *, timeout_s: float = 5.0) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=timeout_s)
+        return redis.Redis(host=self.host.address, port=self.port, socket_timeout=timeout_s)
 
     def kill(self) -> None:
         """Kill the server as a power button does, except that the kernel still writes what it has."""
         self.signal(signal.SIGKILL)
         self.wait()
+
+    def lose(self) -> None:
+        """Lose the whole host: where it has a link of its own, nobody hears of the server's end."""
+        self.host.cut()
+        self.kill()
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
