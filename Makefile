@@ -134,6 +134,13 @@ docs: $(VENV)/.installed-test ## build the site of docs/ into build/site; a brok
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo 'built: $(BIN)/python -m http.server -d build/site -b 127.0.0.1 8000 shows it at http://127.0.0.1:8000'
 
+release-check: $(VENV)/.installed-test ## build wheel and sdist, check them, run the tutorial from the wheel (installs the extra `release`)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]' -c constraints.txt
+	$(BIN)/python -m tests.release
+
+release-images: $(VENV)/.installed-test ## build the images, and compare their sizes with their limits (needs Docker; DOCKER=docker)
+	DOCKER='$(DOCKER)' $(BIN)/python -m tests.compose.images
+
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)
 

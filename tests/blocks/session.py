@@ -210,7 +210,7 @@ class Cells:
     def __init__(self, env: Mapping[str, str], scratch: Path) -> None:
         self._source = scratch / "block.py"
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("cell.py"))],
+            [str(_programs() / "python"), str(Path(__file__).with_name("cell.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -243,9 +243,14 @@ class Cells:
                 stream.close()
 
 
+def _programs() -> Path:
+    """The folder of the programs that a page calls: another environment's if BLOCKS_PROGRAMS names it."""
+    return Path(os.environ.get("BLOCKS_PROGRAMS") or Path(sys.executable).parent)
+
+
 def _environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "TMPDIR", "PENSTOCK_SERVER")}
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    programs = os.pathsep.join([str(_programs()), os.environ.get("PATH", os.defpath), "/usr/sbin"])
     return {
         **kept,
         "PATH": programs,

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import penstock
 from penstock import Client
 from penstock.access import digest_of, new_secret
 from penstock.loadtest.stack import free_port
+from tests.compose.images import IMAGE, image_of
 from tests.compose.load import Work
 from tests.compose.stack import BUILD_ARGS, ROOT, Refused, Stack, docker, missing_tool
 
-IMAGE = f"penstock:{penstock.__version__}-onnx"
 # One image is left out, because the model misreads it: the tests compare each answer with the digit in the file's name.
 SAMPLES = sorted(set((ROOT / "examples" / "digits" / "images").glob("*.png")) - {ROOT / "examples/digits/images/0421_5.png"})
 
@@ -48,12 +47,6 @@ def next_tag(image: str) -> str:
     lines = [f"FROM {image}", "USER root", f'RUN python -c "{changed}"', "USER 10001:10001", ""]
     docker("build", "-q", *BUILD_ARGS, "-t", "penstock:next-onnx", "-", stdin="\n".join(lines))
     return "next"
-
-
-def image_of(target: str, tag: str) -> None:
-    """Build one target of the Dockerfile from this tree."""
-    file = str(ROOT / "compose" / "Dockerfile")
-    docker("build", "-q", *BUILD_ARGS, "-f", file, "--target", target, "-t", tag, str(ROOT), timeout_s=1_800)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 
 from penstock import Client
 from penstock.loadtest.stack import free_port
-from tests.compose.conftest import image_of, make_stack
+from tests.compose.conftest import make_stack
+from tests.compose.images import image_of
 from tests.compose.stack import FILES, GPU_EXTRA, Refused, Stack, docker
 
 pytestmark = pytest.mark.compose

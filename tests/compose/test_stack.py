@@ -12,33 +12,25 @@ import pytest
 
 from penstock import Client, PenstockError
 from tests.compose.conftest import SAMPLES, answers, digits, mixed
+from tests.compose.images import LIMITS_MB, added_mb
 from tests.compose.load import load, wrong
 from tests.compose.stack import COMPOSE, FILES, Stack, docker, run
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.compose
 
-# What the image adds to the base image, whose size differs between the places that it comes from.
-ADDED_LIMIT_BYTES = 250 * 10**6
 # The services that `docker compose up` leaves running. tests/unit/test_compose.py compares them with compose.yaml.
 LASTING = ("gateway", "runner", "valkey", "worker")
 STOP_LIMIT_S = 40.0
 
 
 def test_the_onnx_image_is_small_and_without_torch(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    added = _added_bytes(image)
+    added = added_mb(image)
     with capsys.disabled():
-        print(f"\n{image} adds {added / 1e6:.0f} MB to its base, limit {ADDED_LIMIT_BYTES / 1e6:.0f} MB")
-    assert 0 < added < ADDED_LIMIT_BYTES
+        print(f"\n{image} adds {added:.0f} MB to its base, limit {LIMITS_MB['onnx']} MB")
+    assert 0 < added < LIMITS_MB["onnx"]
     with pytest.raises(AssertionError, match="No module named 'torch'"):
         docker("run", "--rm", "--network", "none", image, "python", "-c", "import torch")
-
-
-def _added_bytes(image: str) -> int:
-    """The layers from our first one on; `docker history` lists the newest first."""
-    rows = docker("history", "--no-trunc", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image).splitlines()
-    first = max(number for number, row in enumerate(rows) if "compose/prepare.sh" in row)
-    return sum(int(row.split(maxsplit=1)[0]) for row in rows[: first + 1])
 
 
 def test_compose_takes_both_files(engine: None) -> None:

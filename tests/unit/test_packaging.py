@@ -17,13 +17,11 @@ import pytest
 from packaging.requirements import Requirement
 
 import penstock
+from tests.release import TOP_FOLDERS, build_distributions
 
 ROOT = Path(__file__).parents[2]
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PYPROJECT: dict[str, Any] = tomllib.load(_file)
-# What is not part of the wheel.
-BESIDE = ("tests", "build", "benchmarks", "src")
-TOP_FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in BESIDE)
 LEFT_OUT = ("*.pyc", "*.pyo")
 HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis", "numpy", "onnxruntime", "uvicorn", "httpx2"}
 
@@ -42,22 +40,8 @@ def files_of_the_tree() -> set[str]:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive, built from a copy, because a build leaves files in its tree."""
-    copy = tmp_path_factory.mktemp("source") / "penstock"
-    copy.mkdir()
-    for folder in (*TOP_FOLDERS, "src"):
-        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    built = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", "dist"],
-        cwd=copy,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    return copy / "dist"
+    """A folder with the source archive, and with the wheel that is built from it."""
+    return build_distributions(tmp_path_factory.mktemp("source") / "penstock")
 
 
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(distributions: Path) -> None:
