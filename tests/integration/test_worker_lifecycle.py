@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.broker.store.ops import prefix
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobId, JobState
 from penstock.model_spec import SlotInfo, WarmOrigin
@@ -46,6 +48,23 @@ def worker(url: str, folder: Path, **settings: Any) -> WorkerProcess:
     """A worker of both models, beside others that read inputs in the same folder of state."""
     shared = {"PENSTOCK_STORE__STATE_DIR": str(folder.parent / "state")}
     return WorkerProcess(url, folder, MODELS, shared, **settings)
+
+
+def links(url: str, model: str) -> set[str]:
+    """The ids of the connections over which slots of the model listen."""
+    with redis.Redis.from_url(url) as client:
+        found = [one for one in client.client_list() if one["name"].startswith("penstock-wake-") and int(one["ssub"])]
+        channel = f"{prefix(model)}worker:"
+        own = {name.decode().removeprefix(channel) for name in client.pubsub_shardchannels(f"{channel}*")}
+    return {one["id"] for one in found if one["name"].removeprefix("penstock-wake-") in own}
+
+
+def break_links(url: str, model: str) -> set[str]:
+    lost = links(url, model)
+    with redis.Redis.from_url(url) as client:
+        for one in lost:
+            client.client_kill_filter(_id=one)
+    return lost
 
 
 def states(client: JobClient, ids: Sequence[JobId]) -> list[str]:
@@ -102,6 +121,9 @@ def test_sigterm_lets_what_runs_end_and_leaves_the_rest_queued(
         eventually(lambda: states(jobs, ids).count("leased") == states(shards, rows).count("leased") == 2)
         process.send(signal.SIGTERM)
         eventually(lambda: states(jobs, ids).count("queued") == 2 and states(shards, rows).count("queued") == 1)
+        # Regression: a slot that drained did not listen again after its link broke. It looked gone, and its loop never paused.
+        lost = break_links(fresh_redis, JOBS)
+        eventually(lambda: links(fresh_redis, JOBS) and not lost & links(fresh_redis, JOBS))
         gate.open()
         assert process.exit_code(within_s=30.0) == 0
     assert states(jobs, ids) == ["queued", "queued", "succeeded"]

@@ -232,7 +232,7 @@ class Claims:
         due_at, load = _NEVER, self._child_supervisor.in_flight.load()
         for source in self.sources:
             try_at = source.account.absence.try_at
-            if source.is_call_due(can_claim=can_claim):
+            if source.is_call_due(can_claim=can_claim) or source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 due_at = min(due_at, try_at)
             if source.awaited_until > _PAST:
                 due_at = min(due_at, source.awaited_until)
@@ -275,7 +275,7 @@ class Claims:
             source.end_offer(self._spec.version, now, can_claim=can_claim)
             if source.is_unsure and not account.settlements.has_debts and not self.is_holding(source.queue):
                 source.renew_lease(self._selector)
-            if not source.lease.is_listening and not is_draining and not source.is_leaving:
+            if source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 source.listen(self._selector)
         except StoreUnavailable as error:
             account.on_failure(error)

@@ -141,9 +141,12 @@ class ClaimSource:
         return self.has_offered or self.awaited_until > _PAST
 
     def is_call_due(self, *, can_claim: bool) -> bool:
-        """Whether the store is to be called as soon as it is there, for something else than jobs."""
-        is_deaf = not self.lease.is_listening and not self.is_leaving
-        return self.account.settlements.has_debts or is_deaf or self.is_withdrawal_due(can_claim=can_claim)
+        """Whether the store is to be called as soon as it is there, for something else than jobs and the subscription."""
+        return self.account.settlements.has_debts or self.is_withdrawal_due(can_claim=can_claim)
+
+    def is_deaf(self, *, is_draining: bool, is_holding: Callable[[str], bool]) -> bool:
+        """Whether to listen again. Where the slot claims no more, its subscription still shows that it runs what it holds."""
+        return not self.lease.is_listening and (is_holding(self.queue) or not (is_draining or self.is_leaving))
 
     @property
     def is_open(self) -> bool:
