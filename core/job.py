@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from penstock.errors import MalformedId
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# The registry's keys bear this name where those of a queue bear its own.
+RESERVED_NAME = "registry"
+MODEL_NAME = re.compile(rf"(?!{RESERVED_NAME}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}")
 # `_SERIAL` repeats it: the patterns of the tree are literals, so that a test can try each against slow texts.
 SERIAL_CHARS = 26
 _SERIAL = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
@@ -109,6 +111,15 @@ def new_serial() -> str:
     """26 characters: 48 bits of Unix milliseconds, 80 random bits (the ULID layout, github.com/ulid/spec, in lower case)."""
     number = _clock.next()
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+def name_fault(name: str) -> str:
+    """Why no model may have this name; empty if one may."""
+    if name == RESERVED_NAME:
+        return f"{RESERVED_NAME!r} is the name of the store's own records; choose another"
+    if not MODEL_NAME.fullmatch(name):
+        return "names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit"
+    return ""
 
 
 def new_job_id(model: str, partition: int = 0) -> JobId:

@@ -15,7 +15,7 @@ import typer
 from penstock.cli.display import print_json
 from penstock.cli.options import JsonOption
 from penstock.errors import BadRequest
-from penstock.job import MODEL_NAME
+from penstock.job import name_fault
 
 app = typer.Typer(add_completion=False)
 
@@ -66,8 +66,8 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Write a folder with a model, its settings and a test. Overwrites nothing."""
-    if not MODEL_NAME.fullmatch(name):
-        raise typer.BadParameter(f"{name!r} cannot be a model's name: 1 to 64 letters, digits, '_', '.' or '-'")
+    if fault := name_fault(name):
+        raise typer.BadParameter(f"{name!r} cannot be a model's name: {fault}")
     known = templates()
     if template not in known:
         raise typer.BadParameter(f"there is no template {template!r}; there are {', '.join(known)}")

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.archives.kinds import MANIFEST, archive_stem, is_archive
 from penstock.cli.serve.pipeline_files import declares_pipelines, read_pipelines
 from penstock.errors import BadArchive, ConfigError
-from penstock.job import MODEL_NAME
+from penstock.job import name_fault
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.sources import why_absent
 
@@ -112,8 +112,8 @@ def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
         name, source = named_source(argument)
     except ConfigError as error:
         return [error.message]
-    if not MODEL_NAME.fullmatch(name):
-        return [f"{argument}: {name!r} cannot be a model's name; give it one: my-model={source}"]
+    if fault := name_fault(name):
+        return [f"{argument}: {name!r} cannot be a model's name ({fault}); give it one: my-model={source}"]
     if name in models:
         return [f"{argument}: the name {name!r} is already taken by {models[name]}; choose another: {name}-2={source}"]
     located, fault = _located(source, folder)

@@ -16,7 +16,7 @@ from penstock.archives.parity import Parity, SettingParity, not_plain
 from penstock.cli.torchserve.server_settings import switch, whole
 from penstock.errors import BadArchive, HandlerLoadError
 from penstock.handlers.requirements import in_words, install_line, missing_of_text
-from penstock.job import MODEL_NAME
+from penstock.job import name_fault
 from penstock.settings.remote_sources import is_remote
 
 # Where management keeps what it downloads: those models are in the store's records, not in the list of the start.
@@ -143,8 +143,8 @@ def _wanted(listed: str, store: Path | None) -> _Wanted:
 def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> StartupModel:
     contents, handler = _read(wanted.path, reading.properties.get("default_service_handler", "").strip())
     name = wanted.name or contents.manifest.name or archive_stem(wanted.path)
-    if not MODEL_NAME.fullmatch(name):
-        raise _Refused(name, "a name is 1 to 64 letters, digits, '_', '.' or '-', and starts with a letter or digit")
+    if fault := name_fault(name):
+        raise _Refused(name, fault)
     yaml = model_settings(contents.config)
     if yaml.refused:
         raise _Refused(name, "; ".join(yaml.refused))

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.job import MODEL_NAME, MOST_PARTITIONS
+from penstock.job import MOST_PARTITIONS, name_fault
 from penstock.model_spec import (
     DEFAULT_VERSION,
     MAX_BATCH_SIZE,
@@ -31,8 +31,8 @@ from penstock.settings.scaling import scaling_fault, scaling_of
 
 
 def _named(name: str) -> str:
-    if not MODEL_NAME.fullmatch(name):
-        raise ValueError("names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit")
+    if fault := name_fault(name):
+        raise ValueError(fault)
     return name
 
 

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, Conflict, InvalidInput
 from penstock.gateway.models.pipelines import check_stages
 from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
-from penstock.job import MODEL_NAME
+from penstock.job import MODEL_NAME, RESERVED_NAME, name_fault
 from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
 from penstock.settings.models import checked_version, refuse_local, spec_of
@@ -39,6 +39,8 @@ class ModelChanges:
         A model that nobody knows comes into being, and its first version is the default. With `workers` 0 nothing is loaded
         until the version is scaled up. Raises `InvalidInput`, `Conflict`.
         """
+        if model == RESERVED_NAME:
+            raise invalid("/model", name_fault(model))
         if not MODEL_NAME.fullmatch(model):
             raise unknown_model(model, self._registry.models)
         if "stages" in table:

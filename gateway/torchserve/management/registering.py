@@ -14,7 +14,7 @@ from penstock.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.torchserve.errors import TorchServeError, bad_request
 from penstock.gateway.torchserve.management.parameters import RegisterWish, batch_policy
-from penstock.job import MODEL_NAME
+from penstock.job import RESERVED_NAME, name_fault
 
 # TorchServe's, for an archive that says nothing of them.
 DEFAULT_VERSION = "1.0"
@@ -64,8 +64,8 @@ def registration(
     model = wish.model_name or (manifest.name if manifest is not None else "") or _stem(source)
     version = manifest.version if manifest is not None else DEFAULT_VERSION
     for what, name in (("model_name", model), ("The version of the archive", version)):
-        if not MODEL_NAME.fullmatch(name):
-            raise bad_request(f"{what} {name[:80]!r} {_NAMES}")
+        if fault := name_fault(name):
+            raise bad_request(f"{what} {name[:80]!r} {_NAMES}" if name != RESERVED_NAME else fault)
     if wish.handler and archive is None:
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
     table = {**_defaults(options), **configured, **_wished(wish), "source": source}

@@ -81,7 +81,8 @@ class WorkflowManagement:
         workflow = await asyncio.to_thread(_read, self._models.path_of(source), source)
         name = str(given.get("workflow_name") or "") or workflow.name
         if not MODEL_NAME.fullmatch(name):
-            raise bad_request(f"workflow_name {name[:80]!r} must have 1 to 64 letters, digits, '_', '.' or '-'.")
+            must = "must have 1 to 64 letters, digits, '_', '.' or '-', and may not be 'registry'."
+            raise bad_request(f"workflow_name {name[:80]!r} {must}")
         await self._registry.refresh()
         if name in self._registry.models:
             raise TorchServeError(409, "ConflictStatusException", f"Workflow {name} is already registered.")

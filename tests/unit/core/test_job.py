@@ -11,6 +11,7 @@ from penstock.job import (
     JobId,
     job_in,
     model_of,
+    name_fault,
     new_job_id,
     parse_job_id,
     partition_of,
@@ -52,3 +53,10 @@ def test_ids_of_one_process_ascend_over_partitions() -> None:
     made = [new_job_id("m", partition) for partition in (0, 1, 0, 2, 1)]
     assert [job.serial for job in made] == sorted(job.serial for job in made)
     assert [job.partition for job in made] == [0, 1, 0, 2, 1]
+
+
+def test_no_model_has_the_name_of_the_stores_own_records() -> None:
+    assert name_fault("registry") == "'registry' is the name of the store's own records; choose another"
+    assert [name_fault(name) for name in ("registry2", "my-registry", "Registry", "runs", "store")] == [""] * 5
+    with pytest.raises(MalformedId):
+        parse_job_id(f"{SERIAL}-registry")

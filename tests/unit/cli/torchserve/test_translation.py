@@ -180,7 +180,7 @@ def test_models_of_the_store_are_declared_with_what_the_file_says_of_them(tmp_pa
         ("absent.mar", [], "there is no such file"),
         ("../a.mar", [], "lies outside the model store"),
         ("https://host.example/a.mar", [], "an address needs a checksum"),
-        ("bad name!=a.mar", [], "a name is 1 to 64 letters"),
+        ("bad name!=a.mar", [], "names are 1 to 64 letters"),
         ("parallel.mar", [], "several processes at once"),
         ("none", [], ""),
     ],
