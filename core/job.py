@@ -113,15 +113,6 @@ def new_serial() -> str:
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
-def name_fault(name: str) -> str:
-    """Why no model may have this name; empty if one may."""
-    if name == RESERVED_NAME:
-        return f"{RESERVED_NAME!r} is the name of the store's own records; choose another"
-    if not MODEL_NAME.fullmatch(name):
-        return "names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit"
-    return ""
-
-
 def new_job_id(model: str, partition: int = 0) -> JobId:
     return JobId(new_serial(), model, partition)
 

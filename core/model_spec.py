@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.job import MODEL_NAME, RESERVED_NAME
 from penstock.pipelines.spec import PipelineSpec, PipelineStage
 
 DEFAULT_VERSION = "1"
@@ -22,6 +23,14 @@ class WarmOrigin(StrEnum):
 
 # One call of the store leases and settles a batch, and everybody else waits for that call: CLAIM_MAX in lib.lua.
 MAX_BATCH_SIZE = 1_024
+
+
+def name_fault(name: str) -> str:
+    """Why no model may have this name; empty if one may."""
+    if name == RESERVED_NAME:
+        return f"{RESERVED_NAME!r} is the name of the store's own records; choose another"
+    is_name = MODEL_NAME.fullmatch(name)
+    return "" if is_name else "names are 1 to 64 letters, digits, '_', '.' or '-', and start with a letter or digit"
 
 
 @dataclass(frozen=True, slots=True)

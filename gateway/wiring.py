@@ -48,6 +48,7 @@ from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
 from penstock.gateway.models.splits.routes import SplitRoutes
+from penstock.gateway.models.stores import StoreReads
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.inference import Inference
 from penstock.gateway.oip.repository import Repository
@@ -332,6 +333,7 @@ class GatewayParts:
             SplitRoutes(store, registry).router(),
             Profiles(store, registry).router(),
             QueueReads(store, registry=registry).router(),
+            StoreReads(store, registry=registry).router(),
             KeyRoutes(self.key_beat, self.auth, store=store, options=self._options, uploads=self._uploads).router(),
         ]
 

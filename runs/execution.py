@@ -16,7 +16,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
-from penstock.job import BlobPlace
+from penstock.job import BlobPlace, queue_of
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
@@ -307,7 +307,9 @@ class Execution:
         driver = Driver(
             files.source, files.sink, limits=self._limits(), checkpoint=files.checkpoint, watch=lease, commit=files.commit
         )
-        with closing(listener_of(self._services.stores.urls)) as listener:
+        queues = [queue_of(model.model, model.first + number) for number in range(model.partitions)]
+        # A store that holds no queue of the model may be away.
+        with closing(listener_of(self._services.stores.urls_of(queues))) as listener:
             blobs, terms = open_blobs(self._services.blobs), self._terms(lease, files, model)
             try:
                 reason = driver.drive(ShardQueue(store, blobs, listener, terms=terms, inputs=driver.inputs))

@@ -216,3 +216,11 @@ local function submit(keys, args, todo)
 end
 
 register('submit', submit, {})
+
+-- close: take no new jobs from now on, because the model's new jobs go to another store; a full store is one to move away from.
+-- ARGS: none
+-- REPLY: ok
+-- LARGEST: one mark
+local function close(keys) return redis.call('SET', keys[1] .. 'closed', '1') end
+
+register('close', close, {'allow-oom'})

@@ -6,7 +6,7 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +27,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, Payload, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
+from penstock.settings.store_url import MAIN_STORE
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import ClusterCallLink
@@ -52,6 +53,7 @@ class AsyncStore:
         to; by default one of its own.
         """
         self.errors = 0
+        self.is_replicated = replicated
         self.channel = channel or f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
@@ -229,9 +231,12 @@ class AsyncStore:
         """`stats` of each queue, in one round trip."""
         return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
-    async def stats_there(self, queues: Sequence[str]) -> list[QueueStats | None]:
-        """As `stats_of`; None for the queues of a store that is away while another one answers."""
-        return list(await self.stats_of(queues))
+    async def there(self, queues: Sequence[str], ask: Callable[[str], Awaitable[Reply]]) -> list[Reply | None]:
+        """What `ask` answers for each queue; where there are several stores, None for the queues of one that is away.
+
+        Only the first call after a store went away waits for it.
+        """
+        return list(await asyncio.gather(*map(ask, queues)))
 
     async def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""
@@ -298,6 +303,18 @@ class AsyncStore:
     def homes_of(self, model: str) -> Sequence[str]:
         """The names of the stores to which the model's new jobs go."""
         return ("",)
+
+    def store_of(self, queue: str) -> str:
+        """The name of the store that holds the queue."""
+        return MAIN_STORE
+
+    @property
+    def absent(self) -> Set[str]:
+        """The stores that did not answer a moment ago, as far as this process has asked, where there are several."""
+        return frozenset()
+
+    def note_failure(self, store: str, error: StoreUnavailable) -> None:
+        """The store failed a call that was made beside this object."""
 
     async def finish_move(self, model: str, partitions: int) -> None:
         """Complete the move of a model that a closed queue tells of. With one store, none moves."""

@@ -355,12 +355,12 @@ def _async_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
     )
 
 
-def thread_link(url: str, client: redis.Redis, name: str, source: str) -> ThreadLink | ClusterThreadLink:
+def thread_link(url: str, client: redis.Redis, name: str, source: str, *, within_s: float) -> ThreadLink | ClusterThreadLink:
     """The link of a thread's store. `client` is from `connect`; `source`: the library of functions."""
     if is_cluster(url):
         from penstock.broker.store.links.cluster_threads import ClusterThreadLink
 
-        return ClusterThreadLink(url, _options(url, name, READ_TIMEOUT_S), source)
+        return ClusterThreadLink(url, _options(url, name, within_s), source)
     return ThreadLink(client.connection_pool)
 
 

@@ -84,9 +84,9 @@ def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]
     return Operation("submit", prefix(queue), submit_args(jobs, max_depth), partial(replies.submit_reply, queue=queue))
 
 
-def close_queue(queue: str) -> Command[None]:
-    """The mark that `submit` looks for."""
-    return Command(("SET", f"{prefix(queue)}closed", "1"), lambda _: None)
+def close_queue(queue: str) -> Operation[None]:
+    """Leave the mark that `submit` looks for."""
+    return Operation("close", prefix(queue), [], lambda _: None)
 
 
 def claim(request: ClaimRequest) -> Operation[Claim]:

@@ -32,7 +32,7 @@ from penstock.broker.records import (
     Unfinished,
 )
 from penstock.broker.store import celery_ops, ops, registry
-from penstock.broker.store.connection import connect, thread_link
+from penstock.broker.store.connection import READ_TIMEOUT_S, connect, thread_link
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
 from penstock.broker.store.ops import Command, Operation, prefix
@@ -52,10 +52,11 @@ FORGET_MAX = 1_000
 class RedisStore:
     """See `JobStore`. Not thread-safe; opens its connection on first use. No call is repeated silently."""
 
-    def __init__(self, url: str, *, name: str = "", source: str | None = None) -> None:
+    def __init__(self, url: str, *, name: str = "", source: str | None = None, within_s: float = READ_TIMEOUT_S) -> None:
+        """`within_s`: how long an answer may take."""
         self._suffix, self._source = library(source)
-        self._redis = connect(url, name=name)
-        self._link = thread_link(url, self._redis, name, self._source)
+        self._redis = connect(url, name=name, read_timeout_s=within_s)
+        self._link = thread_link(url, self._redis, name, self._source, within_s=within_s)
 
     def close(self) -> None:
         self._link.close()
@@ -113,7 +114,7 @@ class RedisStore:
         return [found[place] for place in range(len(jobs))]
 
     def close_queue(self, queue: str) -> None:
-        self.send(ops.close_queue(queue))
+        self.run(ops.close_queue(queue))
 
     def claim(self, request: ClaimRequest) -> Claim:
         return self.run(ops.claim(request))
@@ -249,6 +250,12 @@ class RedisStore:
     def first_of(self, model: str) -> int:
         """The number of the first queue for the model's new jobs; models move only where there are several stores."""
         return 0
+
+    def forget_closed(self, model: str, *, closed_before: float) -> list[int]:
+        """Leave those queues of a moved model out of all lists which were closed before this moment (Unix seconds by the main
+        store's clock) and of which nothing is kept; returns their numbers. Models move only where there are several stores.
+        """
+        return []
 
     def stored_models(self) -> dict[str, StoredModel]:
         """The entries of `models` by model, to be replaced with `swap_model`."""

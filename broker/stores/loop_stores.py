@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TypeVar
 
-from penstock.broker.records import NewJob, QueueStats, Submitted
+from penstock.broker.records import NewJob, SubmitStatus, Submitted
 from penstock.broker.store import ops
 from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.links.refusals import is_unreachable
 from penstock.broker.store.notifications import Waiter
 from penstock.broker.store.ops import Command, Operation
-from penstock.broker.store.registry import StoredModel
+from penstock.broker.store.registry import StoredModel, clock
+from penstock.broker.stores.absences import StoreAbsences
 from penstock.broker.stores.model_queues import MoveStep, has_jobs, model_queues, swap_queues
 from penstock.broker.stores.places import StoreMap
 from penstock.broker.stores.plan import (
@@ -50,12 +52,14 @@ class AsyncStores(AsyncStore):
             for store, address in places.places.others.items()
         }
         self._looked_at = float("-inf")
+        self._absences = StoreAbsences(self._asked)
 
     async def start(self) -> None:
         await asyncio.gather(super().start(), *(store.start() for store in self._others.values()))
         await self._learn_if_there()
 
     async def close(self) -> None:
+        await self._absences.close()
         await asyncio.gather(super().close(), *(store.close() for store in self._others.values()))
 
     def stores(self) -> Mapping[str, AsyncStore]:
@@ -64,35 +68,51 @@ class AsyncStores(AsyncStore):
     def homes_of(self, model: str) -> Sequence[str]:
         return self._plan.homes_of(model)
 
+    def store_of(self, queue: str) -> str:
+        return self._plan.store_of(queue)
+
+    @property
+    def absent(self) -> Set[str]:
+        return self._absences
+
+    def note_failure(self, store: str, error: StoreUnavailable) -> None:
+        if is_unreachable(error) and store in self.stores():
+            self._absences.note(store)
+
+    async def _asked(self, store: str) -> float:
+        """Any answer will do."""
+        return await (AsyncStore.send(self, clock()) if store == MAIN_STORE else self._others[store].send(clock()))
+
     async def run(self, operation: Operation[Reply]) -> Reply:
         store = await self._home(queue_of_operation(operation))
-        with _naming(store):
+        with self._naming(store):
             return await (super().run(operation) if store == MAIN_STORE else self._others[store].run(operation))
 
     async def send(self, command: Command[Reply]) -> Reply:
         store = await self._home(queue_of_command(command))
-        with _naming(store):
+        with self._naming(store):
             return await (super().send(command) if store == MAIN_STORE else self._others[store].send(command))
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         await self._place(job.id.queue)
+        if self._plan.is_forgotten(job.id.queue):
+            return Submitted(SubmitStatus.CLOSED, job.id, 0)
         store = await self._home(job.id.queue)
-        with _naming(store):
+        with self._naming(store):
             if store == MAIN_STORE:
                 return await super().submit(job, max_depth=max_depth)
             return await self._others[store].submit(job, max_depth=max_depth)
 
-    async def stats_there(self, queues: Sequence[str]) -> list[QueueStats | None]:
-        found = await asyncio.gather(*(self.stats(queue) for queue in queues), return_exceptions=True)
-        there: list[QueueStats | None] = []
-        for one in found:
-            if isinstance(one, BaseException) and not isinstance(one, StoreUnavailable):
-                raise one
-            there.append(None if isinstance(one, BaseException) else one)
-        if queues and not any(there):
-            # No store answers.
-            await self.stats_of(queues)
-        return there
+    async def there(self, queues: Sequence[str], ask: Callable[[str], Awaitable[Reply]]) -> list[Reply | None]:
+        return list(await asyncio.gather(*(self._if_there(queue, ask) for queue in queues)))
+
+    async def _if_there(self, queue: str, ask: Callable[[str], Awaitable[Reply]]) -> Reply | None:
+        if self.store_of(queue) in self._absences:
+            return None
+        try:
+            return await ask(queue)
+        except StoreUnavailable:
+            return None
 
     async def models(self) -> dict[str, StoredModel]:
         """As `AsyncStore.models`, each with the numbers of its queues. This process learns the places of these queues first."""
@@ -132,12 +152,20 @@ class AsyncStores(AsyncStore):
         if found.queues.step(found.queues.newest_store, partitions) is not MoveStep.SWITCH:
             return
         for number in found.queues.closing(partitions):
-            await self.send(ops.close_queue(queue_of(model, number)))
+            await self.run(ops.close_queue(queue_of(model, number)))
         await self.run(swap_queues(model, found, found.queues.switched(partitions, await self.now())))
 
     async def _ask_main(self, command: Command[Reply]) -> Reply:
-        with _naming(MAIN_STORE):
+        with self._naming(MAIN_STORE):
             return await super().send(command)
+
+    @contextmanager
+    def _naming(self, store: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnavailable as error:
+            self.note_failure(store, error)
+            raise of_store(error, store) from error
 
     @property
     def _plan(self) -> StorePlan:
@@ -171,11 +199,3 @@ class AsyncStores(AsyncStore):
             wanted = self._plan.placed(queue, is_in_main=await self._ask_main(has_jobs(queue)))
             if wanted == found.queues or await self.run(swap_queues(model_of(queue), found, wanted)):
                 await self.learn_places()
-
-
-@contextmanager
-def _naming(store: str) -> Iterator[None]:
-    try:
-        yield
-    except StoreUnavailable as error:
-        raise of_store(error, store) from error

@@ -112,6 +112,16 @@ class StoredQueues:
     text: bytes = b""
 
 
+def left_behind(found: Mapping[str, StoredQueues], known: Collection[str], stores: Collection[str]) -> dict[str, list[str]]:
+    """The models that have queues in other stores than these, by store. Nothing is kept of a model that is not `known`."""
+    left: dict[str, list[str]] = {}
+    for model in sorted(found.keys() & set(known)):
+        queues = found[model].queues
+        for store in sorted({store for number, store in queues.stores.items() if number >= queues.since} - set(stores)):
+            left.setdefault(store, []).append(model)
+    return left
+
+
 def model_queues() -> Command[dict[str, StoredQueues]]:
     """By model, as far as their queues were placed."""
     return Command(("HGETALL", QUEUES_KEY), _read)

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.settings.store_url import MAIN_STORE
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def places_of(main: StorePlace, stores: Mapping[str, OtherStoreSettings]) -> Sto
     return StorePlaces(main, others, {name: table.models for name, table in stores.items()})
 
 
+def is_of_another(error: StoreUnavailable) -> bool:
+    """Whether the store that failed is one beside the main store."""
+    return error.store not in ("", MAIN_STORE)
+
+
 class StoreMap:
     """Which store holds which queue, as this process knows it. Its threads share it; each opens stores of its own."""
 
@@ -73,12 +78,14 @@ class StoreMap:
             )
         return cls(places_of(StorePlace(url, settings.store.durability == "replicated"), settings.stores))
 
-    def open(self, *, name: str = "") -> RedisStore:
-        """For one thread. `name`: what the servers show of its connections."""
+    def open(self, *, name: str = "", is_of_main: bool = False) -> RedisStore:
+        """For one thread. `name`: what the servers show of its connections. `is_of_main`: the thread works for the main store,
+        and waits for another one only for a moment.
+        """
         if self.plan is not None:
             from penstock.broker.stores.thread_stores import RedisStores
 
-            return RedisStores(self, name=name)
+            return RedisStores(self, name=name, is_of_main=is_of_main)
         from penstock.broker.store.sync import RedisStore
 
         return RedisStore(self.places.main.url, name=name)
@@ -109,9 +116,11 @@ class StoreMap:
         """The store in which the model lies, if Celery's clients, who know the main store, do not reach it; else empty."""
         return "" if self.plan is None else self.plan.beyond_celery(model)
 
-    @property
-    def urls(self) -> list[str]:
-        return [place.url for place in self.places.all().values()]
+    def urls_of(self, queues: Iterable[str]) -> list[str]:
+        """Where these queues lie, each place once; all places, as far as it is not known."""
+        if self.plan is None or self.plan.records is None:
+            return [place.url for place in self.places.all().values()]
+        return list(dict.fromkeys(map(self.url_of, queues)))
 
     def url_of(self, queue: str) -> str:
         """Raises `StoreUnavailable` for a queue in a store that the settings do not name."""

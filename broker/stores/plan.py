@@ -55,14 +55,20 @@ class StorePlan:
     homes: Mapping[str, str] = field(default_factory=dict)
 
     def knows(self, queue: str) -> bool:
-        """Whether the registry says where this queue lies."""
-        return not queue or queue in self.homes
+        """Whether the registry says where this queue lies, or that it is gone."""
+        return not queue or queue in self.homes or self.is_forgotten(queue)
+
+    def is_forgotten(self, queue: str) -> bool:
+        """Whether the model was moved away from this queue, and nothing of it is kept any more."""
+        return partition_of(queue) < self.found(model_of(queue)).queues.since
 
     def store_of(self, queue: str) -> str:
+        if (home := self.homes.get(queue)) is not None:
+            return home
         # The keys of a model of that name cannot be told from those of the registry.
-        if not queue or prefix(queue) == REGISTRY:
+        if not queue or prefix(queue) == REGISTRY or self.is_forgotten(queue):
             return MAIN_STORE
-        return self.homes.get(queue) or store_by_pattern(queue, self.patterns)
+        return store_by_pattern(queue, self.patterns)
 
     def found(self, model: str) -> StoredQueues:
         return (self.records or {}).get(model, StoredQueues())

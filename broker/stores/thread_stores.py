@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from penstock.broker.records import NewJob, Submitted
+from penstock.broker.records import Absent, NewJob, SubmitStatus, Submitted
+from penstock.broker.store.connection import READ_TIMEOUT_S
+from penstock.broker.store.links.refusals import is_unreachable
 from penstock.broker.store.ops import Operation
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
@@ -30,16 +32,21 @@ from penstock.errors import StoreUnavailable
 from penstock.job import model_of, queue_of
 from penstock.settings.store_url import MAIN_STORE
 
+# How long a thread of the main store waits for another one, and for how long it then leaves that one alone.
+_BESIDE_S = 1.0
+_REST_S = 10.0
 Reply = TypeVar("Reply")
 Asked = TypeVar("Asked")
 
 
 class NamedStore(RedisStore):
-    """One of several stores: its errors name it."""
+    """One of several stores: its errors name it. `rest_s`: for so long after it did not answer, calls fail at once."""
 
-    def __init__(self, url: str, store: str, *, name: str = "") -> None:
-        super().__init__(url, name=name)
+    def __init__(self, url: str, store: str, *, name: str = "", within_s: float = READ_TIMEOUT_S, rest_s: float = 0.0) -> None:
+        super().__init__(url, name=name, within_s=within_s)
         self._store = store
+        self._rest_s = rest_s
+        self._away: tuple[float, StoreUnavailable] | None = None
 
     def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         return self._naming(super()._replies, operations)
@@ -48,10 +55,14 @@ class NamedStore(RedisStore):
         return self._naming(super()._asked, commands)
 
     def _naming(self, call: Callable[[Asked], Reply], asked: Asked) -> Reply:
+        if self._away is not None and time.monotonic() - self._away[0] < self._rest_s:
+            raise self._away[1]
         try:
             return call(asked)
         except StoreUnavailable as error:
-            raise of_store(error, self._store) from error
+            found = of_store(error, self._store)
+            self._away = (time.monotonic(), found) if self._rest_s and is_unreachable(error) else None
+            raise found from error
 
 
 class RedisStores(NamedStore):
@@ -59,10 +70,17 @@ class RedisStores(NamedStore):
     fails the calls on its own queues, and the error names it.
     """
 
-    def __init__(self, places: StoreMap, *, name: str = "") -> None:
+    def __init__(self, places: StoreMap, *, name: str = "", is_of_main: bool = False) -> None:
+        """`is_of_main`: the thread works for the main store, and asks another one now and then: it does not wait for that one
+        as it does for its own.
+        """
         super().__init__(places.places.main.url, MAIN_STORE, name=name)
         self._map = places
-        self._others = {store: NamedStore(place.url, store, name=name) for store, place in places.places.others.items()}
+        within_s, rest_s = (_BESIDE_S, _REST_S) if is_of_main else (READ_TIMEOUT_S, 0.0)
+        self._others = {
+            store: NamedStore(place.url, store, name=name, within_s=within_s, rest_s=rest_s)
+            for store, place in places.places.others.items()
+        }
         self._looked_at = float("-inf")
 
     def close(self) -> None:
@@ -78,7 +96,15 @@ class RedisStores(NamedStore):
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         for queue in {job.id.queue for job in jobs}:
             self.place(queue)
-        return super().submit(jobs, max_depth=max_depth)
+        forgotten = {job.id for job in jobs if self.plan.is_forgotten(job.id.queue)}
+        answers = iter(super().submit([job for job in jobs if job.id not in forgotten], max_depth=max_depth))
+        return [Submitted(SubmitStatus.CLOSED, job.id, 0) if job.id in forgotten else next(answers) for job in jobs]
+
+    def absent(self, queue: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
+        """As the queue's own store has it, whose slots may have moved to other nodes a moment ago."""
+        home = self._others.get(self._home(queue))
+        look = super().absent if home is None else home.absent
+        return look(queue, sweeper=sweeper, pace_s=pace_s, again_s=again_s)
 
     def stored_models(self) -> dict[str, StoredModel]:
         """As `RedisStore.stored_models`, each with the numbers of its queues. This process learns the places of these queues
@@ -104,6 +130,18 @@ class RedisStores(NamedStore):
             self.close_queue(queue_of(model, number))
         self.run(swap_queues(model, found, found.queues.switched(partitions, self.now())))
         self.learn_places()
+
+    def forget_closed(self, model: str, *, closed_before: float) -> list[int]:
+        self.learn_places()
+        found, gone = self.plan.found(model), list[int]()
+        for number in found.queues.leaving:
+            if found.queues.closed.get(number, closed_before) >= closed_before or self.newest(queue_of(model, number), limit=1):
+                break
+            gone.append(number)
+        if not gone or not self.run(swap_queues(model, found, found.queues.forgotten(gone))):
+            return []
+        self.learn_places()
+        return gone
 
     def learn_places(self) -> None:
         """Read which store holds which queue, for this process. Raises `StoreUnavailable`."""

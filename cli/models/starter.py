@@ -15,7 +15,7 @@ import typer
 from penstock.cli.display import print_json
 from penstock.cli.options import JsonOption
 from penstock.errors import BadRequest
-from penstock.job import name_fault
+from penstock.model_spec import name_fault
 
 app = typer.Typer(add_completion=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.archives.kinds import MANIFEST, archive_stem, is_archive
 from penstock.cli.serve.pipeline_files import declares_pipelines, read_pipelines
 from penstock.errors import BadArchive, ConfigError
-from penstock.job import name_fault
+from penstock.model_spec import name_fault
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.sources import why_absent
 

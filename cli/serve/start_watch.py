@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from penstock.words import plural
 _FIRST_LOOK_S = 1.0
 _EVERY_S = 0.5
 _TRIES = 2
+_MOST_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -129,6 +130,28 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
         return  # away, or a user without this right: `penstock doctor` tells it
     for line in said:
         say(line)
+
+
+def check_places(redis_url: str, stores: Collection[str]) -> None:
+    """Raises `StartError` if a model has queues in a store that is not among `stores`, those of the settings. A main
+    store that is away is waited for.
+    """
+    from penstock.broker.store.sync import RedisStore
+    from penstock.broker.stores.model_queues import left_behind, model_queues
+
+    try:
+        with closing(RedisStore(redis_url, name="penstock-start")) as main:
+            records = main.send(model_queues())
+            found = left_behind(records, main.stored_models(), stores)
+    except StoreUnavailable:
+        return
+    for store, models in found.items():
+        names = ", ".join(models[:_MOST_NAMED]) + (" and others" if len(models) > _MOST_NAMED else "")
+        raise StartError(
+            f"jobs and results of {names} lie in the store {store!r}, which the settings do not name",
+            hint=f"put [stores.{store}] with its url back. To give the store up, move its models (`penstock store move MODEL "
+            "--to main`), and leave it in the settings until GET /v1/stores shows no model in it",
+        )
 
 
 def running_jobs(settings: Settings, redis_url: str) -> int | None:

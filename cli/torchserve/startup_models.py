@@ -16,7 +16,7 @@ from penstock.archives.parity import Parity, SettingParity, not_plain
 from penstock.cli.torchserve.server_settings import switch, whole
 from penstock.errors import BadArchive, HandlerLoadError
 from penstock.handlers.requirements import in_words, install_line, missing_of_text
-from penstock.job import name_fault
+from penstock.model_spec import name_fault
 from penstock.settings.remote_sources import is_remote
 
 # Where management keeps what it downloads: those models are in the store's records, not in the list of the start.

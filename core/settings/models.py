@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.job import MOST_PARTITIONS, name_fault
+from penstock.job import MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
     MAX_BATCH_SIZE,
@@ -20,6 +20,7 @@ from penstock.model_spec import (
     ModelSpec,
     RuntimeOptions,
     bucket_fault,
+    name_fault,
 )
 from penstock.outbound.urls import ANYWHERE, rule_fault
 from penstock.rollout import MOST_SLOTS

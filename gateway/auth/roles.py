@@ -124,6 +124,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
+    ("GET", "/v1/stores"): _MANAGE,
     ("POST", "/v1/keys"): _MANAGE,
     ("GET", "/v1/keys"): _MANAGE,
     ("DELETE", "/v1/keys/{key_id}"): _MANAGE,

@@ -118,7 +118,7 @@ class CogMount:
 
     async def cancel(self, model: str, prediction_id: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
-        await self._predictions.cancel(entry.name, prediction_id, caller)
+        await self._predictions.cancel(entry, prediction_id, caller)
         return json_response({})
 
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:

@@ -12,6 +12,7 @@ import orjson
 from fastapi import Request
 
 from penstock.broker.contract import JobIndex
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, MalformedId, NotFound
 from penstock.gateway.asgi import wire
@@ -20,7 +21,7 @@ from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.cog.events import CogEvents
 from penstock.gateway.cog.request import CogRequest, is_prediction_id, key_of, tag_of
-from penstock.gateway.jobs.job_list import newest, records
+from penstock.gateway.jobs.job_list import QueuesThere, newest, records
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
@@ -84,7 +85,7 @@ class CogPredictions:
         except InvalidInput as error:
             raise in_words(error) from None
         if wanted.id:
-            known = await self._newest(entry.name, wanted.id, caller)
+            known = await self._newest(entry, wanted.id, caller)
             is_over = known is not None and known.state.final and known.state is not JobState.SUCCEEDED
             # As in Cog, a repeat is known by its id alone.
             key, said, known = key_of(wanted.id, known if is_over else None), Payload(""), None if is_over else known
@@ -135,9 +136,9 @@ class CogPredictions:
             await self._require_worker(submit)
             await self._predict.stream(submit, encoder_of, send, connection, deadline_s, kept_s=_kept_s(submit))
 
-    async def cancel(self, model: str, prediction_id: str, caller: Caller) -> None:
+    async def cancel(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> None:
         """Raises `NotFound` unless the caller has such a prediction of this model. One that has ended stays as it is."""
-        job = await self._named(model, prediction_id, caller)
+        job = await self._named(entry, prediction_id, caller)
         await self._store.cancel(job.id, owner=job.owner)
 
     async def view(self, job: Job, base: str) -> dict[str, Any]:
@@ -153,27 +154,27 @@ class CogPredictions:
         if not submit.version.capacity.is_served:
             await self._predict.require_worker(submit)
 
-    async def _named(self, model: str, prediction_id: str, caller: Caller) -> Job:
-        absent = NotFound(f"model {model!r} has no prediction {prediction_id[:80]!r}")
+    async def _named(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job:
+        absent = NotFound(f"model {entry.name!r} has no prediction {prediction_id[:80]!r}")
         if not is_prediction_id(prediction_id):
             raise absent
-        found = await self._newest(model, prediction_id, caller)
+        found = await self._newest(entry, prediction_id, caller)
         if found is not None:
             return found
         try:
             job = parse_job_id(prediction_id)
         except MalformedId:
             raise absent from None
-        record = await self._store.read(job) if job.model == model else None
+        record = await self._store.read(job) if job.model == entry.name else None
         if record is None or not caller.sees(record.owner):
             raise absent
         return record
 
-    async def _newest(self, model: str, prediction_id: str, caller: Caller) -> Job | None:
+    async def _newest(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job | None:
         """The newest prediction of this id that the caller may see."""
-        tag = tag_of(prediction_id)
-        found, _ = await newest(self._store, [model], JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
-        return next(iter(await records(self._store, found)), None)
+        tag, queues = tag_of(prediction_id), QueuesThere(queues_of_model(entry.info))
+        found, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
+        return next(iter(await records(self._store, found, queues)), None)
 
 
 def _kept_s(submit: SubmitRequest) -> float | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
-from penstock.job import Job, JobId, parse_job_id
+from penstock.job import Job, JobId, model_of, parse_job_id
 
+Reply = TypeVar("Reply")
 MAX_PAGE = 200
 # With a status filter one page may need many records. This bounds what one request reads; the cursor continues from there.
 MAX_READ = 500
@@ -23,10 +25,13 @@ _CALL = 100
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """`next_after` continues the list, even if a filter dropped every job that was read; it is empty at the end."""
+    """`next_after` continues the list, even if a filter dropped every job that was read; it is empty at the end. `away`: the
+    models that it leaves out, because their store is away.
+    """
 
     jobs: list[Job]
     next_after: str = ""
+    away: Sequence[str] = ()
 
 
 class JobList:
@@ -45,36 +50,63 @@ class JobList:
         limit: int = 100,
     ) -> JobPage:
         """`after` is the id of the last job of the previous page. Raises `NotFound` for an unknown model."""
-        queues, data, last, read, more = self.queues(model), list[Job](), parse_job_id(after) if after else None, 0, True
-        index = JobIndex.ALL if tag is None else JobIndex.TAGGED
+        data, last, read, more = list[Job](), parse_job_id(after) if after else None, 0, True
+        queues, index = self.queues(model), JobIndex.ALL if tag is None else JobIndex.TAGGED
         while more and len(data) < limit and read < MAX_READ:
             wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
             found, more = await newest(self._store, queues, index, caller, before=last, limit=wanted, tag=tag or "")
             last, read = found[-1] if found else last, read + len(found)
-            data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
+            data += [job for job in await records(self._store, found, queues) if status is None or job.state.public == status]
         shown = data[:limit]
         if len(data) > limit:
-            return JobPage(shown, str(shown[-1].id))
-        return JobPage(shown, str(last) if more and last else "")
+            return JobPage(shown, str(shown[-1].id), queues.away)
+        return JobPage(shown, str(last) if more and last else "", queues.away)
 
     async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
         """The caller's part of the failed inbox."""
-        last = parse_job_id(after) if after else None
-        found, more = await newest(self._store, self.queues(model), JobIndex.INBOX, caller, before=last, limit=limit)
-        return JobPage(await records(self._store, found), str(found[-1]) if more else "")
+        last, queues = parse_job_id(after) if after else None, self.queues(model)
+        found, more = await newest(self._store, queues, JobIndex.INBOX, caller, before=last, limit=limit)
+        return JobPage(await records(self._store, found, queues), str(found[-1]) if more else "", queues.away)
 
-    def queues(self, model: str | None) -> list[str]:
+    def queues(self, model: str | None) -> QueuesThere:
         """The queues that a list reads. Raises `NotFound` for an unknown model."""
         known = self._registry.models
         if model is not None and model not in known:
             raise unknown_model(model, known)
         entries = [known[model]] if model is not None else known.values()
-        return [queue for entry in entries for queue in queues_of_model(entry.info)]
+        return QueuesThere([queue for entry in entries for queue in queues_of_model(entry.info)], is_of_all=model is None)
+
+
+class QueuesThere:
+    """The queues that one list reads, without those that it has left out because their store was away. A list of one model
+    leaves none out: it fails.
+    """
+
+    def __init__(self, names: Sequence[str], *, is_of_all: bool = False) -> None:
+        self.names = list(names)
+        self._is_of_all = is_of_all
+        self._left_out: list[str] = []
+
+    @property
+    def away(self) -> list[str]:
+        """The models with queues that were left out."""
+        return sorted({model_of(queue) for queue in self._left_out})
+
+    async def ask(self, store: AsyncStore, asked: Sequence[str], question: Callable[[str], Awaitable[Reply]]) -> list[Reply]:
+        """The answers for those of the `asked` queues that are there. Raises `StoreUnavailable` if no queue of the list is."""
+        if not self._is_of_all:
+            return list(await asyncio.gather(*map(question, asked)))
+        found = await store.there(asked, question)
+        self._left_out += [queue for queue, answer in zip(asked, found, strict=True) if answer is None]
+        self.names = [queue for queue in self.names if queue not in self._left_out]
+        if asked and not self.names:
+            return list(await asyncio.gather(*map(question, asked)))
+        return [answer for answer in found if answer is not None]
 
 
 async def newest(
     store: AsyncStore,
-    queues: Sequence[str],
+    queues: QueuesThere,
     index: JobIndex,
     caller: Caller,
     *,
@@ -85,16 +117,18 @@ async def newest(
     """The newest jobs of an index that the caller may see, of all queues together, and whether there are more."""
     owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
     ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
-    pages = await asyncio.gather(*map(ask, queues))
+    pages = await queues.ask(store, queues.names, ask)
     found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
     return found[:limit], len(found) > limit
 
 
-async def records(store: AsyncStore, jobs: Sequence[JobId]) -> list[Job]:
+async def records(store: AsyncStore, jobs: Sequence[JobId], queues: QueuesThere) -> list[Job]:
     """The records of jobs of any models, newest first, without those that were collected meanwhile."""
-    found: list[Job] = []
-    for queue in dict.fromkeys(job.queue for job in jobs):
+
+    async def read(queue: str) -> list[Job]:
         own = [job for job in jobs if job.queue == queue]
-        for at in range(0, len(own), _CALL):
-            found += await store.records(own[at : at + _CALL])
-    return sorted(found, key=lambda job: job.id.serial, reverse=True)
+        parts = [own[at : at + _CALL] for at in range(0, len(own), _CALL)]
+        return [job for part in parts for job in await store.records(part)]
+
+    pages = await queues.ask(store, list(dict.fromkeys(job.queue for job in jobs)), read)
+    return sorted((job for page in pages for job in page), key=lambda job: job.id.serial, reverse=True)

@@ -13,8 +13,8 @@ from penstock.errors import ConfigError, Conflict, InvalidInput
 from penstock.gateway.models.pipelines import check_stages
 from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry, unknown_model
-from penstock.job import MODEL_NAME, RESERVED_NAME, name_fault
-from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec
+from penstock.job import MODEL_NAME, RESERVED_NAME
+from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec, name_fault
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
 from penstock.settings.models import checked_version, refuse_local, spec_of
 from penstock.settings.pipelines import added_pipeline

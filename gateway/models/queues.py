@@ -22,8 +22,10 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.stores import StoreShare, share_views, shares_of
 from penstock.job import LATE_BAND
 from penstock.model_spec import ModelInfo
+from penstock.settings.store_url import MAIN_STORE
 
 # Any work is at least so much, so that no rounding takes the last worker away.
 LEAST_WORK_S = 1.0
@@ -44,7 +46,8 @@ class Band:
 @dataclass(frozen=True, slots=True)
 class QueueView:
     """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
-    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started.
+    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started. `stores`: where
+    the model's queues lie.
     """
 
     model: str
@@ -55,6 +58,7 @@ class QueueView:
     work_s: float = 0.0
     wanted_slots: int = 0
     is_unloaded: bool = False
+    stores: tuple[StoreShare, ...] = ()
 
     @property
     def depth(self) -> int:
@@ -69,7 +73,9 @@ class QueueView:
         return _drain_s(self.depth, self.rate)
 
 
-def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0) -> QueueView:
+def queue_of(
+    entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0, stores: tuple[StoreShare, ...] = ()
+) -> QueueView:
     """`now` is monotonic, `refused_at` by the store's clock. Suspects, which run before all others, count as interactive."""
     capacities = [version.capacity for version in entry.versions.values()]
     full_per_s = sum(capacity.full_per_s for capacity in capacities)
@@ -82,7 +88,7 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: fl
     is_wanted = stats.now - refused_at <= WANTED_S
     work_s = _work_s(stats, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted)
     is_unloaded = entry.default.capacity.on_demand and not entry.wanted_slots
-    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s, entry.wanted_slots, is_unloaded)
+    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s, entry.wanted_slots, is_unloaded, stores)
 
 
 def _work_s(stats: QueueStats, per_s: float, *, is_wanted: bool) -> float:
@@ -106,26 +112,24 @@ def _drain_s(waiting: int, rate: float) -> float | None:
 
 async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """The queue of each model. Raises `StoreUnavailable` if one of them cannot be read."""
-    queues = [queues_of_model(entry.info) for entry in entries]
-    parts = iter(await store.stats_of([queue for own in queues for queue in own]))
-    found = {entry.name: total([next(parts) for _ in own]) for entry, own in zip(entries, queues, strict=True)}
-    return _views(entries, found, await store.refused())
+    stats = await store.stats_of([queue for entry in entries for queue in queues_of_model(entry.info)])
+    return _views(store, entries, stats, await store.refused())
 
 
 async def read_queues_there(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """As `read_queues`, without the models whose store is away while another one answers."""
-    queues = [queues_of_model(entry.info) for entry in entries]
-    parts = iter(await store.stats_there([queue for own in queues for queue in own]))
-    found: dict[str, QueueStats] = {}
-    for entry, own in zip(entries, queues, strict=True):
-        there = [stats for stats in [next(parts) for _ in own] if stats is not None]
-        if len(there) == len(own):
-            found[entry.name] = total(there)
-    return _views(entries, found, await _refused(store))
+    queues = [queue for entry in entries for queue in queues_of_model(entry.info)]
+    stats = await store.there(queues, store.stats)
+    if queues and not any(stats):
+        # No store answers, and the error says why.
+        stats = [*await store.stats_of(queues)]
+    return _views(store, entries, stats, await _refused(store))
 
 
 async def _refused(store: AsyncStore) -> dict[str, float]:
     """Empty while the main store is away, and other stores are there."""
+    if MAIN_STORE in store.absent:
+        return {}
     try:
         return await store.refused()
     except StoreUnavailable:
@@ -134,9 +138,18 @@ async def _refused(store: AsyncStore) -> dict[str, float]:
         return {}
 
 
-def _views(entries: Sequence[ModelEntry], found: Mapping[str, QueueStats], refused: Mapping[str, float]) -> list[QueueView]:
-    now, there = time.monotonic(), [entry for entry in entries if entry.name in found]
-    return [queue_of(entry, found[entry.name], now, refused_at=refused.get(entry.name, 0.0)) for entry in there]
+def _views(
+    store: AsyncStore, entries: Sequence[ModelEntry], stats: Sequence[QueueStats | None], refused: Mapping[str, float]
+) -> list[QueueView]:
+    """`stats`: of each queue of each model; None for those that could not be read."""
+    now, parts, views = time.monotonic(), iter(stats), []
+    for entry in entries:
+        found = [next(parts) for _ in queues_of_model(entry.info)]
+        own = [one for one in found if one is not None]
+        if len(own) == len(found):
+            shares = shares_of(store, entry.info, own)
+            views.append(queue_of(entry, total(own), now, refused_at=refused.get(entry.name, 0.0), stores=shares))
+    return views
 
 
 async def stats_of_model(store: AsyncStore, entry: ModelEntry) -> QueueStats:
@@ -219,6 +232,7 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
         "wanted_slots": queue.wanted_slots,
         "unloaded": queue.is_unloaded,
         "rate_per_s": queue.rate or None,
+        "stores": share_views(queue.stores),
         "priorities": {
             name: {"depth": band.depth, "oldest_age_s": band.oldest_age_s, "backlog_s": band.backlog_s}
             for name, band in queue.bands.items()

@@ -8,23 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import structlog
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import NotFound, StoreUnavailable
+from penstock.errors import NotFound
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
+from penstock.gateway.models.stores import stores_away
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 LOOK_S = 0.5
 _AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-log = structlog.get_logger(__name__)
 Parts = list[dict[str, str]]
 
 
@@ -150,18 +149,6 @@ class Health:
             "devices": sorted({slot.device for slot in ready}),
             "providers": sorted({slot.provider for slot in ready if slot.provider}),
         }
-
-
-async def stores_away(store: AsyncStore) -> frozenset[str]:
-    """The names of the stores that cannot be reached or refuse writes."""
-    stores = store.stores()
-    found = await asyncio.gather(*(one.ping() for one in stores.values()), return_exceptions=True)
-    for name, error in zip(stores, found, strict=True):
-        if isinstance(error, StoreUnavailable):
-            log.warning("store_unavailable", reason=error.message, **({"store": name} if name else {}))
-        elif error is not None:
-            raise error
-    return frozenset(name for name, error in zip(stores, found, strict=True) if error is not None)
 
 
 def _missing_part(pointer: str, why: str) -> dict[str, str]:

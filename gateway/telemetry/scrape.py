@@ -27,9 +27,11 @@ from penstock.broker.webhook_contract import EventCounts
 from penstock.errors import StoreUnavailable
 from penstock.gateway.models.queues import QueueView, read_queues_there
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.stores import read_stores
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import PUBLIC_STATES, JobState
+from penstock.job import PUBLIC_STATES, JobState, model_of
 from penstock.model_spec import ModelInfo
+from penstock.settings.store_url import MAIN_STORE
 
 _REDELIVERED = ("crashed", "given_back", "worker_lost")
 
@@ -47,47 +49,62 @@ async def scrape(
 
     `webhooks`: whether events are sent.
     """
-    queues, health = await _read(store, registry)
+    queues, healths, others = await _read(store, registry)
     events = await _events(store, [entry.info for entry in registry.models.values()]) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
-    at_scrape.register(StoreFigures(queues, workers=len(registry.workers), others=await _others_up(store)))
-    at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
+    at_scrape.register(StoreFigures(queues, workers=len(registry.workers), others=others))
+    at_scrape.register(HealthFigures(healths, blob_dir=blob_dir))
     at_scrape.register(DeadlineFigures(registry.models.values()))
     at_scrape.register(EventFigures(events))
     # In a thread: the text for many models takes tens of milliseconds, and other requests must not wait for it.
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
 
 
-async def _read(store: AsyncStore, registry: ModelRegistry) -> tuple[list[QueueView] | None, StoreHealth | None]:
-    """The queues and their server, or neither: if the store fails between the two reads, half of its figures would mislead.
+Read = tuple[list[QueueView] | None, Mapping[str, StoreHealth], Mapping[str, bool]]
 
-    Of several stores the server is that of the main one, and the queues are those of the stores that answer.
+
+async def _read(store: AsyncStore, registry: ModelRegistry) -> Read:
+    """The queues; their servers by store, under an empty name where there is only one; and whether each store beside the main
+    one answers.
     """
-    queues: list[QueueView] | None = None
+    if len(store.stores()) > 1:
+        return await _read_all(store, list(registry.models.values()))
     try:
         queues = await read_queues_there(store, list(registry.models.values()))
-        return queues, await store.health()
+        health = await store.health()
     except StoreUnavailable:
-        return queues if len(store.stores()) > 1 else None, None
+        # If the store fails between the two reads, half of its figures would mislead.
+        return None, {}, {}
+    return queues, {"": health} if health is not None else {}, {}
 
 
-async def _others_up(store: AsyncStore) -> dict[str, bool]:
-    """Whether each store beside the main one answers; empty where there is only one."""
-    others = {name: one for name, one in store.stores().items() if one is not store}
-    found = await asyncio.gather(*(one.ping() for one in others.values()), return_exceptions=True)
-    return {name: error is None for name, error in zip(others, found, strict=True)}
+async def _read_all(store: AsyncStore, entries: Sequence[ModelEntry]) -> Read:
+    states = await read_stores(store, ())
+    others = {state.name: state.is_up for state in states if state.name != MAIN_STORE}
+    healths = {state.name: state.health for state in states if state.health is not None}
+    try:
+        return await read_queues_there(store, entries), healths, others
+    except StoreUnavailable:
+        return None, healths, others
 
 
 async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, EventCounts]:
     """The events of each model, and under an empty name those of runs."""
-    keys = [("", RUNS_KEY), *((info.name, prefix(queue)) for info in models for queue in queues_of_model(info))]
+    queues = ["", *(queue for info in models for queue in queues_of_model(info))]
+
+    async def read(queue: str) -> EventCounts:
+        return await AsyncOutbox(store, prefix(queue) if queue else RUNS_KEY).counts()
+
     try:
-        found = await asyncio.gather(*(AsyncOutbox(store, key).counts() for _, key in keys))
+        found = await store.there(queues, read)
     except StoreUnavailable:
         return {}
     counts: dict[str, EventCounts] = {}
-    for (model, _), own in zip(keys, found, strict=True):
+    away = {model_of(queue) for queue, own in zip(queues, found, strict=True) if own is None}
+    for model, own in zip(map(model_of, queues), found, strict=True):
+        if own is None or model in away:
+            continue
         before = counts.get(model, EventCounts(0, 0))
         counts[model] = EventCounts(before.waiting + own.waiting, before.undelivered + own.undelivered)
     return counts
@@ -118,8 +135,11 @@ class ProcessFigures(Collector):
         self._private = private
 
     def collect(self) -> Iterator[Metric]:
-        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=("part",))
-        errors.add_metric(("gateway",), self._store.errors)
+        stores = self._store.stores()
+        labels = ("part", "store") if len(stores) > 1 else ("part",)
+        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=labels)
+        for name, store in stores.items():
+            errors.add_metric(("gateway", name) if name else ("gateway",), store.errors)
         yield errors
         again = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
         for code, count in asked_again.items():
@@ -153,6 +173,8 @@ class StoreFigures(Collector):
             yield others
         yield GaugeMetricFamily("penstock_workers", "Worker processes that announce themselves", value=self._workers)
         yield from self._by_priority()
+        if self._others:
+            yield self._by_store()
         yield from self._current()
         yield from self._ends()
         yield from self._detours()
@@ -169,6 +191,13 @@ class StoreFigures(Collector):
                 if band.backlog_s is not None:
                     backlog.add_metric((queue.model, priority), band.backlog_s)
         yield from (depth, oldest, backlog)
+
+    def _by_store(self) -> Metric:
+        depth = GaugeMetricFamily("penstock_store_queue_depth", "Jobs waiting in one store", labels=("model", "store"))
+        for queue in self._queues:
+            for share in queue.stores:
+                depth.add_metric((queue.model, share.store), share.depth)
+        return depth
 
     def _current(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily("penstock_jobs_in_flight", "Jobs leased to workers", labels=("model",))
@@ -223,30 +252,36 @@ def _by_status(stats: QueueStats) -> dict[str, int]:
 
 
 class HealthFigures(Collector):
-    """The store's server and the disk of the blobs. `health` None: unreachable, or this user may not ask; then no figures."""
+    """The servers of the stores and the disk of the blobs. `healths`: by store, under an empty name where there is only one;
+    without those that cannot be reached, or whose user may not ask.
+    """
 
-    def __init__(self, health: StoreHealth | None, *, blob_dir: Path | None) -> None:
-        self._health = health
+    def __init__(self, healths: Mapping[str, StoreHealth], *, blob_dir: Path | None) -> None:
+        self._healths = healths
         self._blob_dir = blob_dir
 
     def collect(self) -> Iterator[Metric]:
-        if self._health is not None:
-            yield from _of_server(self._health)
+        if self._healths:
+            yield from _of_servers(self._healths)
         if self._blob_dir is not None:
             yield from _of_disk(self._blob_dir)
 
 
-def _of_server(health: StoreHealth) -> Iterator[Metric]:
-    yield GaugeMetricFamily("penstock_store_memory_used_bytes", "Memory of the store's server", value=health.memory_used_bytes)
-    yield GaugeMetricFamily(
-        "penstock_store_memory_limit_bytes", "Memory limit of the store's server", value=health.memory_limit_bytes
+def _of_servers(healths: Mapping[str, StoreHealth]) -> Iterator[Metric]:
+    labels = () if "" in healths else ("store",)
+    used = GaugeMetricFamily("penstock_store_memory_used_bytes", "Memory of the store's server", labels=labels)
+    limit = GaugeMetricFamily("penstock_store_memory_limit_bytes", "Memory limit of the store's server", labels=labels)
+    logged = GaugeMetricFamily("penstock_store_log_bytes", "Size of the store's append-only file", labels=labels)
+    is_well = GaugeMetricFamily(
+        "penstock_store_persistence_ok", "Whether the store's last writes to disk succeeded", labels=labels
     )
-    yield GaugeMetricFamily("penstock_store_log_bytes", "Size of the store's append-only file", value=health.log_bytes)
-    yield GaugeMetricFamily(
-        "penstock_store_persistence_ok",
-        "Whether the store's last writes to disk succeeded",
-        value=float(health.persistence_ok),
-    )
+    for name, health in healths.items():
+        own = (name,) if name else ()
+        used.add_metric(own, health.memory_used_bytes)
+        limit.add_metric(own, health.memory_limit_bytes)
+        logged.add_metric(own, health.log_bytes)
+        is_well.add_metric(own, float(health.persistence_ok))
+    yield from (used, limit, logged, is_well)
 
 
 def _of_disk(folder: Path) -> Iterator[Metric]:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -60,6 +59,29 @@ class TakenEvent:
     until: float
 
 
+class OutboxRound:
+    """The outboxes that lie in one store, by key, each with its queue. `ask_at`: when each is asked next (monotonic)."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self.store = store
+        self.outboxes: dict[str, tuple[AsyncOutbox, str]] = {}
+        self.ask_at: dict[str, float] = {}
+        self.asked_all_at = -ASK_S
+        self.changed = asyncio.Event()
+
+    def add(self, key: str, outbox: AsyncOutbox, queue: str) -> None:
+        if key not in self.outboxes:
+            self.outboxes[key] = outbox, queue
+            self.ask_at[key] = 0.0
+            self.changed.set()
+
+    def hear(self, key: str) -> None:
+        """Something is due there. A key that is not known yet may be another store's, or be found in a moment."""
+        if key in self.outboxes:
+            self.ask_at[key] = 0.0
+            self.changed.set()
+
+
 class Deliverer:
     """`models`: those that the settings declare; the store knows the others. `share`: how many events of one owner are sent
     side by side at most: an owner whose receivers hang must not hold up those of others.
@@ -84,28 +106,31 @@ class Deliverer:
         self._count = count
         self._schedule = Schedule(options.retry_s, options.circuit_s)
         self._lease_s = _LEASE_TIMES * options.timeout_s + _LEASE_BEYOND_S
-        self._outboxes: dict[str, tuple[AsyncOutbox, str]] = {}
-        # When each outbox is asked next, by the monotonic clock.
-        self._ask_at: dict[str, float] = {}
-        self._asked_all_at = -ASK_S
+        self._rounds = [OutboxRound(one) for one in store.stores().values()]
         self._sending: set[asyncio.Task[None]] = set()
         # How many events of each owner are being sent.
         self._owners: Counter[str] = Counter()
         self._share = share
-        self._changed = asyncio.Event()
 
     def hear(self, key: str) -> None:
         """This prefix has something due."""
-        self._ask_at[key] = 0.0
-        self._changed.set()
+        for round in self._rounds:
+            round.hear(key)
+
+    def _wake(self) -> None:
+        for round in self._rounds:
+            round.changed.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
+        """Deliver until cancelled. Each store has its own turns, so that one which hangs holds up no other's events."""
+        await asyncio.gather(*map(self._run, self._rounds))
+
+    async def _run(self, round: OutboxRound) -> None:
         away = BackoffCounter(_STORE_AWAY)
         while True:
-            self._changed.clear()
+            round.changed.clear()
             try:
-                pause_s = await self._turn()
+                pause_s = await self._turn(round)
                 away.reset()
             except StoreUnavailable:
                 # The gateway itself says that its store is away.
@@ -113,7 +138,7 @@ class Deliverer:
                 await asyncio.sleep(pause_s)
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause_s)
+                await asyncio.wait_for(round.changed.wait(), pause_s)
 
     async def drain(self, within_s: float) -> None:
         """Let what is being sent come to its end; what takes longer is sent again by another gateway, or by the next one."""
@@ -123,36 +148,40 @@ class Deliverer:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    async def _turn(self) -> float:
-        """Ask each outbox whose time has come; returns the seconds until the next one's."""
+    async def _turn(self, round: OutboxRound) -> float:
+        """Ask each outbox of this store whose time has come; returns the seconds until the next one's."""
         now = time.monotonic()
-        if now - self._asked_all_at >= ASK_S:
-            await self._find_outboxes()
-            self._ask_at = dict.fromkeys(self._outboxes, 0.0)
-            self._asked_all_at = now
-        for key in [key for key, at in self._ask_at.items() if at <= now and key in self._outboxes]:
-            room = self._options.concurrency - len(self._sending)
+        if now - round.asked_all_at >= ASK_S:
+            round.asked_all_at = now
+            round.ask_at = dict.fromkeys(round.outboxes, 0.0)
+            if round is self._rounds[0]:
+                await self._find_outboxes()
+        for key in [key for key, at in round.ask_at.items() if at <= now and key in round.outboxes]:
+            room = self._options.concurrency - self._owners.total()
             if room <= 0:
                 return ASK_S  # the next delivery that ends wakes this loop
             # What is heard while this call is under way counts.
-            self._ask_at[key] = math.inf
+            round.ask_at[key] = math.inf
             # What one call takes may all be of one owner, who had no share of his own before it.
-            again_s = await self._take(key, min(room, _TAKE, self._share))
-            self._ask_at[key] = min(self._ask_at[key], time.monotonic() + again_s)
-        nearest = min(self._ask_at.values(), default=now + ASK_S)
+            again_s = await self._take(round, key, min(room, _TAKE, self._share))
+            round.ask_at[key] = min(round.ask_at[key], time.monotonic() + again_s)
+        nearest = min(round.ask_at.values(), default=now + ASK_S)
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
 
     async def _find_outboxes(self) -> None:
+        """The registry, in the main store, has the models; each store's turns get the outboxes that lie there."""
         known = {name: found.info or ModelInfo(name) for name, found in (await self._store.models()).items()}
         infos = {name: ModelInfo(name) for name in self._models} | known
-        names = [queue for info in infos.values() for queue in queues_of_model(info)]
-        for key, queue in [(RUNS_KEY, ""), *((prefix(name), name) for name in names)]:
-            if key not in self._outboxes:
-                self._outboxes[key] = AsyncOutbox(self._store, key), queue
+        queues = [queue for info in infos.values() for queue in queues_of_model(info)]
+        rounds = dict(zip(self._store.stores(), self._rounds, strict=True))
+        self._rounds[0].add(RUNS_KEY, AsyncOutbox(self._store, RUNS_KEY), "")
+        for queue in queues:
+            home = rounds.get(self._store.store_of(queue), self._rounds[0])
+            home.add(prefix(queue), AsyncOutbox(self._store, prefix(queue)), queue)
 
-    async def _take(self, key: str, most: int) -> float:
+    async def _take(self, round: OutboxRound, key: str, most: int) -> float:
         """Begin to send what is due; returns the seconds after which more may be."""
-        outbox, queue = self._outboxes[key]
+        outbox, queue = round.outboxes[key]
         taken_at = time.monotonic()
         due = await outbox.take(
             TakeLimits(
@@ -164,7 +193,7 @@ class Deliverer:
             )
         )
         if due.events:
-            now = await self._store.now()
+            now = await round.store.now()
             for event in due.events:
                 taken = TakenEvent(event, outbox, queue, now, taken_at + self._lease_s)
                 self._send(taken)
@@ -173,17 +202,21 @@ class Deliverer:
         return ASK_S if due.next_in_s is None else due.next_in_s
 
     def _send(self, taken: TakenEvent) -> None:
-        task, owner = asyncio.create_task(self._deliver(taken)), taken.event.owner
+        task = asyncio.create_task(self._deliver(taken))
         self._sending.add(task)
-        self._owners[owner] += 1
-        task.add_done_callback(partial(self._on_sent, owner))
+        self._owners[taken.event.owner] += 1
+        task.add_done_callback(self._on_sent)
 
-    def _on_sent(self, owner: str, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
+    def _on_attempted(self, owner: str) -> None:
+        """Make room for the next event: a store that does not take note of the end of this one holds up no other."""
         self._owners[owner] -= 1
         if not self._owners[owner]:
             del self._owners[owner]
-        self._changed.set()
+        self._wake()
+
+    def _on_sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._wake()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("delivery_failed", error=repr(error))
 
@@ -197,6 +230,8 @@ class Deliverer:
             # An error that nobody foresaw must not be met again at once.
             log.error("attempt_failed", id=taken.event.id, error=repr(error), exc_info=True)
             reply = ReceiverReply(failure="internal")
+        finally:
+            self._on_attempted(taken.event.owner)
         if reply is None:
             return
         took_s = time.monotonic() - began_at

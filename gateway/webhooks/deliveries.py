@@ -3,7 +3,6 @@
 # D92: docs/design/webhooks.md
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from penstock.broker.webhook_contract import DeliveryAttempt, EventLog
 from penstock.errors import BadRequest, NotFound
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.job_list import QueuesThere
 from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.openai.views import BATCH_PREFIX
@@ -45,10 +45,11 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """`next_after` continues the list; empty at its end."""
+    """`next_after` continues the list; empty at its end. `away`: the models that it leaves out, whose store is away."""
 
     events: list[LoggedEvent]
     next_after: str = ""
+    away: Sequence[str] = ()
 
 
 class Deliveries:
@@ -78,13 +79,17 @@ class Deliveries:
     async def undelivered(self, caller: Caller, *, after: str = "", limit: int = 100) -> EventPage:
         """Those that were given up, newest first. `after` is the id of the last one of the page before."""
         owner, before = "" if caller.sees("\0") else caller.owner, _serial(after)
-        queues = ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))]
-        pages = await asyncio.gather(
-            *(self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1) for queue in queues)
+        listed = QueuesThere(
+            ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))], is_of_all=True
         )
-        found = sorted(((one, queue) for queue, page in zip(queues, pages, strict=True) for one in page), reverse=True)
-        shown = await self._logs(found[:limit])
-        return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "")
+
+        async def ask(queue: str) -> list[tuple[str, str]]:
+            page = await self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1)
+            return [(one, queue) for one in page]
+
+        found = sorted((one for page in await listed.ask(self._store, listed.names, ask) for one in page), reverse=True)
+        shown = await self._logs(found[:limit], listed)
+        return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "", listed.away)
 
     async def send_again(self, ids: Sequence[str], caller: Caller) -> int:
         """Send the last events of these jobs and runs once more, if they were delivered or given up; returns how many."""
@@ -96,12 +101,16 @@ class Deliveries:
         owner = None if caller.sees("\0") else caller.owner
         return sum([await self._outbox(queue).dismiss(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
-    async def _logs(self, found: Sequence[tuple[str, str]]) -> list[LoggedEvent]:
-        queues = dict.fromkeys(queue for _, queue in found)
-        ids = {queue: [one for one, own in found if own == queue] for queue in queues}
-        pages = await asyncio.gather(*(self._outbox(queue).logs(ids[queue]) for queue in queues))
-        logs = dict(zip(queues, pages, strict=True))
-        return [_logged(one, queue, logs[queue][one]) for one, queue in found if one in logs[queue]]
+    async def _logs(self, found: Sequence[tuple[str, str]], listed: QueuesThere) -> list[LoggedEvent]:
+        ids: dict[str, list[str]] = {}
+        for one, queue in found:
+            ids.setdefault(queue, []).append(one)
+
+        async def ask(queue: str) -> dict[tuple[str, str], EventLog]:
+            return {(one, queue): log for one, log in (await self._outbox(queue).logs(ids[queue])).items()}
+
+        logs = {key: log for page in await listed.ask(self._store, list(ids), ask) for key, log in page.items()}
+        return [_logged(one, queue, logs[one, queue]) for one, queue in found if (one, queue) in logs]
 
     def _outbox(self, queue: str) -> AsyncOutbox:
         """The outbox of a queue; that of runs for an empty name."""

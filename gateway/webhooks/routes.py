@@ -75,7 +75,9 @@ class WebhookRoutes:
     ) -> Response:
         page = await self._deliveries.undelivered(caller, after=after, limit=limit)
         view = {"data": [log_view(event) for event in page.events], "has_more": bool(page.next_after)}
-        return json_response(view | ({"next_after": page.next_after} if page.next_after else {}))
+        if page.next_after:
+            view["next_after"] = page.next_after
+        return json_response(view | ({"away": page.away} if page.away else {}))
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         count = await self._deliveries.send_again(await self._chosen(request), caller)

@@ -48,7 +48,7 @@ class PushListener:
         Raises `StoreUnavailable`.
         """
         if self._subscription is None:
-            subscription = connect(self._url, name="penstock-run", read_timeout_s=None).pubsub()
+            subscription = connect(self._url, name="penstock-run").pubsub()
             try:
                 subscription.subscribe(self.channel)
             except (redis.RedisError, OSError) as error:

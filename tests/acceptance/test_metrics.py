@@ -322,7 +322,7 @@ def documented() -> dict[str, tuple[str, str, set[str]]]:
 
 
 # Only where a GPU is, and where there are several stores: other tests of these metrics have them.
-NOT_HERE = ("GPU", "penstock_other_store_up")
+NOT_HERE = ("GPU", "penstock_other_store_up", "penstock_store_queue_depth")
 
 
 @pytest.mark.parametrize("process", ["gateway", "worker"])

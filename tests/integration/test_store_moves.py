@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+import redis
 
+from penstock.broker.partitions import queues_of_model
 from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store.ops import prefix
 from penstock.broker.stores.model_queues import MoveStep
 from penstock.broker.stores.moves import StoreMove
 from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
 from penstock.broker.stores.thread_stores import RedisStores
+from penstock.cli.exits import StartError
+from penstock.cli.serve.start_watch import check_places
 from penstock.errors import Conflict, NotFound, StoreUnavailable
 from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo
+from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 from tests.faults.server import Server
 from tests.integration.test_several_stores import STAMP, ending, keys_of, take
 
@@ -146,3 +152,106 @@ def test_a_user_without_the_rights_is_refused(stores: RedisStores, fresh_redis: 
         finally:
             client.acl_deluser("poor")
     assert "penstock store load" in (told.value.hint or "")
+
+
+def moved(stores: RedisStores, places: StorePlaces, to: str) -> StoreMove:
+    moving = StoreMove(stores, places, MODEL, to)
+    moving.check()
+    while (step := moving.next_step()) is not MoveStep.DRAIN:
+        moving.take(step)
+    return moving
+
+
+def test_queues_that_a_model_has_left_leave_all_lists_once_nothing_of_them_is_kept(
+    stores: RedisStores, places: StorePlaces, fresh_redis: str
+) -> None:
+    [early] = stores.submit([new_job(key="early")])
+    stale = StoreMap(places)
+    with closing(stale.open()) as unaware:
+        assert unaware.read(early.id) is not None
+        moved(stores, places, "b")
+        stores.finish([ending(take(stores, MODEL))], worker="w", stamp=STAMP)
+        later = stores.now() + 49 * 3_600.0
+
+        def look(now: float) -> tuple[int, int, int]:
+            # By another worker each time, as if the one before had been killed.
+            PartitionKeeper().look(stores, {info.name: info for info in stores.models()}, now)
+            return shown(stores)
+
+        assert look(later) == (1, 0, 2), "its result is kept"
+        with closing(redis.Redis.from_url(fresh_redis)) as client:
+            # The result has expired, and a sweep collects it.
+            client.zadd(f"{prefix(MODEL)}final", {early.id.serial: 1})
+        assert stores.sweep(MODEL).collected == 1
+        assert look(stores.now()) == (1, 0, 2), "a repeat may still ask for it"
+        assert look(later) == (1, 1, 2)
+        assert look(later) == (1, 1, 2)
+        info = stores.stored_models()[MODEL].info
+        assert info is not None
+        assert queues_of_model(info) == [f"{MODEL}:1"]
+        for store in (stores, unaware):
+            assert store.submit([new_job()])[0].status is SubmitStatus.CLOSED
+        assert stores.submit([new_job(partition=1)])[0].status is SubmitStatus.CREATED
+
+
+async def test_a_gateway_sends_no_job_to_a_queue_that_was_forgotten(stores: RedisStores, places: StorePlaces) -> None:
+    moved(stores, places, "b")
+    assert stores.forget_closed(MODEL, closed_before=stores.now() + 60.0) == [0]
+    gateway = StoreMap(places).open_async()
+    await gateway.start()
+    try:
+        assert (await gateway.submit(new_job())).status is SubmitStatus.CLOSED
+        assert (await gateway.submit(new_job(partition=1))).status is SubmitStatus.CREATED
+    finally:
+        await gateway.close()
+
+
+def test_a_model_moves_away_from_a_store_that_is_full(stores: RedisStores, places: StorePlaces, other: Server) -> None:
+    moved(stores, places, "b")
+    [kept] = stores.submit([new_job(partition=1)])
+    with other.client() as client:
+        client.config_set("maxmemory", "1mb")
+        try:
+            with pytest.raises(StoreUnavailable, match="store 'b': Redis refuses to write"):
+                stores.submit([new_job(partition=1)])
+            moving = moved(stores, places, "main")
+            assert stores.submit([new_job(partition=2)])[0].status is SubmitStatus.CREATED
+            assert moving.left() == 1
+            # What a full store holds is run and settled.
+            stores.finish([ending(take(stores, kept.id.queue))], worker="w", stamp=STAMP)
+        finally:
+            client.config_set("maxmemory", "0")
+    assert moving.left() == 0
+
+
+def test_a_store_that_fills_up_while_a_model_moves_there_refuses_new_jobs_and_loses_none(
+    stores: RedisStores, places: StorePlaces, other: Server
+) -> None:
+    [early] = stores.submit([new_job()])
+    moving = StoreMove(stores, places, MODEL, "b")
+    moving.take(moving.next_step())
+    with other.client() as client:
+        client.config_set("maxmemory", "1mb")
+        try:
+            moving.take(moving.next_step())
+            with pytest.raises(StoreUnavailable, match="store 'b': Redis refuses to write"):
+                stores.submit([new_job(partition=1)])
+            assert take(stores, MODEL).id == early.id
+        finally:
+            client.config_set("maxmemory", "0")
+    assert stores.submit([new_job(partition=1)])[0].status is SubmitStatus.CREATED
+
+
+def test_a_start_without_the_store_of_a_model_is_refused_until_nothing_lies_there(
+    stores: RedisStores, places: StorePlaces, fresh_redis: str
+) -> None:
+    moved(stores, places, "b")
+    with pytest.raises(StartError, match=f"jobs and results of {MODEL} lie in the store 'b'") as refused:
+        check_places(fresh_redis, ["main"])
+    assert "penstock store move MODEL --to main" in (refused.value.hint or "")
+    check_places(fresh_redis, ["main", "b"])
+    moved(stores, places, "main")
+    with pytest.raises(StartError):
+        check_places(fresh_redis, ["main"])
+    assert stores.forget_closed(MODEL, closed_before=stores.now() + 60.0) == [0, 1]
+    check_places(fresh_redis, ["main"])

@@ -59,7 +59,7 @@ def test_a_case_fails_when_its_rule_is_wrong(tmp_path: Path) -> None:
     cases, rules = tmp_path / "tests" / "alerts.yml", tmp_path / "rules" / "alerts.yml"
     cases.write_text(yaml.safe_dump(asked, sort_keys=False), "utf-8")
     promtool("test", "rules", cases)
-    text, count = re.subn(r"(expr: max\(penstock_store_memory.*> )0\.85", r"\g<1>0.95", rules.read_text("utf-8"))
+    text, count = re.subn(r"(expr: max by \(store\) \(penstock_store_memory.*> )0\.85", r"\g<1>0.95", rules.read_text("utf-8"))
     assert count == 1
     rules.write_text(text, "utf-8")
     with pytest.raises(AssertionError, match="PenstockRedisMemory"):

@@ -13,14 +13,13 @@ from celery.worker import state as worker_state
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.partitions import all_unfinished
+from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops
 from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.stores.places import StoreMap, is_of_another
 from penstock.errors import StoreUnavailable
-from penstock.job import queues_of
-from penstock.model_spec import SlotInfo
+from penstock.model_spec import ModelInfo, SlotInfo
 from penstock.settings.store_url import MAIN_STORE
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
@@ -74,8 +73,8 @@ class Fleet:
         # The sweeper and the door read it.
         self._swept_queues = set(swept_queues(self._swept_models, self._versions.infos))
         self._partitions = forgotten_versions.PartitionKeeper()
-        self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}")
-        self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}")
+        self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}", is_of_main=True)
+        self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}", is_of_main=True)
         self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
         self._has_door = not is_cluster(settings.store.url or "")
         self._build_threads()
@@ -327,7 +326,7 @@ class Fleet:
         assert self._settings.store.url is not None
         self._scaler = scaler = Autoscaler(
             self._name,
-            self._stores.open(name=f"penstock-scale-{os.getpid()}"),
+            self._stores.open(name=f"penstock-scale-{os.getpid()}", is_of_main=True),
             self._size,
             workers=lambda: self._others.workers,
             measured=lambda: self._announcer.measured,
@@ -340,7 +339,7 @@ class Fleet:
 
     def _queues_of(self, model: str) -> list[str]:
         info = self._versions.announced.get(model) or self._versions.infos.get(model)
-        return queues_of(model, info.partitions if info else 1)
+        return queues_of_model(info or ModelInfo(model))
 
     def _on_scaled(self, model: str, reason: str) -> None:
         self._metrics.on_scaled(model, reason)
@@ -360,7 +359,13 @@ class Fleet:
 
     def _waiting(self, store: RedisStore, model: str, version: str) -> int:
         queues = swept_queues([model], self._versions.announced)
-        return all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues])).waiting
+        try:
+            return all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues])).waiting
+        except StoreUnavailable as error:
+            if not is_of_another(error):
+                raise
+            # Nobody can say while that store is away, so the version stays.
+            return 1
 
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""

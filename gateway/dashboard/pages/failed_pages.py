@@ -74,6 +74,7 @@ class FailedPages:
                 "groups": grouped(found.jobs),
                 "shown": len(found.jobs),
                 "next_after": found.next_after,
+                "away": found.away,
                 "first": not after,
                 "now": await self._store.now(),
                 "model": model,

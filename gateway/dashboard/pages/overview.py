@@ -27,6 +27,7 @@ from penstock.gateway.dashboard.rows.machine_rows import (
     worker_rows,
 )
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.stores import homes_view, share_views
 
 # A stream ends after this time. The browser then reconnects and has to show its session again.
 STREAM_S = 300.0
@@ -104,13 +105,19 @@ class OverviewPages:
     async def model(self, model: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
         overview = await self._poller.overview()
+        row = next((row for row in overview.rows if row.model == model), None)
+        homes = share_views(row.stores) if row else homes_view(self._store, entry.info)
+        own = {home["store"] for home in homes}
         return await self._renderer.page(
             "model.html",
             caller,
             {
                 "here": "queues",
                 "model": entry,
-                "row": next((row for row in overview.rows if row.model == model), None),
+                "row": row,
+                "homes": homes if overview.stores else [],
+                "stores": [store for store in overview.stores if store.name in own and Role.MANAGE in caller.roles],
+                "left_out_models": overview.left_out,
                 "versions": version_rows(entry, self._registry.workers),
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),

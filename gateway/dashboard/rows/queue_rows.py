@@ -9,6 +9,7 @@ from penstock.gateway.dashboard.rows.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
+from penstock.gateway.models.stores import StoreShare
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -45,6 +46,7 @@ class QueueRow:
     inbox: int
     accepted: int
     spark: Spark | None
+    stores: tuple[StoreShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
         inbox=queue.stats.inbox,
         accepted=queue.stats.accepted,
         spark=spark(history.line()),
+        stores=queue.stores,
     )
 
 

@@ -14,7 +14,8 @@ from penstock.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.torchserve.errors import TorchServeError, bad_request
 from penstock.gateway.torchserve.management.parameters import RegisterWish, batch_policy
-from penstock.job import RESERVED_NAME, name_fault
+from penstock.job import RESERVED_NAME
+from penstock.model_spec import name_fault
 
 # TorchServe's, for an archive that says nothing of them.
 DEFAULT_VERSION = "1.0"

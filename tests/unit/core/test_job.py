@@ -11,13 +11,13 @@ from penstock.job import (
     JobId,
     job_in,
     model_of,
-    name_fault,
     new_job_id,
     parse_job_id,
     partition_of,
     queue_of,
     queues_of,
 )
+from penstock.model_spec import name_fault
 
 SERIAL = "01k9xw3c5t8ze2m4v6b7n0q1rs"
 

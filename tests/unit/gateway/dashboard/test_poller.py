@@ -30,7 +30,17 @@ class CountingStore:
     async def refused(self) -> dict[str, float]:
         return {}
 
-    async def stats_there(self, models: Sequence[str]) -> list[QueueStats]:
+    absent = frozenset[str]()
+
+    def stores(self) -> dict[str, object]:
+        return {"": self}
+
+    def stats(self, queue: str) -> None: ...
+
+    def store_of(self, queue: str) -> str:
+        return "main"
+
+    async def there(self, models: Sequence[str], ask: object) -> list[QueueStats]:
         self.polls += 1
         if self.away:
             raise StoreUnavailable("gone")

@@ -71,6 +71,9 @@ async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls(
         "row": None,
         "rollout": None,
         "split": None,
+        "homes": [],
+        "stores": [],
+        "left_out_models": [],
         "sample": "4",
     }
     html = renderer.html(
