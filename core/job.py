@@ -20,7 +20,7 @@ from penstock.errors import MalformedId
 
 # The registry's keys bear this name where those of a queue bear its own.
 RESERVED_NAME = "registry"
-MODEL_NAME = re.compile(rf"(?!{RESERVED_NAME}$)[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}")
+MODEL_NAME = re.compile(r"(?!registry$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # `_SERIAL` repeats it: the patterns of the tree are literals, so that a test can try each against slow texts.
 SERIAL_CHARS = 26
 _SERIAL = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
