@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale faults cures soak compose-test compose-ha-test helm-check docs up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TE
 
 scale: $(VENV)/.installed-test ## several stores, failovers, autoscaling, lost hosts: their figures (SCALE_ARGS="--quick --only autoscale")
 	$(BIN)/python -m benchmarks.scale $(SCALE_ARGS)
+
+first-hour: $(VENV)/.installed-test ## a newcomer's path, timed: fresh clone, install, every command of docs/start/five-minutes.md
+	$(BIN)/python -m tests.blocks.first_hour
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)
