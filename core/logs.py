@@ -79,9 +79,19 @@ def renderers(*, terminal: bool) -> list[Processor]:
     import structlog
 
     if terminal:
-        plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"), exception_formatter=plain)]
+        colors, plain = not os.environ.get("NO_COLOR"), structlog.dev.plain_traceback
+        in_line = structlog.dev.ConsoleRenderer(pad_event_to=0, pad_level=False, colors=colors, exception_formatter=plain)
+        return [_shorten, in_line]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _shorten(logger: logging.Logger, method: str, event: EventDict) -> EventDict:
+    """Leave out what a person at a terminal needs least, so that a line mostly fits: the date, and our own module."""
+    if str(event.get("logger", "")).startswith("penstock"):
+        del event["logger"]
+    if "timestamp" in event:
+        event["timestamp"] = event["timestamp"][len("2026-11-23T") :][: len("23:41:44")]
+    return event
 
 
 def _add_own_facts(logger: logging.Logger, method: str, event: EventDict) -> EventDict:

@@ -37,6 +37,14 @@ def test_the_log_on_a_terminal_is_coloured_unless_no_color_is_set(
     assert (ESCAPE in line) is coloured
 
 
+def test_a_line_on_a_terminal_is_short_and_names_libraries_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stamped = {"timestamp": "2026-11-23T22:41:44.558453Z", "level": "info", "event": "child_ready", "model": "mood"}
+    ours = rendered({**stamped, "logger": "penstock.workers.slot"}, terminal=True)
+    assert ours == "22:41:44 [info] child_ready model=mood"
+    assert "kombu" in rendered({**stamped, "logger": "kombu"}, terminal=True)
+
+
 def test_the_log_elsewhere_is_json() -> None:
     assert rendered({"event": "gateway_ready"}, terminal=False) == '{"event": "gateway_ready"}'
 
