@@ -23,7 +23,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client reference kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ proto: $(VENV)/.installed-test ## write the gRPC descriptors from the .proto fil
 
 sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
 	$(BIN)/python -m tests.generate_sync_client
+
+reference: $(VENV)/.installed-test ## write the parts of docs/reference that come from the code
+	$(BIN)/python -m tests.pages
 
 bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_ARGS="--help" for its options)
 	$(BIN)/python -m benchmarks.main_path $(BENCH_ARGS)

@@ -1,4 +1,7 @@
-"""Exit codes, and the text of an error: what happened, why, what to do next. docs/reference/cli.md and `--help` show them."""
+"""Exit codes, and the text of an error: what happened, why, what to do next.
+
+`--help` shows them, and docs/production/troubleshooting.md explains them.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,20 @@ NOT_STARTED = 7
 BUG = 70
 INTERRUPTED = 130
 
-HELP = (
-    "Exit codes: 0 ok; 1 the job or a check failed, or the disk is full; 2 wrong usage; 3 no gateway answers; "
-    "4 settings or model files are wrong; 5 the gateway refused the request; 6 not yet, try again later; 7 could not start; "
-    "70 a bug; 130 interrupted."
-)
+# docs/production/troubleshooting.md has a heading for each.
+MEANINGS = {
+    OK: "ok",
+    FAILED: "the job or a check failed, or the disk is full",
+    USAGE: "wrong usage",
+    UNREACHABLE: "no gateway answers",
+    CONFIG: "settings or model files are wrong",
+    REFUSED: "the gateway refused the request",
+    LATER: "not yet, try again later",
+    NOT_STARTED: "could not start",
+    BUG: "a bug",
+    INTERRUPTED: "interrupted",
+}
+HELP = f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in MEANINGS.items())}."
 
 # By class name, so that reporting an error imports none of the modules that define these classes.
 _CODES = {

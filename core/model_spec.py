@@ -43,7 +43,7 @@ class BatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Per model; the reasons for each default stand in docs/production/limits.md. Durations in seconds, sizes in bytes.
+    """Per model; the reasons for each default stand in docs/reference/settings.md. Durations in seconds, sizes in bytes.
 
     `retry_on`: codes of failures, and names of exceptions or of their base classes, after which a job is tried again. The delay
     before that grows from `retry_delay_s` twofold up to `max_retry_delay_s`; chance may shorten it.

@@ -128,7 +128,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
     "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
     "/metrics": {"text/plain": {}},
-    "/problems/{code}": {"text/plain": {}},
+    "/problems/{code}": {"text/plain": {}, "application/json": {}},
 }
 
 

@@ -217,6 +217,7 @@ TITLES = {
     "poison": "The job was given up because it crashed its workers",
     "worker_lost": "The job was given up because its workers were lost",
     "handler_error": "The model failed on this input",
+    "stream_too_large": "The model yielded more than a job may have",
     "not_explainable": "The model gives no explanations",
     "not_an_embedding": "The model gave no vector",
     "handler_contract": "The model returned an output of the wrong count or type",

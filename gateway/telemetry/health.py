@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
@@ -103,12 +104,16 @@ class Health:
         ready = await self.is_ready()
         return json_response({"ready": ready}, status=200 if ready else 503)
 
-    async def problem(self, code: str) -> PlainTextResponse:
+    async def problem(self, code: str, request: Request) -> Response:
+        """The page behind the `type` of a problem, as text or, for a program that asks for it, as JSON."""
         if code not in TITLES:
             raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
-        return PlainTextResponse(
-            f"{code}: {TITLES[code]}.\nThe `detail` and `hint` of the response say more; see docs/reference/http.md.\n"
-        )
+        # Read by people now and then: the texts are not loaded before.
+        from penstock.gateway.telemetry import problem_pages
+
+        if JSON in request.headers.get("accept", ""):
+            return json_response(problem_pages.facts_of(code))
+        return PlainTextResponse(problem_pages.text_of(code))
 
     async def _missing(self) -> Missing:
         """What keeps this gateway from serving every declared model."""

@@ -296,3 +296,17 @@ def test_an_unknown_query_parameter_is_refused_with_the_known_ones(client: httpx
 
 def test_probes_do_not_mind_what_their_callers_add(client: httpx2.Client) -> None:
     assert client.get("/livez?now=1").status_code == 200
+
+
+def test_the_type_of_a_problem_leads_to_its_cause_and_what_to_do(client: httpx2.Client) -> None:
+    problem = check_problem(client.get("/v1/models/nowhere"), 404)
+    page = client.get(problem["type"])
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert page.text.startswith(f"{problem['title']} (not_found; status 404)\n\nCause: ")
+    assert "penstock models" in page.text
+    facts = client.get(problem["type"], headers={"accept": "application/json"}).json()
+    assert {facts["code"], facts["title"]} == {"not_found", problem["title"]}
+    assert facts["cause"] in page.text
+    assert facts["action"] in page.text
+    assert facts["manual"] == "docs/production/troubleshooting.md#it-does-not-exist-not_found"
+    assert check_problem(client.get("/problems/nothing"), 404)["hint"].startswith("Known codes: bad_archive, ")

@@ -72,7 +72,8 @@ def parse(words: list[str]) -> None:
     """Parse a command line as `penstock` does, and run nothing. Raises what click raises for wrong usage."""
     group = typer.main.get_command(app)
     context = group.make_context("penstock", words, resilient_parsing=False)
-    while isinstance(group, TyperGroup):
+    # `penstock models` runs without a verb.
+    while isinstance(group, TyperGroup) and [*context._protected_args, *context.args]:
         name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
         assert command is not None
         group = command
