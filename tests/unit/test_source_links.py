@@ -10,11 +10,11 @@ BESIDE = ("core", "tests", "build", "benchmarks")
 
 
 def expected() -> dict[str, str]:
-    """Return the target of each link: one per root folder, which includes its folders, and one per entry of core."""
+    """Return the target of each link: one per root folder, which includes its folders, one per entry of core, the command."""
     folders = [path.parent.name for path in ROOT.glob("*/__init__.py")]
     packages = {name: f"../../{name}" for name in folders if name not in BESIDE}
     entries = [path.name for path in (ROOT / "core").iterdir() if path.name != "__pycache__"]
-    return packages | {name: f"../../core/{name}" for name in entries}
+    return packages | {name: f"../../core/{name}" for name in entries} | {"__main__.py": "../../cli/main.py"}
 
 
 def test_type_checkers_see_every_sub_package_and_every_file_of_core() -> None:
