@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from penstock.errors import PenstockError
+from tests.compose.images import LIMITS_MB
 from tests.release import ROOT, agreed_version
 from tests.unit.test_packaging import PYPROJECT
 
@@ -51,3 +52,9 @@ def test_actions_of_others_are_named_by_their_commit() -> None:
 
 def test_the_script_of_ci_makes_the_release_check() -> None:
     assert "make release-check" in Path(ROOT, ".ci", "run").read_text()
+
+
+def test_the_page_of_deployment_names_the_limits_of_the_images() -> None:
+    page = (ROOT / "docs" / "production" / "deploy.md").read_text()
+    rows = {target: row for target in LIMITS_MB for row in page.splitlines() if row.startswith(f"| `{target}` |")}
+    assert all(f"adds less than {limit:,} MB" in rows[target] for target, limit in LIMITS_MB.items())
