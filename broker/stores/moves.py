@@ -59,7 +59,8 @@ class StoreMove:
             if any(stage.model == self._model for version in versions if version is not None for stage in version.stages):
                 raise Conflict(
                     f"{self._model} is a stage of the pipeline {name}, whose jobs find it where it is: it cannot be moved",
-                    hint=f"move {name} itself; where a new model lies, `models` of [stores.NAME] says before its first job",
+                    hint=f"{name} itself can be moved. For this stage, serve the model under another name, which `models` of "
+                    f"[stores.NAME] matches, and load a version of {name} that names it",
                 )
 
     def _identity(self, store: str) -> str:

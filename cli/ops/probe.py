@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,11 @@ from penstock.cli.display import print_json
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.broker.store.sync import RedisStore
+    from penstock.model_spec import ModelInfo
+    from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check whether a process of this machine is healthy.")
 
@@ -60,7 +66,7 @@ def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if seen is None:
         return _report(["the worker's metrics port does not answer"], as_json=as_json)
     limits = {spec.name: spec.limits.max_run_s + _MARGIN_S for spec in settings.specs()}
-    faults = [*unloaded(seen, limits), *(stuck(seen, _waiting(settings.store.url, limits), limits))]
+    faults = [*unloaded(seen, limits), *(stuck(seen, _waiting(settings, limits), limits))]
     return _report(faults, as_json=as_json)
 
 
@@ -100,25 +106,37 @@ def _figures(url: str) -> WorkerFigures | None:
         return None
 
 
-def _waiting(url: str | None, models: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Per model the age of its oldest waiting job and the store's time; empty while the store is away."""
-    from penstock.broker.partitions import queues_of_model, total
-    from penstock.broker.store.sync import RedisStore
+def _waiting(settings: Settings, models: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Per model the age of its oldest waiting job and the store's time; without the models whose store is away."""
+    from penstock.broker.stores.places import StoreMap
     from penstock.errors import StoreUnavailable
     from penstock.model_spec import ModelInfo
 
-    if url is None:
+    if settings.store.url is None:
         return {}
-    store = RedisStore(url, name="penstock-probe")
+    # A probe must answer soon, whichever store hangs.
+    with closing(StoreMap.of(settings).open(name="penstock-probe", is_of_main=True)) as store:
+        try:
+            known = {info.name: info for info in store.models()}
+            found = {model: _oldest(store, known.get(model, ModelInfo(model))) for model in models}
+        except StoreUnavailable:
+            return {}
+    return {model: age for model, age in found.items() if age is not None}
+
+
+def _oldest(store: RedisStore, info: ModelInfo) -> tuple[float, float] | None:
+    """None while a store beside the main one is away, and the model lies there. Raises `StoreUnavailable`."""
+    from penstock.broker.partitions import queues_of_model, total
+    from penstock.broker.stores.places import is_of_another
+    from penstock.errors import StoreUnavailable
+
     try:
-        known = {info.name: info for info in store.models()}
-        queues = {model: queues_of_model(known.get(model, ModelInfo(model))) for model in models}
-        stats = {model: total([store.stats(queue) for queue in own]) for model, own in queues.items()}
-    except StoreUnavailable:
-        return {}
-    finally:
-        store.close()
-    return {model: (max(found.oldest_age_s.values(), default=0.0), found.now) for model, found in stats.items()}
+        found = total([store.stats(queue) for queue in queues_of_model(info)])
+    except StoreUnavailable as away:
+        if not is_of_another(away):
+            raise
+        return None
+    return max(found.oldest_age_s.values(), default=0.0), found.now
 
 
 def _report(faults: list[str], *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 from penstock.broker.store.aio import ANSWER_WITHIN_S
 from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.two_stores import TwoStores, two_stores
+from tests.command import called_here
 from tests.eventually import eventually
 from tests.webhook_receiver import Receiver, Say, receiver
 
@@ -137,6 +138,8 @@ def test_pipelines_sweeps_and_loads_of_the_main_store_go_on_while_the_other_is_f
         assert stack.output(stack.submit("line"))["n"] == 3
         assert stack.output(stack.submit("near", delay_s="0.5"))["n"] == 2
         assert stack.output(stack.submit("asleep"))["n"] == 2
+        probed = called_here("probe", "worker", cwd=stack.folder, env=stack.probe_env)
+        assert probed.stdout == "well\n", probed.stderr
         assert stack.status(across) in ("queued", "running")
     assert stack.output(across)["n"] == 3
 

@@ -1,4 +1,4 @@
-"""Runs, webhooks and pipelines over two stores: a worker that is killed in the midst of them costs none of their jobs."""
+"""Runs, webhooks and pipelines over two stores: neither a worker that is killed nor a move costs any of their jobs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.test_cli import clean_environment
 from tests.acceptance.two_stores import TwoStores, two_stores
+from tests.command import called_here
 from tests.eventually import eventually
 from tests.integration.pipeline_stack import notes
 from tests.webhook_receiver import Receiver, receiver
@@ -95,7 +96,8 @@ def test_events_of_jobs_in_both_stores_arrive(stack: TwoStores, hooks: Receiver,
 def test_pipelines_across_both_stores_end_and_no_finished_stage_runs_again(stack: TwoStores, tmp_path: Path) -> None:
     held = Held(tmp_path)
     jobs = [stack.submit("across", held.value(number, hold="far")) for number in range(4)]
-    eventually(lambda: sum(1 for line in notes(held.notes) if line.startswith("near")) == len(jobs))
+    # The first stage of each has ended once its second one is there.
+    eventually(lambda: (far := stack.client.get("/v1/queues/far").json())["depth"] + far["in_flight"] == len(jobs))
     held.await_begun("far")
     held.kill_and_go_on(stack)
     outputs = [stack.output(job, timeout_s=60.0) for job in jobs]
@@ -103,3 +105,21 @@ def test_pipelines_across_both_stores_end_and_no_finished_stage_runs_again(stack
     assert {line: count for line, count in notes(held.notes).items() if line.startswith("near")} == {
         f"near {number}": 1 for number in range(4)
     }
+
+
+def test_a_pipeline_moves_to_another_store_and_its_stages_stay(stack: TwoStores, tmp_path: Path) -> None:
+    env = clean_environment() | stack.env | {"PENSTOCK_REDIS_URL": stack.main.url, "PENSTOCK_PIPELINES": "{}"}
+    own = env | {"PENSTOCK_WORKER__BEAT_S": "0.5", "PENSTOCK_WORKER__LEASE_S": "4"}
+    held = Held(tmp_path)
+    before = stack.submit("line", held.value(1))
+    held.await_begun("near")
+    done = called_here("store", "move", "line", "--to", "b", "--no-wait", cwd=tmp_path, env=own)
+    assert done.returncode == 0, done.stderr
+    after = stack.submit("line", held.value(2))
+    assert (".1-line" in before, ".1-line" in after) == (False, True)
+    held.kill_and_go_on(stack)
+    assert [stack.output(job, timeout_s=60.0)["n"] for job in (before, after)] == [3, 4]
+    refused = called_here("store", "move", "near", "--to", "b", cwd=tmp_path, env=own)
+    assert refused.returncode != 0
+    assert "near is a stage of the pipeline" in refused.stderr
+    assert "serve the model under another name" in refused.stderr

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.test_cli import clean_environment
 from tests.eventually import eventually
 from tests.faults.server import Server
 from tests.integration.pipeline_stack import STAGES, PipelineWorker, stage
 
 ADD = {"source": f"{STAGES}:Add", "max_wait_s": 0.0, "retry_delay_s": 0.05}
-# `far` and `far-too` lie in the store b, all others in the main one. `asleep` is loaded with its first job.
-MODELS: dict[str, Any] = {
-    **dict.fromkeys(("near", "far", "far-too"), ADD),
-    "asleep": {**ADD, "min_workers": 0, "max_workers": 1, "idle_unload_s": 600},
-}
+# `far` and `far-too` lie in the store b, all others in the main one. `asleep` and `far-too` are loaded with their first job.
+IDLE = {**ADD, "min_workers": 0, "max_workers": 1, "idle_unload_s": 600}
+MODELS: dict[str, Any] = {"near": ADD, "far": ADD, "asleep": IDLE, "far-too": IDLE}
 PIPELINES: dict[str, Any] = {
     "line": {"stages": [stage("one", "near"), stage("two", "near", "one")]},
     "across": {"stages": [stage("one", "near"), stage("two", "far", "one")]},
@@ -37,6 +37,14 @@ class TwoStores:
     env: dict[str, str]
     worker: PipelineWorker
     client: GatewayClient
+    metrics_port: int
+
+    @property
+    def probe_env(self) -> dict[str, str]:
+        """The settings of the worker, as a probe beside it has them, of the models that are loaded at all times."""
+        own = {"PENSTOCK_REDIS_URL": self.main.url, "PENSTOCK_WORKER__METRICS_PORT": str(self.metrics_port)}
+        models = {name: MODELS[name] for name in ("near", "far")}
+        return clean_environment() | self.env | own | {"PENSTOCK_MODELS": json.dumps(models)}
 
     @contextmanager
     def frozen(self, server: Server) -> Iterator[None]:
@@ -80,10 +88,11 @@ def two_stores(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[T
             "PENSTOCK_PIPELINES": json.dumps(PIPELINES),
         }
         all_env = stores | dict(env or {})
+        worker_settings: dict[str, Any] = {"beat_s": 0.5, "lease_s": 4.0, "sweep_s": 0.5, "metrics_port": free_port()}
         worker = opened.enter_context(
-            PipelineWorker(main.url, folder / "worker", MODELS, PIPELINES, all_env, beat_s=0.5, lease_s=4.0, sweep_s=0.5)
+            PipelineWorker(main.url, folder / "worker", MODELS, PIPELINES, all_env, **worker_settings)
         )
         client = opened.enter_context(gateway_process(main.url, folder / "gateway", models=MODELS, env=all_env))
-        made = TwoStores(main, other, folder, all_env, worker, client)
+        made = TwoStores(main, other, folder, all_env, worker, client, worker_settings["metrics_port"])
         eventually(lambda: client.get("/readyz").status_code == 200, timeout_s=60.0)
         yield made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import redis
 
 from penstock.broker.records import BatchStamp, ClaimedJob, ClaimRequest, Ending, NewJob, Settled, SubmitStatus
 from penstock.broker.store.ops import prefix
+from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.loop_stores import AsyncStores
 from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
@@ -23,6 +25,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo
 from penstock.settings.tables import Settings
+from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 from tests.faults.server import Server
 
 HERE, THERE = "here", "there"
@@ -156,6 +159,30 @@ async def test_a_store_that_hangs_takes_only_its_own_models_along(
     finally:
         other.signal(signal.SIGCONT)
     assert await loop_stores.read(far.id) is not None
+
+
+def test_a_thread_of_the_main_store_leaves_one_that_hangs_alone_and_goes_on(
+    places: StoreMap, stores: RedisStores, other: Server
+) -> None:
+    for model in (HERE, THERE):
+        stores.submit([new_job(model)])
+        # It had three partitions once, which are empty.
+        assert stores.swap_model(model, StoredModel(), ModelInfo(model, held=3))
+    with closing(places.open(is_of_main=True)) as beat:
+        infos = {info.name: info for info in beat.models()}
+        other.signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            for _ in range(20):
+                with pytest.raises(StoreUnavailable, match="store 'b': Redis cannot be reached"):
+                    beat.stats(THERE)
+                assert beat.stats(HERE).depth == 1
+            assert time.monotonic() - began < 10.0, "it waits for an answer once"
+            PartitionKeeper().look(beat, infos, 0.0)
+        finally:
+            other.signal(signal.SIGCONT)
+        found = {info.name: info.held for info in stores.models()}
+    assert found == {HERE: 1, THERE: 3}
 
 
 async def test_another_process_that_places_a_model_first_decides(

@@ -19,7 +19,8 @@ from penstock.cli.exits import StartError
 from penstock.cli.serve.start_watch import check_places
 from penstock.errors import Conflict, NotFound, StoreUnavailable
 from penstock.job import Payload, new_job_id
-from penstock.model_spec import ModelInfo
+from penstock.model_spec import ModelInfo, VersionInfo
+from penstock.pipelines.spec import PipelineStage
 from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 from tests.faults.server import Server
 from tests.integration.test_several_stores import STAMP, ending, keys_of, take
@@ -99,6 +100,19 @@ def test_what_is_not_there_or_already_there_is_refused(stores: RedisStores, plac
     assert told.value.hint == "did you mean mover?"
     with pytest.raises(Conflict, match="lies in the store 'main' already"):
         StoreMove(stores, places, MODEL, "main").check()
+
+
+def test_a_stage_of_a_pipeline_is_refused_with_what_to_do_and_the_pipeline_itself_is_not(
+    stores: RedisStores, places: StorePlaces
+) -> None:
+    stages = (PipelineStage("one", MODEL),)
+    stores.announce_model(ModelInfo("line", versions={"1": VersionInfo(stages=stages)}))
+    stores.submit([new_job()])
+    with pytest.raises(Conflict, match=f"{MODEL} is a stage of the pipeline line") as refused:
+        StoreMove(stores, places, MODEL, "b").check()
+    assert "serve the model under another name" in (refused.value.hint or "")
+    assert shown(stores) == (0, 0, 1)
+    StoreMove(stores, places, "line", "b").check()
 
 
 def test_the_same_store_under_another_address_is_refused(fresh_redis: str, other: Server) -> None:

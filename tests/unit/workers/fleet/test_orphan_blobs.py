@@ -17,20 +17,22 @@ KNOWN, UNKNOWN = "0" * 26, "1" * 26
 
 
 class Records:
-    """A store that knows the jobs `serials`, does not answer while `away` is set, and records questions in `asked`."""
+    """Stores that know the jobs `serials`; one does not answer while `away` names it. Records questions in `asked`."""
 
     def __init__(self, *serials: str) -> None:
         self.serials = set(serials)
         self.asked: list[Sequence[str]] = []
-        self.away = False
+        self.away: str | None = None
         self.name = "store-1"
 
     def identity(self) -> str:
         return self.name
 
     def known(self, serials: Sequence[str]) -> set[str]:
-        if self.away:
-            raise StoreUnavailable("gone")
+        if self.away is not None:
+            gone = StoreUnavailable("gone")
+            gone.store = self.away
+            raise gone
         self.asked.append(serials)
         return self.serials & set(serials)
 
@@ -103,7 +105,7 @@ def test_one_round_looks_at_a_part_only_and_the_next_goes_on_behind_it(tmp_path:
 def test_nothing_is_deleted_while_the_store_cannot_say_what_it_knows(tmp_path: Path) -> None:
     put_old(tmp_path, f"{UNKNOWN}.in")
     records = Records()
-    records.away = True
+    records.away = ""
     collector = OrphanCollector(records, LocalBlobs(tmp_path))
     collector.run_once(0.0)
     with pytest.raises(StoreUnavailable):
@@ -133,3 +135,15 @@ def test_the_blobs_of_another_store_and_of_one_that_lost_its_records_are_left_al
     collector.run_once(FIRST_AFTER_S)
     assert names(tmp_path) == {f"{UNKNOWN}.in"}
     assert other.asked == []
+
+
+def test_a_store_beside_the_main_one_that_is_away_puts_the_pass_off_and_holds_up_no_sweep(tmp_path: Path) -> None:
+    put_old(tmp_path, f"{UNKNOWN}.in")
+    records = Records()
+    collector = OrphanCollector(records, LocalBlobs(tmp_path))
+    collector.run_once(0.0)
+    records.away = "b"
+    collector.run_once(FIRST_AFTER_S)
+    records.away = None
+    collector.run_once(FIRST_AFTER_S + 1.0)
+    assert names(tmp_path) == {f"{UNKNOWN}.in"}, "that store may have had its record"
