@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from penstock.cli.jobs.call import need_json_alone
-from penstock.cli.jobs.many import groups
+from penstock.cli.jobs.many import groups, watch
 from penstock.client.views import JobView, job_view
 
 
@@ -37,3 +40,19 @@ def test_many_jobs_of_one_command_take_json_and_show_no_outputs(value: Any, medi
     need_json_alone("x", None, others=False)
     with pytest.raises(typer.BadParameter, match="--times"):
         need_json_alone(value, media_type, others=others)
+
+
+class EndedJobs:
+    """A client whose jobs have all ended."""
+
+    def as_completed(self, handles: list[Any]) -> Iterator[Any]:
+        yield from handles
+
+
+@pytest.mark.parametrize(("statuses", "code"), [(("succeeded", "failed"), 1), (("succeeded",), None)])
+def test_the_exit_code_says_whether_one_of_the_jobs_failed(statuses: tuple[str, ...], code: int | None) -> None:
+    handles: list[Any] = [SimpleNamespace(view=job(status, status)) for status in statuses]
+    client: Any = EndedJobs()
+    with pytest.raises(typer.Exit) if code else nullcontext() as ended:
+        watch(client, handles, as_json=False)
+    assert code == (ended.value.exit_code if ended else None)
