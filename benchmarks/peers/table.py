@@ -143,8 +143,9 @@ def page_text(result: Result) -> str:
 def short_text(result: Result, faults: Sequence[Mapping[str, Any]]) -> str:
     """Four rows for the README: requests per second, and what 400 kills of workers lose; `faults` is `make faults`' result."""
     names = [name for name in SHORT if name in result["peers"]]
-    head = ["requests/s, 64 at once", *(result["peers"][name]["title"] for name in names)]
-    lines = [[one.title, *(_rate(result, name, one.name) for name in names)] for one in WORKLOADS if one.name in _SHORT_LOADS]
+    head = ["64 requests at once", *(result["peers"][name]["title"] for name in names)]
+    loads = [one for one in WORKLOADS if one.name in _SHORT_LOADS]
+    lines = [[f"{one.title}: requests/s", *(_rate(result, name, one.name) for name in names)] for one in loads]
     lost = {one["system"]: f"{one['lost']} of {one['accepted']:,}" for one in faults if one["fault"] == _WORKER_KILLS}
     lines.append(["jobs lost while 400 `kill -9` hit workers", *(lost.get(name, "it stores none") for name in names)])
     cores, date = result["machine"]["cores"], result["machine"]["date"][:10]

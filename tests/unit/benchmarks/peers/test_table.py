@@ -94,8 +94,8 @@ def test_the_key_figures_are_those_whose_servers_were_measured() -> None:
     assert row[2] == ""
     killed = [{"fault": "F2", "system": "penstock", "lost": 0, "accepted": 1500}]
     short = short_text(result, killed)
-    assert "| requests/s, 64 at once | penstock | Mosec |" in short
-    assert "| no-op | 4,000 | 16,000 |" in short
+    assert "| 64 requests at once | penstock | Mosec |" in short
+    assert "| no-op: requests/s | 4,000 | 16,000 |" in short
     assert "| jobs lost while 400 `kill -9` hit workers | 0 of 1,500 | it stores none |" in short
 
 
@@ -141,7 +141,7 @@ def test_pages_get_what_stands_between_their_marks_again_and_again(tmp_path: Pat
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith(f"{ends}\nafter\n")
-    assert "| stand-in accelerator | 1,500 | 1,600 | 300 |" in text
+    assert "| stand-in accelerator: requests/s | 1,500 | 1,600 | 300 |" in text
 
 
 def test_the_pages_of_this_tree_have_the_marks() -> None:
