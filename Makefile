@@ -18,12 +18,13 @@ TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
 CURES_ARGS ?=
 SOAK_ARGS ?=
+PICTURES_ARGS ?=
 DOCKER ?= docker
 # Calls that load code from data. Ruff refuses the imports; this pattern also finds the options that allow such loading.
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client reference kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client reference kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs pictures up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +147,9 @@ release-check: $(VENV)/.installed-test ## build wheel and sdist, check them, run
 
 release-images: $(VENV)/.installed-test ## build the images, and compare their sizes with their limits (needs Docker; DOCKER=docker)
 	DOCKER='$(DOCKER)' $(BIN)/python -m tests.compose.images
+
+pictures: $(VENV)/.installed-test ## every picture of README and docs, from real stacks and commands (needs chromium, prometheus; PICTURES_ARGS="--only png")
+	$(BIN)/python -m docs.images $(PICTURES_ARGS)
 
 up: $(VENV)/.installed-onnx ## start everything with MODELS=examples/square.py
 	$(BIN)/penstock up $(MODELS)

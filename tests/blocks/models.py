@@ -66,10 +66,10 @@ class Slow(Handler):
 
 
 class Flaky(Handler):
-    """Fails for 13."""
+    """Fails for 12 and 13, in two ways."""
 
     def initialize(self, context: Context) -> None:
-        self.unlucky = 13
+        self.wrong = {12: Failure("the picture has no pixels"), 13: Failure("the file is no JPEG picture", "not_a_jpeg")}
 
     def inference(self, batch: list[dict[str, int]]) -> list[dict[str, int] | Failure]:
-        return [Failure("it is 13") if item["x"] == self.unlucky else {"y": item["x"]} for item in batch]
+        return [self.wrong.get(item["x"], {"y": item["x"]}) for item in batch]

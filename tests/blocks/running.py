@@ -31,6 +31,7 @@ class Outcome:
     compared: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     slow: tuple[str, ...] = ()
+    transcript: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         done = ", ".join(f"{count} {kind}" for kind, count in sorted(self.done.items()))
@@ -57,6 +58,7 @@ def run_page(page: Path) -> Outcome:
         told["compared"],
         Counter(told["left_out"]),
         tuple(f"{seconds:.1f} s, {command}" for command, seconds in told["seconds"].items() if seconds > _SLOW_S),
+        tuple((typed, printed) for typed, printed in told["transcript"]),
     )
 
 
@@ -80,6 +82,7 @@ def run_inside(page: Path) -> None:
                 "compared": counts.compared,
                 "left_out": counts.left_out,
                 "seconds": counts.seconds,
+                "transcript": run.transcript,
             }
         )
     )

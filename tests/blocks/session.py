@@ -60,6 +60,8 @@ class PageRun:
         self._stays: list[Stay] = []
         self._cells: Cells | None = None
         self._output = ""
+        # What was typed into consoles, and what was printed then: terminal recordings are drawn from it.
+        self.transcript: list[tuple[str, str]] = []
 
     def run(self) -> None:
         """Raises BlockError, PageError."""
@@ -104,6 +106,8 @@ class PageRun:
                     self._run_command(command)
             except TerminalError as failed:
                 raise BlockError(command.line, command.text, str(failed)) from None
+            if step.block.language == "console":
+                self.transcript.append((command.text, self._output))
             self.counts.seconds[f"line {command.line}: {command.text}"] = time.monotonic() - started
 
     def _run_command(self, command: Command) -> None:

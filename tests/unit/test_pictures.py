@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from docs.images import concepts
-from tests.markdown import ROOT
+from docs.images import catalogue, concepts
+from tests.markdown import PAGES, ROOT, links
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -63,3 +63,11 @@ def test_the_layers_of_the_house_are_those_that_import_linter_holds(draw: Any) -
 
 def test_the_files_of_a_jobs_way_exist(draw: Any) -> None:
     assert [step.file for step in draw.STEPS if not (ROOT / step.file).is_file()] == []
+
+
+def test_make_pictures_names_every_picture_of_the_pages_and_no_other() -> None:
+    made = {*catalogue.DRAWN, *catalogue.MEASURED, *catalogue.PHOTOGRAPHED, *catalogue.RECORDED}
+    pages = [(page, link) for page in PAGES for link in links(page) if link.endswith((".png", ".svg")) and ":" not in link]
+    shown = {(page.parent / link).resolve().relative_to(ROOT).as_posix() for page, link in pages}
+    kept = {path.relative_to(ROOT).as_posix() for ending in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{ending}")}
+    assert shown == made == kept
