@@ -51,6 +51,6 @@ PHOTOGRAPHED: Mapping[str, Photograph] = {
 # Terminals: a page whose consoles are recorded, or the commands themselves.
 RECORDED: Mapping[str, str] = {
     "docs/images/five-minutes.svg": "docs/start/five-minutes.md",
-    "docs/images/bench.svg": "penstock bench square --rate 200 --duration 3 --warm-up 1",
+    "docs/images/bench.svg": "penstock bench square --rate 50 --duration 3 --warm-up 1",
     "docs/images/tune.svg": "penstock tune examples/square.py --slo p99=1s --budget 10s",
 }

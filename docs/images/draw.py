@@ -164,7 +164,8 @@ _STYLE = """
 
 def house() -> str:
     """The folders by layer."""
-    parts, y = [], float(_PAD)
+    parts: list[str] = []
+    y = float(_PAD)
     for layer in LAYERS:
         width = (WIDTH - _PAD * (len(layer) + 1)) / len(layer)
         height = max(_height(folder, width) for folder in layer)

@@ -77,18 +77,18 @@ def _take(browser: Browser, stack: PictureStack, picture: Photograph, file: Path
 def _stack(folder: Path, needed: set[str]) -> Iterator[PictureStack]:
     (folder / "penstock.toml").write_text(_SETTINGS)
     with ExitStack() as opened:
-        ready = opened.enter_context(_penstock(folder))
-        servers = {"dashboard": ready["url"]}
+        url, worker_port = opened.enter_context(_penstock(folder))
+        servers = {"dashboard": url}
         if "prometheus" in needed:
-            ports = {"penstock-gateway": [urlsplit(ready["url"]).port or 0], "penstock-worker": [ready["worker_port"]]}
+            ports = {"penstock-gateway": [urlsplit(url).port or 0], "penstock-worker": [worker_port]}
             servers["prometheus"] = opened.enter_context(Prometheus(folder / "prometheus", ports)).url
         if "flower" in needed:
             servers["flower"] = str(opened.enter_context(flower(folder)).base_url)
-        yield PictureStack(servers, _work(ready["url"]))
+        yield PictureStack(servers, _work(url))
 
 
 @contextmanager
-def _penstock(folder: Path) -> Iterator[dict[str, str | int]]:
+def _penstock(folder: Path) -> Iterator[tuple[str, int]]:
     metrics = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_WORKER__METRICS_PORT": str(metrics), "PENSTOCK_DIE_WITH_PARENT": "1"}
@@ -100,7 +100,7 @@ def _penstock(folder: Path) -> Iterator[dict[str, str | int]]:
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"penstock up did not start: {(folder / 'up.log').read_text()}")
-        yield {**json.loads(line), "worker_port": metrics}
+        yield str(json.loads(line)["url"]), metrics
     finally:
         process.send_signal(signal.SIGINT)
         try:
