@@ -16,6 +16,7 @@ _WIDTH = 120
 _MOST_LINES = 32
 # Lines of a log, which a reader's terminal shows too, hide what the picture is about.
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[")
+# The report of the model must come. Its verdict may be any: a busy machine keeps no goal, and that ends a command with 1.
 _PAGE = """<!-- run
 export COLUMNS={columns} LINES=50
 penstock up examples/square.py
@@ -23,6 +24,9 @@ penstock up examples/square.py
 
 ```console
 $ {command}
+...
+square ...
+...
 ```
 """
 
