@@ -1,4 +1,4 @@
-"""The receiver that docs/reference/webhooks.md shows does what the page says of it."""
+"""The receiver that docs/how-to/webhooks.md shows does what the page says of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = b'{"type":"job.succeeded","timestamp":"2026-11-23T12:00:00Z","data":{"id"
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
-    [block] = [block for block in code_blocks(ROOT / "docs" / "reference" / "webhooks.md") if block.language == "python"]
+    [block] = [block for block in code_blocks(ROOT / "docs" / "how-to" / "webhooks.md") if block.language == "python"]
     names: dict[str, Any] = {}
     exec(block.text, names)
     return names["app"]
