@@ -39,6 +39,7 @@ from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
+from penstock.gateway.models.history import HistoryBeat
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.infer_answer import speaks_oip
 from penstock.gateway.options import GatewayOptions
@@ -76,6 +77,7 @@ class Gateway:
         self.parts = parts = GatewayParts(
             options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, open_requests=lambda: self._open
         )
+        self._history = HistoryBeat(store, parts.registry)
         self._auth = parts.auth
         self._submit, self._predict, self._explain, self._infer = parts.submit, parts.predict, parts.explain, parts.infer
         self._torchserve = parts.torchserve
@@ -120,6 +122,8 @@ class Gateway:
             self._starting = asyncio.create_task(self._keep_starting())
         await self.parts.key_beat.start()
         await self.parts.registry.start()
+        if self._options.history:
+            self._history.start()
         self.parts.files.start()
         if self._management is not None:
             self._management.keeper.start()
@@ -132,6 +136,7 @@ class Gateway:
         await self.parts.files.close()
         if self._management is not None:
             await self._management.keeper.close()
+        await self._history.close()
         await self.parts.registry.close()
         await self.parts.key_beat.close()
         await self._store.close()

@@ -76,6 +76,23 @@ _QUEUE_SCHEMA = {
 }
 _QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
 _QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
+_SERIES = {"type": "array", "items": {"type": ["number", "null"]}, "description": "One value per moment of `at`"}
+_PERCENTILES = {"type": "object", "properties": dict.fromkeys(("p50", "p95", "p99"), _SERIES)}
+_HISTORY = {
+    "type": "object",
+    "required": ["model", "step_s", "percentile_error", "at"],
+    "properties": {
+        "model": {"type": ["string", "null"], "description": "null: all models together"},
+        "step_s": {"type": "integer"},
+        "percentile_error": {"type": "number", "description": "How far a percentile may be off, as a share of it"},
+        "at": {"type": "array", "items": {"type": "integer"}, "description": "Begin of each step in Unix seconds"},
+        "total_s": _PERCENTILES,
+        "queue_s": _PERCENTILES,
+        "releases": {"type": "object", "additionalProperties": _SERIES, "description": "Shares of the batches, by reason"},
+        "away": {"type": "array", "items": _TEXT, "description": "Models whose store does not answer"},
+    },
+    "additionalProperties": _SERIES,
+}
 _WORK = {"type": "number", "minimum": 0, "description": "Seconds that one worker would work on all that waits, is due or runs"}
 _SCALING = {
     "type": "object",
@@ -125,6 +142,8 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/events": {"text/event-stream": {}, "application/x-ndjson": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
     "/v1/scaling": {"application/json": {"schema": _SCALING}},
+    "/v1/history": {"application/json": {"schema": _HISTORY}},
+    "/v1/models/{model}/history": {"application/json": {"schema": _HISTORY}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
     "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
     "/metrics": {"text/plain": {}},

@@ -172,8 +172,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         keys=tuple(settings.access_keys()),
         rate_per_s=table.rate_per_s,
         burst=table.burst,
-        # Never on a port that siblings share: each scrape would reach another process, and every counter would jump.
-        metrics=is_loopback(table.host) and not table.metrics_port and not shared,
+        metrics=_shows_metrics(settings, shared=shared),
         torchserve_metrics=settings.torchserve.metrics,
         torchserve_access_log=settings.torchserve.access_log,
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
@@ -188,6 +187,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         sync_timeout_s=table.sync_timeout_s,
         heartbeat_s=table.heartbeat_s,
         log_jobs=settings.log.jobs,
+        history=settings.store.history,
         dashboard=settings.has_dashboard,
         root_path=table.root_path,
         cors_origins=table.cors_origins,
@@ -203,6 +203,11 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         webhooks=webhook_options(settings),
         torchserve=torchserve_options(settings),
     )
+
+
+def _shows_metrics(settings: Settings, *, shared: bool) -> bool:
+    """Never on a port that siblings share: each scrape would reach another process, and every counter would jump."""
+    return is_loopback(settings.gateway.host) and not settings.gateway.metrics_port and not shared
 
 
 def webhook_options(settings: Settings) -> WebhookOptions | None:

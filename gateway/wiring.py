@@ -43,6 +43,7 @@ from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
 from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.changes import ModelChanges
+from penstock.gateway.models.history import HistoryReads
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
@@ -330,8 +331,7 @@ class GatewayParts:
         store, registry = self._store, self.registry
         return [
             Rollouts(self.changes, registry).router(),
-            SplitRoutes(store, registry).router(),
-            Profiles(store, registry).router(),
+            *(kind(store, registry).router() for kind in (SplitRoutes, Profiles, HistoryReads)),
             QueueReads(store, registry=registry).router(),
             StoreReads(store, registry=registry).router(),
             KeyRoutes(self.key_beat, self.auth, store=store, options=self._options, uploads=self._uploads).router(),

@@ -33,6 +33,7 @@
 --   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
 --   planned           hash    owner -> those of them that wait for their start
 --   learned           hash    version, device, runtime and threads -> how long batches take there
+--   history           string  what happened lately; history:<length> lists of closed steps of so many seconds (see history.lua)
 --   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)
 --   closed            string  there once new jobs of the model go to other queues: this one drains
 --   want              string  queue length at which an idle worker asked to be woken

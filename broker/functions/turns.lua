@@ -168,3 +168,51 @@ local function pass_turns(p, version, served)
     redis.call('ZADD', turns, last[band], owner)
   end
 end
+
+local LOOKS, LOOK = 16, 16 -- a deep queue is sampled in LOOKS places, LOOK jobs each
+
+-- Since when the oldest of these jobs waits; the first one without a delay, by age, waits for longer than those behind it.
+local function oldest_of(p, serials)
+  local oldest
+  table.sort(serials)
+  for _, serial in ipairs(serials) do
+    local since, had_delay = waits_since(p, serial)
+    oldest = math.min(oldest or math.huge, since or math.huge)
+    if since and not had_delay then break end
+  end
+  return oldest
+end
+
+-- The age of the oldest of `n` waiting jobs from rank `from` on. Jobs are in order of deadline, so the oldest may stand anywhere;
+-- serials ascend with time, so the smallest serial is the oldest job. A queue too deep to be read whole is sampled, its head first:
+-- the age is exact if all jobs have the same time to their deadline, else it is that of the oldest job in the sample. A job that
+-- had a delay waits only since its end, so younger jobs are looked at as well.
+local function oldest_age(p, ready, from, n, now)
+  local step = math.max(LOOK, n / LOOKS)
+  local first, sample, at = nil, {}, 0
+  while at < n do
+    local rank = from + math.floor(at)
+    for _, serial in ipairs(redis.call('ZRANGE', ready, rank, math.min(rank + LOOK, from + n) - 1)) do
+      sample[#sample + 1] = serial
+      if not first or serial < first then first = serial end
+    end
+    at = at + step
+  end
+  if not first then return 0 end
+  local since, had_delay = waits_since(p, first)
+  return now - (had_delay and oldest_of(p, sample) or since or now)
+end
+
+-- The same of all waiting jobs of a queue, whatever their priority.
+local function oldest_waiting(p, now)
+  local oldest = 0
+  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+    local lines = all_lines_of(p, version)
+    lines[#lines + 1] = p .. 'solo:' .. version
+    for _, line in ipairs(lines) do
+      local n = redis.call('ZCARD', line)
+      if n > 0 then oldest = math.max(oldest, oldest_age(p, line, 0, n, now)) end
+    end
+  end
+  return oldest
+end

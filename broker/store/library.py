@@ -33,6 +33,7 @@ ORDER = (
     "lists",
     "reconcile",
     "read",
+    "history",
     "foreign",
     "presence",
     "swap",

@@ -15,6 +15,7 @@ from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.dashboard.pages.event_pages import EventPages
 from penstock.gateway.dashboard.pages.failed_pages import FailedPages
+from penstock.gateway.dashboard.pages.history_pages import HistoryPages
 from penstock.gateway.dashboard.pages.job_pages import JobPages
 from penstock.gateway.dashboard.pages.overview import Document, OverviewPages
 from penstock.gateway.dashboard.pages.run_pages import RunPages
@@ -68,6 +69,7 @@ class Pages:
                 document=document,
                 scraped=options.metrics,
             ),
+            HistoryPages(self._renderer, store=store, registry=registry),
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
             FailedPages(self._renderer, store=store, registry=registry, replays=replays),
             RunPages(self._renderer, runs),

@@ -119,13 +119,14 @@ class StoreUpkeep:
         slots: Callable[[], Sequence[Slot]],
         metrics: UpkeepMetrics,
         on_changes: Callable[[Sequence[Change]], None],
+        on_beat: Callable[[RedisStore, Callable[[str], bool]], None],
     ) -> None:
+        """`on_beat` gets the store of this beat, and whether a queue lies there."""
         ours = QueuesIn(queues, stores, name)
         self._stores = [stores.open_one(name, name=f"penstock-{part}-{os.getpid()}") for part in ("beat", "sweep")]
         beat_store, sweep_store = self._stores
-        beat = Beat(
-            beat_store, slots, lease_s=settings.lease_s, on_beat=_no_registry, name=name, has=lambda queue: queue in ours
-        )
+        has = ours.__contains__
+        beat = Beat(beat_store, slots, lease_s=settings.lease_s, on_beat=lambda store: on_beat(store, has), name=name, has=has)
         sweeper = Sweeper(
             sweep_store,
             blobs,
@@ -153,7 +154,3 @@ class StoreUpkeep:
             thread.stop()
         for store in self._stores:
             store.close()
-
-
-def _no_registry(_: RedisStore) -> None:
-    """The registry is the main store's."""

@@ -37,6 +37,7 @@ from penstock.workers.fleet.versions import ServedVersions, VersionChange
 from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
+from penstock.workers.telemetry.history import HistoryKeeper
 from penstock.workers.telemetry.job_log import WorkerJobLog
 from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
@@ -77,6 +78,7 @@ class Fleet:
         self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}", is_of_main=True)
         self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
         self._has_door = not is_cluster(settings.store.url or "")
+        self._history = HistoryKeeper(settings.worker.beat_s, self._queues_of, is_kept=settings.store.history)
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
         self._scaler: Autoscaler | None = None
@@ -92,10 +94,7 @@ class Fleet:
     def _build_threads(self) -> None:
         worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
         job_log = WorkerJobLog(self._settings.log.jobs)
-        # Metrics that nobody can read need not be counted.
-        observers = (self.events, *((self._metrics,) if worker.metrics_port else ()), job_log, *self._spans)
-        on_change = self._beat_soon
-        self._roster = Roster(self._settings, self._versions, blobs, self._stores, observers=observers, on_change=on_change)
+        self._roster = self._new_roster(blobs, job_log)
         upkeep = UpkeepMetrics(
             self._name,
             self._metrics.registry,
@@ -130,6 +129,19 @@ class Fleet:
         self._build_reloads()
         self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
+    def _new_roster(self, blobs: BlobStore, job_log: WorkerJobLog) -> Roster:
+        # Metrics that nobody can read need not be counted.
+        metrics = (self._metrics,) if self._settings.worker.metrics_port else ()
+        return Roster(
+            self._settings,
+            self._versions,
+            blobs,
+            self._stores,
+            observers=(self.events, *metrics, job_log, *self._spans),
+            tally=self._history.tally,
+            on_change=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the roster
+        )
+
     def _build_reloads(self) -> None:
         self._watch = SourceWatch(lambda: self.slots, self._roster.forget_files)
         self._reloads = (
@@ -160,6 +172,7 @@ class Fleet:
                 slots=self._roster.alive,
                 metrics=metrics,
                 on_changes=job_log.on_changed,
+                on_beat=self._history.write,
             )
             for name in self._stores.places.others
         ]
@@ -176,9 +189,6 @@ class Fleet:
 
     def _is_holding(self) -> bool:
         return any(slot.leases() for slot in self._roster.alive())
-
-    def _beat_soon(self) -> None:
-        self._beat.wake()
 
     @property
     def slots(self) -> list[Slot]:
@@ -274,6 +284,7 @@ class Fleet:
         self.events.stop()
         for spans in self._spans:
             spans.close()
+        self._history.beat(self._beat_store, ())
         try:
             self._beat_store.withdraw_worker(self._name)
         except StoreUnavailable as error:
@@ -307,6 +318,7 @@ class Fleet:
     def _on_beat(self, store: RedisStore) -> None:
         # Gateways wrote the moments that this one is compared with, and their clocks may differ from this host's.
         now = store.now()
+        self._history.beat(store, self._announcer.measured, self._queues_of_main()[1])
         self._follow_rollouts(store, now)
         self._roster.pass_wishes(store.profile_wishes(), now)
         if self.draining:

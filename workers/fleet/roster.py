@@ -24,7 +24,7 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.profiling import Profiler
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.versions import ServedVersions
-from penstock.workers.slot.context import Observer, Observers, SlotContext
+from penstock.workers.slot.context import BatchTally, Observer, Observers, SlotContext
 from penstock.workers.slot.slot import Slot
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ class Roster:
         stores: StoreMap,
         *,
         observers: Sequence[Observer],
+        tally: BatchTally | None,
         on_change: Callable[[], None],
     ) -> None:
+        self._tally = tally
         self._settings = settings
         self._versions = versions
         self._blobs = blobs
@@ -107,7 +109,7 @@ class Roster:
         name = f"{self._incarnation}.{self._added}"
         self._added += 1
         profiler = Profiler(spec, self._settings.profile_dir, on_change=self._on_change)
-        observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change))
+        observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change), tally=self._tally)
         slot = self._slot(spec, pin, self._context(spec, observers), name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
         self._running.append(RunningSlot(slot, thread, profiler, observers))

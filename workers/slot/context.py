@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -138,14 +139,32 @@ class Observer:
         """The handler of this slot counted something in metrics of its own."""
 
 
+# A worker whose beat stands still forgets the oldest of them.
+TALLY_MAX = 20_000
+
+
+class BatchTally:
+    """What the slots of a worker note of each batch for the history, which the beat counts. Safe to append to from any thread.
+
+    `settled`: queue, reason of release, seconds from claim to settlement, and for each job the seconds that it had waited when
+    it was claimed. `busy`: queue, seconds that a batch kept its slot busy.
+    """
+
+    def __init__(self) -> None:
+        self.settled: deque[tuple[str, str, float, Sequence[float]]] = deque(maxlen=TALLY_MAX)
+        self.busy: deque[tuple[str, float]] = deque(maxlen=TALLY_MAX)
+
+
 class Observers:
     """The observers of one slot. `of_batches` are those that want every batch: none, unless somebody looks.
 
     Any thread may call `ask`: the tuple is replaced as a whole.
     """
 
-    def __init__(self, *observers: Observer) -> None:
+    def __init__(self, *observers: Observer, tally: BatchTally | None = None) -> None:
         self.all = observers
+        # None where no history is kept.
+        self.tally = tally
         self.of_batches: tuple[Observer, ...] = ()
         self.ask()
 

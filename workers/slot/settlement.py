@@ -213,6 +213,9 @@ class Settlements:
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
         self.ended += len(batch.endings)
+        if not stale and (tally := self._observers.tally) is not None:
+            waited = [batch.leased_at - job.created_at for job in batch.jobs]
+            tally.settled.append((batch.queue, batch.reason, time.monotonic() - batch.claimed_at, waited))
         succeeded = all(ending.state is JobState.SUCCEEDED for ending in batch.endings)
         for observer in self._observers.of_batches if succeeded else self._observers.all:
             observer.on_settled(self._spec, batch, answers, store_s)
@@ -345,6 +348,8 @@ class Verdicts:
             self._debts.owe(ended)
         for retry in retries:
             self._debts.owe(retry)
+        if (tally := self._observers.tally) is not None:
+            tally.busy.append((batch.queue, done.inference_s if done.busy_s is None else done.busy_s))
         for observer in self._observers.of_batches:
             observer.on_ran(self._spec, batch, done)
 

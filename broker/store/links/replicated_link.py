@@ -21,7 +21,8 @@ _MARK = ("SET", "ps:replicated", "1")
 # that is asked in the moment in which it gets the writes answers with what was before, and by itself it reports once a second.
 _ASK_FOR_MS = (15, 60, 900)
 
-# Functions that write nothing; `watch`, whose loss is healed by the next look; and `spend`, which counts anew all the time.
+# Functions that write nothing; `watch`, whose loss is healed by the next look; and `spend` and `note_history`, which count anew
+# all the time.
 _UNWAITED = frozenset(
     {
         "event_logs",
@@ -39,6 +40,8 @@ _UNWAITED = frozenset(
         "run_read",
         "run_parts",
         "run_next",
+        "history",
+        "note_history",
         "spend",
         "watch",
     }

@@ -15,6 +15,7 @@ from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
+from penstock.gateway.dashboard.pages.history_pages import checked_span
 from penstock.gateway.dashboard.poller import Overview, OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.rows.machine_rows import (
@@ -70,10 +71,11 @@ class OverviewPages:
         router.add_api_route("/ui/workers", self.workers, methods=["GET"])
         router.add_api_route("/ui/api", self.api, methods=["GET"])
 
-    async def queues(self, caller: CallerParam) -> Response:
+    async def queues(self, caller: CallerParam, span: str = "") -> Response:
         overview = await self._poller.overview()
         sample = next(((entry.name, _sample(entry)) for entry in self._registry.models.values()), None)
-        return await self._renderer.page("queues.html", caller, {"here": "queues", "overview": overview, "sample": sample})
+        shown = {"here": "queues", "overview": overview, "sample": sample, "span": checked_span(span)}
+        return await self._renderer.page("queues.html", caller, shown)
 
     async def live(self, caller: CallerParam) -> StreamingResponse:
         """The table of the queues as a server-sent event, whenever it changes."""
@@ -102,7 +104,7 @@ class OverviewPages:
             self._tables[manages] = (overview.number, html)
         return html
 
-    async def model(self, model: str, caller: CallerParam) -> Response:
+    async def model(self, model: str, caller: CallerParam, span: str = "") -> Response:
         entry, _ = await self._registry.find(model)
         overview = await self._poller.overview()
         row = next((row for row in overview.rows if row.model == model), None)
@@ -122,6 +124,7 @@ class OverviewPages:
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),
                 "split": await self._split(entry),
+                "span": checked_span(span),
             },
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.access import Key, Role
+from penstock.broker import history
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
@@ -54,6 +55,8 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.forget([JOB] * max(1, items)),
         ops.reconcile("m", cursor="0", limit=10),
         ops.reconcile_next("m", pace_s=1.0, limit=10),
+        history.note_history("m", history.HistoryWrite("w", 1, 13.0, 1, 0, history.HistoryCounts())),
+        history.read_history("m", 0),
         celery_ops.reject_foreign("m", celery_ops.Rejected(b"", "", "")),
         celery_ops.draw_door(),
         celery_ops.draw_queue("m"),

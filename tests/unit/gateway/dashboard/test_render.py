@@ -74,6 +74,7 @@ async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls(
         "homes": [],
         "stores": [],
         "left_out_models": [],
+        "span": "1h",
         "sample": "4",
     }
     html = renderer.html(

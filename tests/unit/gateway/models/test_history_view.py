@@ -1,0 +1,48 @@
+"""A history as the series of GET /v1/history."""
+
+from __future__ import annotations
+
+from penstock.broker.history import ACCEPTED, BUSY, COVERED, ITEMS, REASONS, SLOT_TIME, WAITING, HistoryStep
+from penstock.gateway.models.history_view import history_of, view
+
+STEP = HistoryStep(
+    1_000,
+    {
+        COVERED: 8_000,
+        ACCEPTED: 16,
+        ITEMS: 6,
+        REASONS["idle"]: 1,
+        REASONS["full"]: 2,
+        REASONS["bulk"]: 1,
+        BUSY: 50,
+        SLOT_TIME: 200,
+    },
+    {WAITING: 3},
+    {40: 1},
+    {},
+)
+
+
+def test_a_step_is_told_in_rates_shares_and_levels() -> None:
+    shown = view(history_of({1_000: STEP}, model="m", level=0, range_s=300, now=1_009.0))
+    assert shown["at"][-1] == 1_000
+    assert len(shown["at"]) == 30
+    assert (shown["accepted_per_s"][-1], shown["waiting"][-1], shown["batch_size"][-1]) == (2.0, 3.0, 2.0)
+    assert (shown["busy_share"][-1], shown["releases"]["full"][-1]) == (0.25, 0.5)
+    assert shown["total_s"]["p99"][-1] == 0.939
+    assert shown["queue_s"]["p99"][-1] is None
+
+
+def test_where_nobody_looked_nothing_is_known() -> None:
+    shown = view(history_of({1_000: STEP}, model="m", level=0, range_s=300, now=1_009.0))
+    assert shown["accepted_per_s"][:-1] == [None] * 29
+
+
+def test_what_does_not_add_up_over_models_is_not_told_of_all() -> None:
+    shown = view(history_of({1_000: STEP}, model="", level=0, range_s=300, now=1_009.0))
+    assert shown["model"] is None
+    assert not shown.keys() & {"workers", "memory_bytes", "away"}
+
+
+def test_models_whose_store_is_away_are_named() -> None:
+    assert view(history_of({}, model="", level=3, range_s=604_800, now=1_009.0, away=["far"]))["away"] == ["far"]
