@@ -24,6 +24,7 @@ from penstock.cli.serve.start_watch import running_jobs
 from penstock.errors import StoreUnavailable
 from penstock.job import JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo
+from penstock.runs.shards.push_listener import listener_of
 from penstock.settings.tables import Settings
 from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 from tests.faults.server import Server
@@ -183,6 +184,20 @@ def test_a_thread_of_the_main_store_leaves_one_that_hangs_alone_and_goes_on(
             other.signal(signal.SIGCONT)
         found = {info.name: info.held for info in stores.models()}
     assert found == {HERE: 1, THERE: 3}
+
+
+def test_a_run_listens_to_the_stores_of_its_model_alone(places: StoreMap, fresh_redis: str, other: Server) -> None:
+    assert places.urls_of([HERE]) == [fresh_redis, other.url], "nobody knows yet"
+    with closing(places.open()) as stores:
+        stores.submit([new_job(HERE)])
+        stores.submit([new_job(THERE)])
+    assert (places.urls_of([HERE]), places.urls_of([THERE, THERE])) == ([fresh_redis], [other.url])
+    other.signal(signal.SIGSTOP)
+    try:
+        with closing(listener_of(places.urls_of([HERE]))) as listener:
+            listener.listen()
+    finally:
+        other.signal(signal.SIGCONT)
 
 
 async def test_another_process_that_places_a_model_first_decides(
