@@ -101,10 +101,11 @@ def _cpu_s(used: resource.struct_rusage) -> float:
 def downloads(log: str) -> dict[str, Any]:
     """What pip's log says: the seconds until everything was found and downloaded, how much it was, and how many packages."""
     stamped = [line.split(" ", 1) for line in log.splitlines() if re.match(r"\d{4}-\d\d-\d\dT", line)]
-    until = next(stamp for stamp, text in stamped if text.lstrip().startswith("Installing collected packages"))
-    took = datetime.fromisoformat(until) - datetime.fromisoformat(stamped[0][0])
+    # The last one: those before are of what builds packages.
+    complete = [stamp for stamp, text in stamped if text.lstrip().startswith("Installing collected packages")][-1]
+    took = datetime.fromisoformat(complete) - datetime.fromisoformat(stamped[0][0])
     sizes = [float(size) * (1.0 if unit == "MB" else 0.001) for size, unit in _DOWNLOADED.findall(log)]
-    [installed] = re.findall(r"Successfully installed (.+)", log)
+    installed = re.findall(r"Successfully installed (.+)", log)[-1]
     return {
         "download_s": round(took.total_seconds(), 1),
         "download_mb": round(sum(sizes), 1),

