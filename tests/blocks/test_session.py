@@ -81,6 +81,21 @@ def test_a_command_that_stays_is_awaited_and_ends_with_ctrl_c_or_with_its_page(t
     assert outcome.failure == ""
 
 
+def test_hidden_commands_and_hidden_python_run_and_are_not_counted(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "<!-- run\npython -m http.server 8080\n^C\npython -m http.server 8080\n-->",
+        "<!-- run python\nfour = 4\n-->",
+        block("python", "print(four)  # 4"),
+    )
+    assert outcome.failure == ""
+    assert outcome.done == {"python": 1}
+
+
+def test_ctrl_c_without_a_command_that_stays_is_a_fault_of_the_page(tmp_path: Path) -> None:
+    assert "ends the last command that stays, and none does" in run(tmp_path, "<!-- run\n^C\n-->").failure
+
+
 def test_a_comment_belongs_to_the_block_right_after_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     note = "<!-- not run: installs -->"
