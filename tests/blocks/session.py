@@ -23,7 +23,7 @@ import yaml
 
 from penstock.errors import ConfigError
 from tests.blocks.compare import json_difference, text_difference
-from tests.blocks.page import Command, PageError, Step, is_whole, steps_of
+from tests.blocks.page import Command, Step, is_whole, steps_of
 from tests.blocks.terminal import Shell, Stay, TerminalError, end_group, ready_word
 from tests.markdown import ROOT, name_of
 
@@ -321,6 +321,3 @@ def fault_of(language: str, text: str) -> str:
     except (SyntaxError, ValueError, yaml.YAMLError) as fault:
         return str(fault)
     return ""
-
-
-__all__ = ["BlockError", "Counts", "PageError", "PageRun"]

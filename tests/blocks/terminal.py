@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import select
-import shlex
 import signal
 import struct
 import subprocess
@@ -188,7 +187,3 @@ def end_group(
         # A terminal that nobody reads fills up, and its process waits for ever.
         if screen is None or not screen.read(0.02):
             time.sleep(0.02)
-
-
-def quoted(command: list[str]) -> str:
-    return shlex.join(command)
