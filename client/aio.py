@@ -181,6 +181,7 @@ class AsyncClient:
         return job_map_aio.outputs(submit, inputs, in_flight=in_flight, ordered=ordered, progress=model if progress else "")
 
     async def job(self, job_id: str) -> AsyncJobHandle:
+        """A job by its id. Raises `NotFound`, `Gone`."""
         return AsyncJobHandle(self, protocol.job_of(await self.send(calls.job_call(job_id))))
 
     async def timeline(self, job_id: str) -> TimelineView:
@@ -227,9 +228,11 @@ class AsyncClient:
         return CancelledJobs(cancelled, requested)
 
     async def models(self) -> list[dict[str, Any]]:
+        """One object per model, as `GET /v1/models` gives it."""
         return protocol.rows_of(await self.send(calls.models_call()))
 
     async def model(self, name: str) -> dict[str, Any]:
+        """One model: its versions, schemas and limits. Raises `NotFound`."""
         return protocol.object_of(await self.send(calls.model_call(name)))
 
     async def load_version(
@@ -303,6 +306,7 @@ class AsyncClient:
         return protocol.object_of(await self.send(calls.profile_call(model)))
 
     async def workers(self) -> list[dict[str, Any]]:
+        """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(await self.send(calls.workers_call()))
 
     async def run(
@@ -328,6 +332,7 @@ class AsyncClient:
         return await self._run(model, file_id, columns, rows=count)
 
     async def run_handle(self, run_id: str) -> AsyncRunHandle:
+        """A run by its id. Raises `NotFound`."""
         return AsyncRunHandle(self, runs.run_of(await self.send(runs.read_call(run_id))))
 
     async def cancel_runs(self, tag: str) -> CancelledRuns:

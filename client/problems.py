@@ -57,19 +57,25 @@ class Problem:
 
 
 class GatewayUnreachable(errors.CapacityError):
+    """No gateway answers at this address, or the connection broke before the answer."""
+
     kind = "gateway_unreachable"
 
 
 class StreamRestarted(errors.PenstockError):
+    """The job began again while its chunks were read: those that came before no longer count."""
+
     kind, retryable = "stream_restarted", True
 
 
 class UnexpectedAnswer(errors.PenstockError):
+    """What answered is no gateway of penstock, or one of another version."""
+
     kind = "unexpected_answer"
 
 
 class WaitTimeout(errors.PenstockError, TimeoutError):
-    """`job` is the job as last seen. To wait on, call the same handle again."""
+    """The job has not ended within `timeout_s`. `job` is the job as last seen; to wait on, call the same handle again."""
 
     kind = "wait_timeout"
     retryable = True
@@ -80,12 +86,14 @@ class WaitTimeout(errors.PenstockError, TimeoutError):
 
 
 class RunTimeout(errors.PenstockError, TimeoutError):
+    """The run has not ended within `timeout_s`. It goes on; wait again with the same handle."""
+
     kind = "wait_timeout"
     retryable = True
 
 
 class AnswerTimeout(errors.PenstockError, TimeoutError):
-    """`problem.job` names the job, which may still be running."""
+    """An answer-now call had no answer in time. `problem.job` names the job, which may still be running."""
 
     kind = "sync_timeout"
 
@@ -102,14 +110,20 @@ class JobEnded(errors.PenstockError):
 
 
 class JobFailed(JobEnded, errors.HandlerError):
+    """The model failed on the input, or the job was given up; `problem.code` says how."""
+
     kind = "job_failed"
 
 
 class JobCancelled(JobEnded):
+    """Somebody cancelled the job."""
+
     kind = "job_cancelled"
 
 
 class JobExpired(JobEnded):
+    """The job's deadline passed before it ended."""
+
     kind = "job_expired"
 
 

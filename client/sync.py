@@ -174,6 +174,7 @@ class Client:
         return job_map.outputs(submit, inputs, in_flight=in_flight, ordered=ordered, progress=model if progress else "")
 
     def job(self, job_id: str) -> JobHandle:
+        """A job by its id. Raises `NotFound`, `Gone`."""
         return JobHandle(self, protocol.job_of(self.send(calls.job_call(job_id))))
 
     def timeline(self, job_id: str) -> TimelineView:
@@ -220,9 +221,11 @@ class Client:
         return CancelledJobs(cancelled, requested)
 
     def models(self) -> list[dict[str, Any]]:
+        """One object per model, as `GET /v1/models` gives it."""
         return protocol.rows_of(self.send(calls.models_call()))
 
     def model(self, name: str) -> dict[str, Any]:
+        """One model: its versions, schemas and limits. Raises `NotFound`."""
         return protocol.object_of(self.send(calls.model_call(name)))
 
     def load_version(
@@ -296,6 +299,7 @@ class Client:
         return protocol.object_of(self.send(calls.profile_call(model)))
 
     def workers(self) -> list[dict[str, Any]]:
+        """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(self.send(calls.workers_call()))
 
     def run(
@@ -321,6 +325,7 @@ class Client:
         return self._run(model, file_id, columns, rows=count)
 
     def run_handle(self, run_id: str) -> RunHandle:
+        """A run by its id. Raises `NotFound`."""
         return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
 
     def cancel_runs(self, tag: str) -> CancelledRuns:

@@ -56,7 +56,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class PenstockError(Exception):
-    """`kind` is the stable code that callers match on; `retryable` says whether sending the same again can help."""
+    """Base of all errors. `kind` is the stable code to match on; `retryable` says whether sending the same again can help."""
 
     kind: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -68,10 +68,14 @@ class PenstockError(Exception):
 
 
 class CallerError(PenstockError):
+    """The request cannot be served as it stands; sending it again does not help."""
+
     kind = "caller_error"
 
 
 class BadRequest(CallerError):
+    """The request cannot be read: not JSON, too deep, a malformed id or parameter."""
+
     kind = "bad_request"
 
 
@@ -88,7 +92,7 @@ class BadParameter(BadRequest):
 
 
 class InvalidInput(CallerError):
-    """`errors` holds one `{"pointer": JSON Pointer, "detail": text}` per fault."""
+    """The input does not fit the model's schema. `errors` holds one `{"pointer": JSON Pointer, "detail": text}` per fault."""
 
     kind = "invalid_input"
 
@@ -98,14 +102,20 @@ class InvalidInput(CallerError):
 
 
 class TooLarge(CallerError):
+    """The body, an output or a file is over a size limit."""
+
     kind = "too_large"
 
 
 class UnsupportedMedia(CallerError):
+    """The model does not take this media type."""
+
     kind = "unsupported_media_type"
 
 
 class NotFound(CallerError):
+    """There is no such model, version, job or run, or it is another owner's."""
+
     kind = "not_found"
 
 
@@ -123,27 +133,37 @@ class UnknownVersion(NotFound):
 
 
 class Gone(CallerError):
+    """It existed; its retention is over."""
+
     kind = "gone"
 
 
 class Conflict(CallerError):
+    """The state of the job, run or model forbids it, such as a cancel after the end."""
+
     kind = "conflict"
 
 
 class KeyReused(CallerError):
+    """The idempotency key belongs to another request."""
+
     kind = "idempotency_key_reused"
 
 
 class Unauthorized(CallerError):
+    """The request has no API key, or none that is valid."""
+
     kind = "unauthorized"
 
 
 class WrongRole(CallerError):
+    """The API key lacks the role that this takes."""
+
     kind = "wrong_role"
 
 
 class ConfigError(CallerError):
-    """`faults` lists every fault found, one sentence each, so that one run of the check shows them all."""
+    """Settings or model files cannot be used. `faults` lists every fault, one sentence each, so that one run shows them all."""
 
     kind = "config_error"
 
@@ -153,7 +173,7 @@ class ConfigError(CallerError):
 
 
 class CapacityError(PenstockError):
-    """`retry_after_s` is when trying again is likely to succeed, in seconds."""
+    """The request is right, the moment wrong. `retry_after_s` is when trying again is likely to succeed, in seconds."""
 
     kind = "capacity"
     retryable = True
@@ -164,6 +184,8 @@ class CapacityError(PenstockError):
 
 
 class Overloaded(CapacityError):
+    """The model's queue is at its limit, or the job would most likely miss its deadline."""
+
     kind = "overloaded"
 
 
@@ -180,21 +202,27 @@ class QuotaSpent(Overloaded):
 
 
 class StoreUnavailable(CapacityError):
-    """`store`: the name of the store, where there are several."""
+    """Redis cannot be reached or cannot write. `store`: the name of the store, where there are several."""
 
     kind = "store_unavailable"
     store: str = ""
 
 
 class StorageFull(CapacityError):
+    """The disk has no room beyond what is kept for the store."""
+
     kind = "storage_full"
 
 
 class NoWorker(CapacityError):
+    """No worker is ready to serve the model, and the caller wanted the answer at once."""
+
     kind = "no_worker"
 
 
 class HandlerError(PenstockError):
+    """The model's code failed on this item; other items of its batch are not affected."""
+
     kind = "handler_error"
 
 

@@ -175,12 +175,15 @@ class Handler:
         """Called once per process, before the first batch: load weights onto `context.device`."""
 
     def preprocess(self, inputs: list[Any], /) -> list[Any]:
+        """Inputs as they came in, items for `inference` out: as many, in their order. Runs beside the batch before."""
         return inputs
 
     def inference(self, batch: list[Any], /) -> list[Any]:
+        """The items of one batch in, one output each out, in their order."""
         raise NotImplementedError(f"{type(self).__name__} has no inference(self, batch) method")
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
+        """What `inference` returned in, what callers get out: as many, in their order. Runs beside the next batch."""
         return outputs
 
     def cost(self, item: Any, /) -> float:

@@ -32,13 +32,16 @@ class JobHandle:
 
     @property
     def id(self) -> str:
+        """The job's id, which never changes."""
         return self.view.id
 
     @property
     def status(self) -> str:
+        """As last seen: queued, running, succeeded, failed, cancelled or expired."""
         return self.view.status
 
     def refresh(self) -> JobView:
+        """Ask the gateway for the job as it is now."""
         self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
         return self.view
 
@@ -83,6 +86,7 @@ class JobHandle:
         yield from stream.chunks(self.events(), on_restart)
 
     def timeline(self) -> TimelineView:
+        """Where its time went, in seconds by stage."""
         return self._client.timeline(self.id)
 
     def cancel(self) -> JobView:

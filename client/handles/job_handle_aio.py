@@ -32,13 +32,16 @@ class AsyncJobHandle:
 
     @property
     def id(self) -> str:
+        """The job's id, which never changes."""
         return self.view.id
 
     @property
     def status(self) -> str:
+        """As last seen: queued, running, succeeded, failed, cancelled or expired."""
         return self.view.status
 
     async def refresh(self) -> JobView:
+        """Ask the gateway for the job as it is now."""
         self.view = protocol.job_of(await self._client.send(calls.poll_call(self.view)))
         return self.view
 
@@ -84,6 +87,7 @@ class AsyncJobHandle:
             yield chunk
 
     async def timeline(self) -> TimelineView:
+        """Where its time went, in seconds by stage."""
         return await self._client.timeline(self.id)
 
     async def cancel(self) -> JobView:

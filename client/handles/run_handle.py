@@ -35,10 +35,12 @@ class RunHandle:
 
     @property
     def id(self) -> str:
+        """The run's id, which never changes."""
         return self.view.id
 
     @property
     def status(self) -> str:
+        """As last seen."""
         return self.view.status
 
     def __len__(self) -> int:
@@ -48,6 +50,7 @@ class RunHandle:
         return rows
 
     def refresh(self) -> RunView:
+        """Ask the gateway for the run as it is now."""
         self.view = runs.run_of(self._client.send(runs.read_call(self.id)))
         return self.view
 

@@ -1,5 +1,7 @@
 """Hooks of MkDocs, by which the pages read the same on the site as on a code host.
 
+- `<!-- api: penstock.Client -->` becomes the signature, docstring and members of that name. They take the place of the
+  paragraph before it, which is what a code host shows.
 - Headings get the anchors that code hosts give them.
 - Links that leave docs/ work in a checkout but have no page on the site. `[the chart](../../compose/helm/values.yaml)`
   becomes a link into the repository if `repo_url` is set in mkdocs.yml, and else its text with the path behind it. A link
@@ -15,6 +17,7 @@ from typing import Any
 from pymdownx.slugs import slugify
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)\s#]+)(#[^)\s]*)?\)")
+API = re.compile(r"^(?!#)\S[^\n]*\n(?:\S[^\n]*\n)*\n<!-- api: ([\w.]+) -->$", re.MULTILINE)
 BLOCK_OF_CODE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
@@ -24,6 +27,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
+    markdown = API.sub(r"::: \1", markdown)
     here, docs = Path(page.file.abs_src_path), Path(config.docs_dir)
     parts = BLOCK_OF_CODE.split(markdown)
     # Every second part is a block of code.

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import logs
 from penstock.settings.tables import Settings
-from tests.pages import kept_tables, log_page, settings_page
+from tests.pages import api_page, kept_tables, log_page, settings_page
 from tests.pages.setting_rows import SettingRow, setting_rows
 
 # Texts that a setting accepts, where neither its default nor "x" is one; variables cannot be empty.
@@ -124,3 +125,16 @@ def test_a_log_call_with_a_computed_event_or_field_has_to_be_explained(monkeypat
     monkeypatch.delitem(log_page.EVENTS, ("gateway/asgi/server.py", "aside.event"))
     with pytest.raises(KeyError, match=r"aside\.event"):
         log_page.log_events()
+
+
+def test_the_page_of_the_python_api_has_every_public_name_once() -> None:
+    page = api_page.PAGE.read_text("utf-8")
+    assert sorted(api_page.listed(page)) == sorted(api_page.public_names())
+    assert api_page.rewritten(page) == page, "run `make reference`"
+
+
+@pytest.mark.parametrize("name", sorted(api_page.public_names()))
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    found = getattr(penstock, name)
+    own = vars(found).get("__doc__") if isinstance(found, type) else found.__doc__
+    assert own, f"penstock.{name} has no docstring of its own"
