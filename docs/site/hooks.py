@@ -3,6 +3,7 @@
 - `<!-- api: penstock.Client -->` becomes the signature, docstring and members of that name. They take the place of the
   paragraph before it, which is what a code host shows.
 - Headings get the anchors that code hosts give them.
+- The search ranks what answers a question before what explains a decision.
 - Links that leave docs/ work in a checkout but have no page on the site. `[the chart](../../compose/helm/values.yaml)`
   becomes a link into the repository if `repo_url` is set in mkdocs.yml, and else its text with the path behind it. A link
   to a path that does not exist stays as it is, so that the strict build refuses it.
@@ -18,6 +19,8 @@ from pymdownx.slugs import slugify
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)\s#]+)(#[^)\s]*)?\)")
 API = re.compile(r"^(?!#)\S[^\n]*\n(?:\S[^\n]*\n)*\n<!-- api: ([\w.]+) -->$", re.MULTILINE)
+# How much a page counts in the search, by the beginning of its path; 1 unless said.
+WEIGHTS = {"how-to/": 4.0, "start/": 4.0, "reference/settings": 6.0, "production/": 1.5, "design/": 0.3, "measurements/": 0.3}
 BLOCK_OF_CODE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
@@ -27,6 +30,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
+    path = page.file.src_uri
+    weight = next((weight for beginning, weight in WEIGHTS.items() if path.startswith(beginning)), 1.0)
+    page.meta.setdefault("search", {"boost": weight})
     markdown = API.sub(r"::: \1", markdown)
     here, docs = Path(page.file.abs_src_path), Path(config.docs_dir)
     parts = BLOCK_OF_CODE.split(markdown)

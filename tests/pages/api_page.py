@@ -13,7 +13,7 @@ import penstock
 from tests.markdown import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "python-api.md"
-MARK = re.compile(r"<!-- names: (?P<names>[\w ,]+) -->\n(?P<text>(?:(?!## |<!-- names).*\n)*)")
+MARK = re.compile(r"<!-- names: (?P<names>[\w\s,]+) -->\n(?P<text>(?:(?!## |<!-- names).*\n)*)")
 
 
 def public_names() -> set[str]:
@@ -21,7 +21,7 @@ def public_names() -> set[str]:
 
 
 def rewritten(page: str) -> str:
-    """Return the page with what follows each list of names brought up to date; `missing` names are those of no list."""
+    """Return the page with what follows each list of names brought up to date."""
     return MARK.sub(lambda found: f"<!-- names: {found['names']} -->\n\n{_sections(named(found['names']))}", page)
 
 
