@@ -126,6 +126,7 @@ OUTSIDE = Folder(
         "experiments/doors",
         "experiments/streams",
         "experiments/async_items",
+        "experiments/history",
         "torchserve",
         "scale",
     ),
