@@ -43,6 +43,7 @@ class Penstock(LazyGroup):
         "new": CommandEntry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
         "import": CommandEntry("penstock.cli.torchserve.writing", "Write a penstock.toml from settings of TorchServe.", _HELP),
         "keys": CommandEntry("penstock.cli.ops.keys", "Make, list and revoke API keys.", _HELP),
+        "audit": CommandEntry("penstock.cli.ops.audit", "Show what operators did, newest first.", _HELP),
         "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of your own: users, functions.", _HELP),
         "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a containerized deployment.", _HELP),
         "probe": CommandEntry("penstock.cli.ops.probe", "Check the health of a gateway or worker, for containers.", _HELP),

@@ -284,6 +284,20 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
+def act_call(kind: str, name: str, act: str) -> HttpCall:
+    """An operator's act on one of the `models` or `workers`, which is safe to repeat."""
+    return HttpCall("POST", f"/v1/{kind}/{_part(name)}/{act}", repeatable=True)
+
+
+def limits_call(model: str, limits: Mapping[str, float | None]) -> HttpCall:
+    return _change("PUT", f"{_model_path(model)}/limits", limits)
+
+
+def audit_call(before: int | None, limit: int) -> HttpCall:
+    params = {"limit": str(limit)} if before is None else {"limit": str(limit), "before": str(before)}
+    return HttpCall("GET", "/v1/audit", params=params)
+
+
 def _seconds(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 

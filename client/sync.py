@@ -20,6 +20,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.handles.keys import Keys
+from penstock.client.handles.operators import Operators
 from penstock.client.handles.run_handle import RunHandle
 from penstock.client.handles.webhooks import Webhooks
 from penstock.client.job_events import OnRestart
@@ -51,7 +52,7 @@ class Client:
         self._address = exchange.gateway_address(base_url, api_key, timeout_s)
         self._retries = Retries(retry or RetryPolicy(), RetryBudget())
         self._http = httpx2.Client(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
-        self.webhooks, self.keys = Webhooks(self), Keys(self)
+        self.webhooks, self.keys, self.operators = Webhooks(self), Keys(self), Operators(self)
 
     @property
     def base_url(self) -> str:

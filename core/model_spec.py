@@ -375,7 +375,8 @@ class WorkerInfo:
     `declared` are the versions that its settings name, by model. `machine`: how busy it is. `wanted`: how many slots it is to
     have, by model and version; None for a worker of an earlier release, which does not say. `followed`: the state of each
     model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time. `scaling`:
-    by model and version, those whose slots follow their work; versions that an operator scaled are not among them.
+    by model and version, those whose slots follow their work; versions that an operator scaled are not among them. `drained`:
+    an operator has it take no jobs. `holding`: how many jobs it has at present.
     """
 
     name: str
@@ -390,3 +391,5 @@ class WorkerInfo:
     followed: dict[str, str] = field(default_factory=dict)
     loads: bool = True
     scaling: dict[str, dict[str, ScalingInfo]] = field(default_factory=dict)
+    drained: bool = False
+    holding: int = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import Conflict, InvalidInput, NotFound
-from penstock.model_spec import ModelInfo
+from penstock.model_spec import Limits, ModelInfo
 
 # Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
 SETTLED_AFTER_S = 5.0
@@ -21,6 +21,12 @@ FORGOTTEN_AFTER_S = 600.0
 MOST_SLOTS = 256
 # Of one model, loaded at run time and not forgotten yet: gateways read their settings twice a second, workers at each beat.
 MOST_ADDED = 100
+# The limits that gateways apply at each submit, so that a change holds for the next one. Workers read the others as they start.
+_COUNTS = ("max_queue_depth", "max_attempts", "max_crashes")
+_DURATIONS = ("deadline_s", "bulk_deadline_s", "result_ttl_s", "sync_result_ttl_s")
+CHANGEABLE_LIMITS = (*_COUNTS, *_DURATIONS)
+# Of seconds about thirty years, and more jobs than any store holds.
+_LARGEST_LIMIT = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Rollout:
     reset stays removed, whatever they say.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
     `split` divides the requests that name no version (`penstock.splits`); empty: it does not.
+    `paused`: jobs are accepted and wait, and workers claim none. `limits` stand over those of the settings, by name.
     """
 
     default_version: str = ""
@@ -41,11 +48,14 @@ class Rollout:
     undone: tuple[str, ...] = ()
     scale: dict[str, int] = field(default_factory=dict)
     split: dict[str, Any] = field(default_factory=dict)
+    paused: bool = False
+    limits: dict[str, float] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
         """Whether the model is served otherwise than the settings say. Versions that a reset took back only end their jobs."""
-        return bool(self.default_version or self.scale or self.split) or not {*self.added, *self.removed} <= set(self.undone)
+        is_set = self.default_version or self.scale or self.split or self.paused or self.limits
+        return bool(is_set) or not {*self.added, *self.removed} <= set(self.undone)
 
     def load(self, version: str, table: Mapping[str, Any]) -> Rollout:
         rest = self.without({version})
@@ -70,6 +80,14 @@ class Rollout:
         """Empty: all requests that name no version go to the default one again."""
         return replace(self, split=dict(split))
 
+    def pause(self, *, is_paused: bool) -> Rollout:
+        return replace(self, paused=is_paused)
+
+    def limited(self, limits: Mapping[str, float | None]) -> Rollout:
+        """With these limits over those of the settings; None gives a limit back to them."""
+        both = {**self.limits, **limits}
+        return replace(self, limits={name: limit for name, limit in both.items() if limit is not None})
+
     def unload(self, version: str, now: float) -> Rollout:
         """`added` keeps the version's table, because jobs that wait for the version are still run."""
         undone = tuple(name for name in self.undone if name != version)
@@ -77,11 +95,12 @@ class Rollout:
 
     def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for all versions. Those that no settings name are forgotten once their jobs have ended, as by `reset`;
-        the others stay removed until a reset.
+        the others stay removed until a reset. A pause ends, because a model that nobody serves cannot be resumed.
         """
         versions = {*known, *self.added, *self.removed}
         removed = {version: self.removed.get(version, now) for version in sorted(versions)}
-        return replace(self, default_version="", removed=removed, undone=tuple(sorted(versions - named)), split={})
+        undone = tuple(sorted(versions - named))
+        return replace(self, default_version="", removed=removed, undone=undone, split={}, paused=False)
 
     def reset(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for those `known` versions that no settings name. `added` keeps their tables, as in `unload`."""
@@ -132,7 +151,14 @@ def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
     if not versions:
         return None
     default = rollout.default_version or info.default_version
-    return replace(info, default_version=default if default in versions else next(iter(versions)), versions=versions)
+    default = default if default in versions else next(iter(versions))
+    return replace(info, default_version=default, versions=versions, limits=_limited(info.limits, rollout.limits))
+
+
+def _limited(limits: Limits, changed: Mapping[str, float]) -> Limits:
+    # What a later release may change besides stays as the settings of this one say.
+    known = {name: int(limit) if name in _COUNTS else limit for name, limit in changed.items() if name in CHANGEABLE_LIMITS}
+    return replace(limits, **known) if known else limits  # type: ignore[arg-type]
 
 
 def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_free: bool = False) -> None:
@@ -171,6 +197,29 @@ def check_scale(info: ModelInfo, version: str, workers: Any) -> int | None:
         detail = f'must be a whole number of slots per worker process, from 0 to {MOST_SLOTS}, or "{AUTO}"'
         raise InvalidInput(f"workers {detail}", errors=[{"pointer": "/workers", "detail": detail}])
     return workers
+
+
+def check_limits(given: Mapping[str, Any]) -> dict[str, float | None]:
+    """The limits as they may be changed; None: as the settings say. Raises `InvalidInput`, which names each fault."""
+    faults = [
+        {"pointer": f"/{name[:60]}", "detail": why} for name, limit in given.items() if (why := _limit_fault(name, limit))
+    ]
+    if faults or not given:
+        known = ", ".join(CHANGEABLE_LIMITS)
+        text = f"{faults[0]['pointer'][1:]} {faults[0]['detail']}" if faults else "the body names no limit"
+        raise InvalidInput(text, errors=faults, hint=f"At run time these can be changed: {known}; null is what settings say.")
+    return dict(given)
+
+
+def _limit_fault(name: str, limit: Any) -> str:
+    if name not in CHANGEABLE_LIMITS:
+        return "is no limit that can be changed at run time"
+    if limit is None:
+        return ""
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not is_number or not 0 < limit <= _LARGEST_LIMIT:
+        return f"must be a number above 0, up to {_LARGEST_LIMIT:g}, or null"
+    return "must be a whole number" if name in _COUNTS and not isinstance(limit, int) else ""
 
 
 def check_version(info: ModelInfo, version: str) -> None:

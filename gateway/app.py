@@ -307,6 +307,8 @@ class Gateway:
             # FastAPI answers a bug through our handler, then raises it once more for servers that log it.
             if status[0] == CLIENT_GONE:
                 raise
+        finally:
+            await self.parts.audit.end(scope, status[0])
         return getattr(scope.get("route"), "path", "unknown"), status[0]
 
     async def _refuse(self, error: Exception, scope: Scope, send: Send, head: Head) -> int:

@@ -75,6 +75,7 @@ class KeyRoutes:
         secret = new_secret()
         key = self._checked(given, digest_of(secret.encode("ascii")))
         await self._require_free(key.id)
+        request.scope["said"] = {"key": key.id, "owner": key.owner, "roles": sorted(key.roles)}
         made = StoredKey(key, made_at=await self._store.now(), made_by=caller.key_id)
         await self._put(made)
         log.info("key_made", key=key.id, owner=key.owner, roles=sorted(key.roles), **_who(request, caller))

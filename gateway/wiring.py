@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
+from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses, authorize
@@ -41,15 +42,8 @@ from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
-from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.models.history import HistoryReads
-from penstock.gateway.models.profiles import Profiles
-from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.models.rollouts import Rollouts
-from penstock.gateway.models.splits.routes import SplitRoutes
-from penstock.gateway.models.stores import StoreReads
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.inference import Inference
 from penstock.gateway.oip.repository import Repository
@@ -59,6 +53,8 @@ from penstock.gateway.openai.embeddings import Embeddings
 from penstock.gateway.openai.file_quota import FileQuota
 from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.openapi import document
+from penstock.gateway.operating import operator_routers
+from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions, TorchServeOptions
 from penstock.gateway.replicate.catalog import ReplicateCatalog
 from penstock.gateway.replicate.inputs import UploadedInputs
@@ -94,10 +90,8 @@ class GatewayParts:
         tracing: Tracing | None,
         open_requests: Callable[[], int],
     ) -> None:
-        self._options = options
-        self._store = store
-        self._blobs = blobs
-        self._lifetime = lifetime
+        self._options, self._lifetime = options, lifetime
+        self._store, self._blobs = store, blobs
         self.auth = KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst, tokens=_tokens(options))
         self.requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
         self.predictions = Shares("predictions", options.max_predictions, setting="gateway.max_predictions")
@@ -124,8 +118,9 @@ class GatewayParts:
         self.infer = InferEndpoint(self.inference, options, uploads=self._uploads)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
         self._file_store = FileStore(options.files_dir)
-        self.files, self._runs = self._file_services(self._file_store)
+        self.files, self._runs, self._deliveries = self._file_services(self._file_store)
         self.changes = ModelChanges(store, self.registry)
+        self.operations, self.audit = Operations(store, self.registry), AuditLog(store)
         self.repository = Repository(self.changes, self.registry, uploads=self._uploads, wait_s=options.sync_timeout_s)
         self.health = Health(store, registry=self.registry, lifetime=lifetime)
         self.torchserve, self.management = self._torchserve(options.torchserve)
@@ -133,12 +128,12 @@ class GatewayParts:
         self.routers = self._routers()
         self.api = self._build_api()
 
-    def _file_services(self, files: FileStore) -> tuple[OpenAIFiles, RunService]:
+    def _file_services(self, files: FileStore) -> tuple[OpenAIFiles, RunService, Deliveries]:
         options = self._options
         reserve = DiskReserve(options.files_dir, options.reserve_bytes)
         quota = FileQuota(FileCensus(files), reserve, max_files=options.max_owner_files, max_bytes=options.max_owner_bytes)
         runs = RunService(AsyncRunStore(self._store), files, options, require_room=quota.require_room)
-        return OpenAIFiles(files, options, quota), runs
+        return OpenAIFiles(files, options, quota), runs, Deliveries(self._store, self.registry, runs)
 
     async def scrape(self) -> bytes:
         """The metrics that the main port shows."""
@@ -197,6 +192,7 @@ class GatewayParts:
             self._options,
             own,
             auth=self.auth,
+            audit=self.audit,
             predict=self.predict,
             submitter=self._submitter,
             store=self._store,
@@ -212,9 +208,6 @@ class GatewayParts:
         )
         return TorchServeDoor(parts), management_of(parts)
 
-    def _deliveries(self) -> Deliveries:
-        return Deliveries(self._store, self.registry, self._runs)
-
     def _dashboard(self) -> Pages | None:
         if not self._options.dashboard:
             return None
@@ -229,7 +222,9 @@ class GatewayParts:
             lifetime=self._lifetime,
             document=self._document,
             runs=self._runs,
-            deliveries=self._deliveries(),
+            deliveries=self._deliveries,
+            operations=self.operations,
+            audit=self.audit,
         )
 
     def _routers(self) -> list[APIRouter]:
@@ -239,7 +234,7 @@ class GatewayParts:
             *self._foreign_routers(),
             *self._replicate_routers(),
             self._cog_router(),
-            WebhookRoutes(self._deliveries(), options=self._options, uploads=self._uploads).router(),
+            WebhookRoutes(self._deliveries, options=self._options, uploads=self._uploads).router(),
             *self._model_routers(),
             self.health.router(),
             *([scrape_router(self.scrape)] if self._options.metrics else []),
@@ -328,14 +323,16 @@ class GatewayParts:
         return CogMount(predictions, options, store=store, registry=self.registry, uploads=self._uploads).router()
 
     def _model_routers(self) -> list[APIRouter]:
-        store, registry = self._store, self.registry
-        return [
-            Rollouts(self.changes, registry).router(),
-            *(kind(store, registry).router() for kind in (SplitRoutes, Profiles, HistoryReads)),
-            QueueReads(store, registry=registry).router(),
-            StoreReads(store, registry=registry).router(),
-            KeyRoutes(self.key_beat, self.auth, store=store, options=self._options, uploads=self._uploads).router(),
-        ]
+        return operator_routers(
+            self._options,
+            store=self._store,
+            registry=self.registry,
+            changes=self.changes,
+            operations=self.operations,
+            key_beat=self.key_beat,
+            auth=self.auth,
+            uploads=self._uploads,
+        )
 
     def _build_api(self) -> FastAPI:
         # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
@@ -349,7 +346,9 @@ class GatewayParts:
             dependencies=[Depends(authorize)],
         )
         for router in self.routers:
-            api.include_router(router)
+            # The pages note acts themselves, once they know that one of them sent the form.
+            notes = [] if self.pages is not None and router is self.routers[-1] else [Depends(self.audit.note)]
+            api.include_router(router, dependencies=notes)
         api.add_api_route(
             "/openapi.json", self._answer_document, methods=["GET"], include_in_schema=False, response_class=Response
         )

@@ -18,6 +18,7 @@ GENERATED = {
     "aio.py": "sync.py",
     "handles/job_handle_aio.py": "handles/job_handle.py",
     "handles/keys_aio.py": "handles/keys.py",
+    "handles/operators_aio.py": "handles/operators.py",
     "handles/run_handle_aio.py": "handles/run_handle.py",
     "handles/stream_aio.py": "handles/stream.py",
     "handles/webhooks_aio.py": "handles/webhooks.py",

@@ -1,18 +1,18 @@
 -- swap: replace one entry of a hash, unless another process changed it first.
--- KEYS: the hash of all rollouts or of all models
+-- KEYS: the hash of all rollouts, of all drained workers or of all models
 -- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
 -- REPLY: 1 (replaced) | 0 (changed meanwhile)
 -- LARGEST: one entry
--- A rollout that was replaced is published on the channel that has the name of the hash; a worker whose slots miss that follows
--- at its next beat.
+-- A change of a rollout or of a drain is published on the channel of rollouts; a worker whose slots miss that follows at its next
+-- beat.
 -- D23: docs/design/workers-and-devices.md
-local ROLLOUTS = REGISTRY .. 'rollouts'
+local ROLLOUTS, DRAINS = REGISTRY .. 'rollouts', REGISTRY .. 'drains'
 
 local function swap(keys, args)
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then return 0 end
   if args[3] == '' then redis.call('HDEL', keys[1], args[1]) else redis.call('HSET', keys[1], args[1], args[3]) end
   new_edition()
-  if keys[1] == ROLLOUTS then redis.call('PUBLISH', ROLLOUTS, 'r') end
+  if keys[1] == ROLLOUTS or keys[1] == DRAINS then redis.call('PUBLISH', ROLLOUTS, 'r') end
   return 1
 end
 

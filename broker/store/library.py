@@ -30,6 +30,7 @@ ORDER = (
     "cancel",
     "forget",
     "dismiss",
+    "purge",
     "lists",
     "reconcile",
     "read",
@@ -40,6 +41,7 @@ ORDER = (
     "split",
     "deliver",
     "keys",
+    "audit",
     "runs",
 )
 

@@ -145,6 +145,11 @@ def dismiss(jobs: Sequence[JobId]) -> Operation[int]:
     return Operation("dismiss", prefix(jobs[0].queue), [job.serial for job in jobs], int)
 
 
+def purge(queue: str, *, limit: int) -> Operation[tuple[int, bool]]:
+    """Cancel waiting jobs, at most `limit` and a hundred: how many, and whether there may be more."""
+    return Operation("purge", prefix(queue), [limit], lambda reply: (int(reply[0]), reply[1] == b"1"))
+
+
 def reconcile(queue: str, *, cursor: str, limit: int) -> Operation[Repair]:
     return Operation("reconcile", prefix(queue), [cursor, limit], replies.repair_reply)
 

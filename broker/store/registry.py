@@ -25,6 +25,8 @@ MODELS_KEY = f"{REGISTRY}models"
 WORKERS_KEY = f"{REGISTRY}workers"
 ROLLOUTS_KEY = f"{REGISTRY}rollouts"
 PROFILES_KEY = f"{REGISTRY}profiles"
+# worker -> when (Unix seconds) an operator had it take no more jobs.
+DRAINS_KEY = f"{REGISTRY}drains"
 # model -> when (Unix ms) a caller was last refused because no slot of it was ready.
 REFUSED_KEY = f"{REGISTRY}refused"
 STORE_KEY = "ps:store"
@@ -187,6 +189,16 @@ def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation
     """With a rollout that changes nothing, no entry is left."""
     text = b"" if wanted == Rollout() else msgspec.json.encode(wanted)
     return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
+
+
+def drains() -> Command[dict[str, bytes]]:
+    """The workers that are to take no jobs, each with the text of its entry."""
+    return Command(("HGETALL", DRAINS_KEY), lambda found: {name.decode(): text for name, text in found.items()})
+
+
+def swap_drain(worker: str, found: bytes, at: float | None) -> Operation[bool]:
+    """`at` by the store's clock; with None, the worker takes jobs again."""
+    return Operation("swap", DRAINS_KEY, [worker, found, b"" if at is None else f"{at:.3f}"], bool)
 
 
 def stored_keys() -> Command[dict[str, StoredKey]]:

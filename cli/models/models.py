@@ -1,5 +1,5 @@
-"""`penstock models` lists models, `show` one of them; `load|switch|scale|unload|split|reset` change one while it runs; `fetch`
-brings one here, and `cache` lists those.
+"""`penstock models` lists models, `show` one of them; `load|switch|scale|unload|split|reset` change one while it runs, as do
+`pause|resume|limits|purge`; `fetch` brings one here, and `cache` lists those.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.models.fetch import cache, fetch
+from penstock.cli.models.operate import limits, pause, purge, resume
 from penstock.cli.models.split import split
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
@@ -24,6 +25,10 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 app.command()(fetch)
 app.command()(cache)
 app.command()(split)
+app.command()(pause)
+app.command()(resume)
+app.command()(limits)
+app.command()(purge)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]

@@ -1,4 +1,4 @@
-"""`penstock workers`."""
+"""`penstock workers` lists workers; `drain` has one take no more jobs, and `resume` has it take jobs again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.words import duration, percent, size
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name, as `penstock workers` shows it.")]
 
 
-@app.command()
+@app.callback()
 def workers(
+    ctx: typer.Context,
     pids: Annotated[bool, typer.Option("--pids", help="Print only the process ids of those on this host.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """List the live workers, one line per slot. `--json` prints one worker per line."""
+    """List the live workers, one line per slot (`--json` prints one worker per line); with a command, drain or resume one."""
+    if ctx.invoked_subcommand is not None:
+        return None
     with connect(url, api_key) as client:
         found = client.workers()
     if pids:
@@ -32,7 +36,9 @@ def workers(
     elif found:
         columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES", "LOADED", "FIRST CALL")
         print_table(columns, [row for worker in found for row in _rows(worker)])
-        for line in dict.fromkeys(line for worker in found for line in (*_machine(worker), *_faults(worker))):
+        for line in dict.fromkeys(
+            line for worker in found for line in (*_drained(worker), *_machine(worker), *_faults(worker))
+        ):
             print_faint(line)
     else:
         typer.echo("no worker is alive; start one with `penstock worker`, or all with `penstock up`", err=True)
@@ -47,6 +53,22 @@ def print_pids(workers: list[dict[str, Any]]) -> None:
             typer.echo(worker["pid"])
 
 
+@app.command()
+def drain(worker: WorkerArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Have a worker end what it holds and take nothing more, also after a restart, until you resume it."""
+    with connect(url, api_key) as client:
+        done = client.operators.drain(worker)
+    print_json(done) if as_json else typer.echo(f"{worker} takes no more jobs; `penstock workers` says when it holds none")
+
+
+@app.command()
+def resume(worker: WorkerArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Have a drained worker take jobs again."""
+    with connect(url, api_key) as client:
+        done = client.operators.resume_worker(worker)
+    print_json(done) if as_json else typer.echo(f"{worker} takes jobs again")
+
+
 def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
     slots = worker.get("slots") or [{}]
     who = (str(worker.get("name", "?")), str(worker.get("host", "-")))
@@ -54,6 +76,11 @@ def _rows(worker: dict[str, Any]) -> list[tuple[str, ...]]:
         (*who, *(_cell(slot.get(name)) for name in ("model", "version", "state", "device", "cores")), *_start_of(slot))
         for slot in slots
     ]
+
+
+def _drained(worker: dict[str, Any]) -> list[str]:
+    holding = worker.get("holding") or "none"
+    return [f"{worker.get('name')}: drained, and holds {holding} of its jobs"] if worker.get("drained") else []
 
 
 def _faults(worker: dict[str, Any]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
 
+from penstock.broker.store.audit import Act, end_act, note_act
 from penstock.broker.stores.model_queues import MoveStep
 from penstock.broker.stores.moves import StoreMove
 from penstock.broker.stores.places import StoreMap, StorePlace, places_of
@@ -35,12 +38,16 @@ def move(settings: Settings, model: str, to: str, *, is_waiting: bool, say: Say)
         moving = StoreMove(stores, places, model, to)
         moving.check()
         _check_target(settings, to)
+        act = Act("move store", f"{getpass.getuser()}@{socket.gethostname()}", on={"model": model}, said={"to": to})
+        number = stores.run(note_act(act))
         while (step := moving.next_step()) is not MoveStep.DRAIN:
             say(step.value, _SAID[step].format(model=model, to=to), None)
             moving.take(step)
             if step is MoveStep.PREPARE:
                 # Workers read the registry with every beat.
                 time.sleep(settings.worker.beat_s + 1.0)
+        # From here on new jobs go there, and what is left ends by itself.
+        stores.run(end_act(number, act, "done"))
         _drain(moving, model, to, is_waiting=is_waiting, say=say)
 
 

@@ -11,6 +11,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
+from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.dashboard.pages.event_pages import EventPages
@@ -25,6 +26,7 @@ from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cooki
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.webhooks.deliveries import Deliveries
@@ -53,7 +55,10 @@ class Pages:
         document: Document,
         runs: RunService,
         deliveries: Deliveries,
+        operations: Operations,
+        audit: AuditLog,
     ) -> None:
+        self._audit = audit
         self._root = options.root_path
         self._sessions = Sessions(store, auth)
         self._renderer = Renderer(options.root_path, keyed=auth.keyed, webhooks=options.webhooks is not None)
@@ -77,7 +82,11 @@ class Pages:
         )
 
     def router(self) -> APIRouter:
-        router = APIRouter(default_response_class=Response, include_in_schema=False, dependencies=[Depends(_from_our_page)])
+        router = APIRouter(
+            default_response_class=Response,
+            include_in_schema=False,
+            dependencies=[Depends(_from_our_page), Depends(self._audit.note)],
+        )
         for part in self._parts:
             part.add_routes(router)
         router.add_api_route(SIGN_IN, self.sign_in_page, methods=["GET"])

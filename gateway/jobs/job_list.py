@@ -12,7 +12,8 @@ from penstock.broker.contract import JobIndex
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.models.registry import ModelRegistry, unknown_model
+from penstock.gateway.models.finding import unknown_model
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, JobId, model_of, parse_job_id
 
 Reply = TypeVar("Reply")

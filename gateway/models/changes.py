@@ -10,9 +10,10 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
+from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.pipelines import check_stages
 from penstock.gateway.models.queues import unfinished_of
-from penstock.gateway.models.registry import ModelRegistry, unknown_model
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import MODEL_NAME, RESERVED_NAME
 from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec, name_fault
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
@@ -181,6 +182,8 @@ class ModelChanges:
             "loaded": sorted(rollout.added.keys() - rollout.removed.keys()),
             "workers": rollout.scale,
             "split": bool(rollout.split),
+            "paused": {"followed": self._registry.slots(model, "").is_followed} if rollout.paused else None,
+            "limits": rollout.limits,
             "unloading": {version: await self._left(model, version) for version in rollout.removed},
         }
 

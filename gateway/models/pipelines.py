@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry, unknown_model
+from penstock.gateway.models.finding import unknown_model
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import Job
 from penstock.pipelines.spec import PipelineStage, circle_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ class Band:
 class QueueView:
     """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
     worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started. `stores`: where
-    the model's queues lie.
+    the model's queues lie. `is_paused`: no worker takes its jobs.
     """
 
     model: str
@@ -59,6 +59,7 @@ class QueueView:
     wanted_slots: int = 0
     is_unloaded: bool = False
     stores: tuple[StoreShare, ...] = ()
+    is_paused: bool = False
 
     @property
     def depth(self) -> int:
@@ -86,9 +87,22 @@ def queue_of(
         waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
         bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
     is_wanted = stats.now - refused_at <= WANTED_S
-    work_s = _work_s(stats, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted)
+    # More workers would not help a model that is paused, beyond what runs still.
+    there = replace(stats, ready={}, solo=0, due=0) if entry.is_paused else stats
+    work_s = _work_s(there, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted and not entry.is_paused)
     is_unloaded = entry.default.capacity.on_demand and not entry.wanted_slots
-    return QueueView(entry.name, stats, entry.ready_slots, rate, bands, work_s, entry.wanted_slots, is_unloaded, stores)
+    return QueueView(
+        entry.name,
+        stats,
+        entry.ready_slots,
+        rate,
+        bands,
+        work_s,
+        entry.wanted_slots,
+        is_unloaded,
+        stores,
+        entry.is_paused,
+    )
 
 
 def _work_s(stats: QueueStats, per_s: float, *, is_wanted: bool) -> float:
@@ -231,6 +245,7 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
         "ready_slots": queue.ready_slots,
         "wanted_slots": queue.wanted_slots,
         "unloaded": queue.is_unloaded,
+        "paused": queue.is_paused,
         "rate_per_s": queue.rate or None,
         "stores": share_views(queue.stores),
         "priorities": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import itertools
 import math
 import time
@@ -19,9 +18,10 @@ from penstock.broker.backlog import Backlog, SlotCapacity, capacity_of, on_deman
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
-from penstock.errors import StoreUnavailable, UnknownModel, UnknownVersion
+from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.negotiation import MULTIPART
-from penstock.gateway.models.slots import VersionSlots, scaling_of, slots_of
+from penstock.gateway.models.finding import merged, unknown_model, unknown_version
+from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
@@ -49,7 +49,7 @@ class VersionEntry:
     """One version as a submit needs it. `info` is None until a worker has loaded the version.
 
     `scale`: the slots per worker process that an operator asked for; None: as the settings say. `split`: where
-    the ends of its jobs are counted if a split chose it.
+    the ends of its jobs are counted if a split chose it. `is_paused`: an operator paused the model.
     """
 
     name: str
@@ -58,11 +58,12 @@ class VersionEntry:
     capacity: SlotCapacity
     scale: int | None = None
     split: str = ""
+    is_paused: bool = False
 
     @property
     def is_off(self) -> bool:
-        """Whether an operator scaled it to no slots: its jobs wait until it is scaled up."""
-        return self.scale == 0 and not self.capacity.ready_slots
+        """Whether an operator scaled it to no slots, or paused it: its jobs wait on purpose."""
+        return self.is_paused or (self.scale == 0 and not self.capacity.ready_slots)
 
     @property
     def accepts(self) -> tuple[str, ...]:
@@ -92,6 +93,7 @@ class ModelEntry:
     # Worker processes with a ready slot of it.
     workers: int = 0
     wanted_slots: int = 0
+    is_paused: bool = False
 
     @property
     def name(self) -> str:
@@ -293,7 +295,7 @@ class ModelRegistry:
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}
         for worker in workers:
-            for slot in worker.slots:
+            for slot in () if worker.drained else worker.slots:
                 slots.setdefault((slot.model, slot.version), []).append(slot)
         self.workers = workers
         self._stored = stored
@@ -319,21 +321,26 @@ class ModelRegistry:
     def _entry(self, info: ModelInfo, slots: Mapping[tuple[str, str], list[SlotInfo]]) -> ModelEntry:
         names, now = {*info.versions, info.default_version}, time.monotonic()
         backlog = self._backlogs.setdefault(info.name, Backlog())
-        is_wanted = backlog.is_wanted(now)
+        is_wanted, rollout = backlog.is_wanted(now), self.rollout(info.name)
         versions = {
             version: VersionEntry(
                 version,
                 info.versions.get(version),
                 self._validators.of(info.name, version, info.versions.get(version)),
-                self._capacity((info.name, version), slots.get((info.name, version), ()), now, is_wanted=is_wanted),
-                self.rollout(info.name).scale.get(version),
+                # Slots that claim nothing serve nobody, however many are loaded.
+                SlotCapacity()
+                if rollout.paused
+                else self._capacity((info.name, version), slots.get((info.name, version), ()), now, is_wanted=is_wanted),
+                rollout.scale.get(version),
+                is_paused=rollout.paused,
             )
             for version in sorted(names)
         }
         mark = self.rollouts.get(info.name, StoredRollout()).mark
         split, workers = self._split(info.name, versions), sum(map(_serves(info.name), self.workers))
         wanted = sum(slots_of(self.workers, info.name, version).wanted for version in versions)
-        return ModelEntry(info, versions[info.default_version], versions, backlog, mark, split, workers, wanted)
+        default = versions[info.default_version]
+        return ModelEntry(info, default, versions, backlog, mark, split, workers, wanted, rollout.paused)
 
     def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
         found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
@@ -354,46 +361,9 @@ class ModelRegistry:
 
 
 def _serves(model: str) -> Callable[[WorkerInfo], bool]:
-    return lambda worker: any(slot.model == model and slot.state == "ready" for slot in worker.slots)
-
-
-def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
-    """Limits and default version are from this gateway's settings; batch policy, versions and schemas from the workers.
-
-    A handler's own policy is known only once a worker has loaded the handler.
-    """
-    if declared is None or stored is None:
-        found = declared or stored
-        assert found is not None
-        return found
-    loaded = {version: info for version, info in stored.versions.items() if info is not None}
-    policy = stored.policy if loaded else declared.policy
-    return replace(
-        declared,
-        policy=policy,
-        versions={**stored.versions, **declared.versions, **loaded},
-        # A gateway whose settings say nothing of these follows the workers. No job goes to a queue that no worker knows.
-        request_headers=declared.request_headers or stored.request_headers,
-        query=declared.query or stored.query,
-        partitions=min(declared.partitions, stored.held - stored.first) if declared.partitions > 1 else stored.partitions,
-        held=stored.held,
-        first=stored.first,
-        since=stored.since,
-    )
+    return lambda worker: not worker.drained and any(slot.model == model and slot.state == "ready" for slot in worker.slots)
 
 
 def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
     """Why a version has no ready slot."""
-    return slots_of(workers, model, version.name, scale=version.scale).why
-
-
-def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
-    names = list(known)
-    near = difflib.get_close_matches(name[:64], names, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known models: {', '.join(names[:20]) or 'none yet'}."
-    return UnknownModel(f"no model is named {name[:64]!r}", model=name[:64], hint=hint)
-
-
-def unknown_version(entry: ModelEntry, version: str) -> UnknownVersion:
-    said, hint = version[:64], f"Its versions: {', '.join(entry.versions)}."
-    return UnknownVersion(f"model {entry.name!r} has no version {said!r}", model=entry.name, version=said, hint=hint)
+    return PAUSED if version.is_paused else slots_of(workers, model, version.name, scale=version.scale).why

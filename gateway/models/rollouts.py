@@ -149,4 +149,6 @@ async def read_object(request: Request) -> dict[str, Any]:
     value = parse_json(bytes(data), max_depth=MAX_DEPTH)
     if not isinstance(value, dict):
         raise BadRequest("the body must be a JSON object")
+    # For the audit log.
+    request.scope["said"] = value
     return value

@@ -12,6 +12,7 @@ STILL_LOADING = "still loading"
 NOT_LOADED = "could not be loaded"
 UNLOADED = "unloaded; the next job has it loaded"
 SCALED_TO_NONE = "scaled to no slots"
+PAUSED = "paused; its jobs wait until it is resumed"
 # How much of a load error a refusal shows: a long sentence, and what to do about it.
 _MOST_REASON_CHARS = 600
 _MOST_REASONS = 8

@@ -208,14 +208,16 @@ class StoreFigures(Collector):
         )
         wanted = GaugeMetricFamily("penstock_slots_wanted", "Slots that there are to be, over all workers", labels=("model",))
         unloaded = GaugeMetricFamily("penstock_model_unloaded", "Whether the next job has the model loaded", labels=("model",))
+        paused = GaugeMetricFamily("penstock_model_paused", "Whether an operator paused the model", labels=("model",))
         for queue in self._queues:
+            paused.add_metric((queue.model,), queue.is_paused)
             wanted.add_metric((queue.model,), queue.wanted_slots)
             unloaded.add_metric((queue.model,), queue.is_unloaded)
             in_flight.add_metric((queue.model,), queue.stats.leased)
             delayed.add_metric((queue.model,), queue.stats.delayed)
             slots.add_metric((queue.model,), queue.ready_slots)
             work.add_metric((queue.model,), queue.work_s)
-        yield from (in_flight, delayed, slots, work, wanted, unloaded)
+        yield from (in_flight, delayed, slots, work, wanted, unloaded, paused)
 
     def _ends(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("penstock_jobs_accepted", "Jobs stored", labels=("model",))

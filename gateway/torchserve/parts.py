@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import BodyMemory
+from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.results import ResultReader
@@ -28,6 +29,7 @@ class TorchServeParts:
     options: GatewayOptions
     own: TorchServeOptions
     auth: KeyAuth
+    audit: AuditLog
     predict: PredictEndpoint
     submitter: Submitter
     store: AsyncStore

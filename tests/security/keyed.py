@@ -123,6 +123,8 @@ def filled(path: str, **values: str) -> str:
         # Callers choose it, so that it is no id of another owner's: test_cog.py.
         "prediction_id": "mine",
         "key_id": "nobody",
+        "worker": "nobody",
+        "act": "pause",
         "name": "icon.svg",
         "place": "0",
         **values,

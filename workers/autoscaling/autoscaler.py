@@ -195,7 +195,7 @@ class Autoscaler:
         )
 
     def _slots_everywhere(self, model: str, own: Iterable[SlotInfo]) -> dict[str, list[SlotInfo]]:
-        others = (slot for worker in self.workers() if worker.name != self.name for slot in worker.slots)
+        others = (slot for worker in self.workers() if worker.name != self.name and not worker.drained for slot in worker.slots)
         found: dict[str, list[SlotInfo]] = {}
         for slot in (*own, *others):
             if slot.model == model:

@@ -78,6 +78,8 @@ class Announcer:
             followed=dict(self._versions.marks),
             loads=self._loads,
             scaling=self._scaling(),
+            drained=self._versions.is_drained,
+            holding=sum(batch.size for slot in slots for batch in slot.active_batches()),
         )
         # Whoever sees a slot that is ready is to find what its version takes.
         self._announce_models(store, slots)

@@ -14,7 +14,7 @@ from celery.worker import state as worker_state
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.partitions import all_unfinished, queues_of_model
-from penstock.broker.store import ops
+from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap, is_of_another
@@ -68,8 +68,7 @@ class Fleet:
         self._spans = batch_spans()
         self._metrics = WorkerMetrics(name, models=len(settings.models), torchserve=settings.torchserve.metrics)
         self._versions = ServedVersions(settings)
-        self._times = TimesKeeper()
-        self._others = OtherEntries()
+        self._times, self._others = TimesKeeper(), OtherEntries()
         self._swept_models = set(settings.served_names)
         # The sweeper and the door read it.
         self._swept_queues = set(swept_queues(self._swept_models, self._versions.infos))
@@ -366,7 +365,10 @@ class Fleet:
         stored = store.stored_rollouts()
         rollouts = {model: found.rollout for model, found in stored.items()}
         change = self._versions.follow(rollouts, lambda *key: self._waiting(store, *key), now=now)
-        self._versions.marks = {model: found.mark for model, found in stored.items()}
+        if self._versions.pause(is_drained=self._name in store.send(registry.drains())):
+            for slot in self.slots:
+                slot.wake()
+        self._versions.marks = {model: found.mark for model, found in stored.items() if model not in self._roster.not_resting()}
         return change
 
     def _waiting(self, store: RedisStore, model: str, version: str) -> int:

@@ -142,6 +142,11 @@ class Roster:
             one.profiler.wish(wishes.get(one.slot.spec.name), now)
         self.ask_observers()
 
+    def not_resting(self) -> set[str]:
+        """The paused models of which a slot may still be handed a job, for a moment: its offer is not withdrawn yet."""
+        slots = (one.slot for one in self._running)
+        return {slot.spec.name for slot in slots if slot.is_expecting and self._versions.is_paused(slot.spec)}
+
     def ask_observers(self) -> None:
         """Ask the observers again whether they want every batch. A profiler does while it records, Flower's feed while it has
         listeners.
@@ -236,6 +241,7 @@ class Roster:
             info=self._versions.info,
             locate=self._locate,
             declared_policy=self._versions.declared_policy(spec),
+            paused=self._versions.paused,
         )
 
 

@@ -142,9 +142,9 @@ class FleetSize:
     # What an autoscaler needs.
 
     def automatic(self) -> list[ModelSpec]:
-        """The versions here whose slots follow their work: not those that an operator scaled."""
+        """The versions here whose slots follow their work: not those that an operator scaled, or of a model that is paused."""
         served = [spec for spec in self._versions.specs if spec.scaling is not None and self._versions.is_served(spec)]
-        return [spec for spec in served if key_of(spec) not in self._versions.scaled]
+        return [spec for spec in served if key_of(spec) not in self._versions.scaled and not self._versions.is_paused(spec)]
 
     def target(self, spec: ModelSpec) -> int:
         """How many slots the version is to have here."""

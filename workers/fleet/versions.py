@@ -12,6 +12,7 @@ from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec
 from penstock.rollout import Rollout, followed
 from penstock.settings.tables import Settings
 from penstock.workers.fleet.rollouts import Key, key_of, known_specs, scaled_keys, served_keys
+from penstock.workers.slot.context import ALL_MODELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class VersionChange:
 class ServedVersions:
     """`specs` are the versions to serve, `infos` the models that the settings name, `refused` says why others cannot be served.
     `scaled` are those whose number of slots an operator set. `announced` are the models of the registry, as the last beat found
-    them; `marks` name the rollouts that this worker follows.
+    them; `marks` name the rollouts that this worker follows. `paused` are the models that an operator paused, and
+    `is_drained`: one has this worker take no jobs.
 
     Only the beat's thread changes them; any thread may read.
     """
@@ -34,6 +36,8 @@ class ServedVersions:
         self.infos = {info.name: info for info in settings.model_infos()}
         self.rollouts: Mapping[str, Rollout] = {}
         self.marks: Mapping[str, str] = {}
+        self.paused: set[str] = set()
+        self.is_drained = False
         self.announced: dict[str, ModelInfo] = {}
         self.refused: dict[Key, str] = {}
         self.scaled: Mapping[Key, int] = {}
@@ -87,6 +91,19 @@ class ServedVersions:
         """Whether new jobs of the version are accepted, and not only those run that were accepted before."""
         rollout = self.rollouts.get(spec.name)
         return rollout is None or spec.version not in rollout.removed
+
+    def pause(self, *, is_drained: bool) -> bool:
+        """Note what is paused now, by the rollouts that were followed last. Whether that is another state than before."""
+        wanted = {model for model, rollout in self.rollouts.items() if rollout.paused} | ({ALL_MODELS} if is_drained else set())
+        is_other, self.is_drained = wanted != self.paused, is_drained
+        # In this order, because slots read it meanwhile.
+        self.paused |= wanted
+        self.paused &= wanted
+        return is_other
+
+    def is_paused(self, spec: ModelSpec) -> bool:
+        """Whether slots of the version are to claim nothing, because an operator paused the model or drained this worker."""
+        return self.is_drained or spec.name in self.paused
 
     def info(self, spec: ModelSpec) -> ModelInfo:
         """The model as callers may name it: its default version, and all versions that anybody announced."""

@@ -21,7 +21,7 @@ from penstock.workers.ipc.frames import Item
 from penstock.workers.slot.batch import Batch, ChildLoad
 from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
-from penstock.workers.slot.context import ClaimPlace, SlotContext
+from penstock.workers.slot.context import ALL_MODELS, ClaimPlace, SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.settlement import Absence, Account, Debts
 from penstock.workers.slot.sources import ClaimSource, Lease, in_order, new_nonce, shard_request
@@ -243,7 +243,8 @@ class Claims:
         return due_at
 
     def _can_claim(self, *, is_draining: bool) -> bool:
-        return not is_draining and not self.waiting and self._child_supervisor.is_taking
+        is_paused = not self._context.paused.isdisjoint((self._spec.name, ALL_MODELS))
+        return not (is_draining or self.waiting or is_paused) and self._child_supervisor.is_taking
 
     def _shard_at(self, source: ClaimSource, load: ChildLoad) -> float:
         """When to ask for a shard."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -178,6 +178,10 @@ class Observers:
             what(observer)
 
 
+# In the place of a model's name, which has no such letter.
+ALL_MODELS = "*"
+
+
 @dataclass(frozen=True, slots=True)
 class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
@@ -198,3 +202,5 @@ class SlotContext:
     locate: Callable[[ModelSpec], tuple[ModelSpec, str] | None] = lambda spec: (spec, "")
     # Fields of the batch policy that nobody set: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
+    # The models whose slots are to claim nothing, `ALL_MODELS` if none is to. Another thread changes it in place.
+    paused: Set[str] = frozenset()

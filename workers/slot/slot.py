@@ -61,9 +61,7 @@ class Slot:
         new_child: NewChild = ChildSupervisor,
         inputs: type[Inputs] = Inputs,
     ) -> None:
-        self.spec = spec
-        self.name = name
-        self.pin = pin
+        self.spec, self.name, self.pin = spec, name, pin
         self._context = context
         self._selector = DefaultSelector()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,12 +77,9 @@ class Slot:
         self._inputs = inputs(context.blobs)
         self.progress = LaneProgress()
         self._reports = Reports()
-        self._has_lapsed = False
+        self._has_lapsed = self._is_draining = self._is_reload_due = self._is_over = False
         self._fenced = ""
         self._drain_by: float | None = None
-        self._is_draining = False
-        self._is_reload_due = False
-        self._is_over = False
         self.turned_at = time.monotonic()
         self.version_info: VersionInfo | None = None
         self.policy = spec.policy
@@ -147,6 +142,11 @@ class Slot:
     def ended(self) -> int:
         """How many jobs this slot has ended."""
         return self._debts.ended
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a submit may hand jobs to this slot."""
+        return self._claims.is_expecting
 
     def active_batches(self) -> list[Batch]:
         """In the child, or waiting for it."""

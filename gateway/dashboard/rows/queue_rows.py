@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.gateway.dashboard.rows.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
+from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
 from penstock.gateway.models.stores import StoreShare
 from penstock.model_spec import WorkerInfo
 
@@ -94,6 +94,8 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
 
 
 def status_of(queue: QueueView, entry: ModelEntry, workers: Sequence[WorkerInfo]) -> Status:
+    if queue.is_paused:
+        return Status("warn" if queue.depth else "idle", "paused", PAUSED)
     if not queue.ready_slots:
         return _unserved(why_unserved(workers, entry.name, entry.default), waiting=bool(queue.depth))
     urgent_s = max((band.oldest_age_s for name, band in queue.bands.items() if name != "bulk"), default=0.0)

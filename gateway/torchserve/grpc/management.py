@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from penstock.broker.store.audit import Act
 from penstock.errors import PenstockError
+from penstock.gateway.auth.audit import AuditLog, said_of
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
@@ -22,8 +24,11 @@ _MODEL = "/models/{model}"
 class ManagementApis:
     """`requests`: the places that calls take."""
 
-    def __init__(self, service: ModelManagement, describe: DescribeRunner, guard: RpcGuard, *, requests: Shares) -> None:
+    def __init__(
+        self, service: ModelManagement, describe: DescribeRunner, guard: RpcGuard, *, requests: Shares, audit: AuditLog
+    ) -> None:
         self._service = service
+        self._audit = audit
         self._describe = describe
         self._guard = guard
         self._requests = requests
@@ -44,10 +49,19 @@ class ManagementApis:
     async def _answered(self, serve: Serve, rpc: Rpc, message: bytes) -> bytes:
         found = parsed(POOL.message_class(f"{MANAGEMENT}.{rpc.method.name}Request"), message)
         try:
-            reply = await serve(rpc, found)
+            reply = await self._done(serve, rpc, found)
         except PenstockError as error:
             raise worded(error, TorchServeTarget(rpc.method.path, getattr(found, "model_name", ""))) from error
         return POOL.written(f"{MANAGEMENT}.ManagementResponse", msg=message_text(reply))
+
+    async def _done(self, serve: Serve, rpc: Rpc, found: Any) -> ManagementReply:
+        if rpc.method.verb == "GET":
+            return await serve(rpc, found)
+        on = {"model": found.model_name} if getattr(found, "model_name", "") else {}
+        async with self._audit.noted(
+            Act(f"torchserve {rpc.method.name}", rpc.caller.key_id, on=on, said=said_of(given_of(found)))
+        ):
+            return await serve(rpc, found)
 
     async def _describe_model(self, rpc: Rpc, found: Any) -> ManagementReply:
         run = self._describe.of(rpc.caller, rpc.connection)

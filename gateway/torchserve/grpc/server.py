@@ -31,7 +31,7 @@ class TorchServePorts:
         self._lifetime = lifetime
         self._inference = InferenceApis(parts, shared.guard, predictions=predictions, streams=shared.streams)
         describe = DescribeRunner(parts.predict, parts.results, within_s=parts.options.sync_timeout_s)
-        self._management = ManagementApis(management, describe, shared.guard, requests=parts.requests)
+        self._management = ManagementApis(management, describe, shared.guard, requests=parts.requests, audit=parts.audit)
 
     def ports(self) -> list[RpcPort]:
         own, table = self._parts.own, self._shared.table

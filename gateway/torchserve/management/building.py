@@ -54,6 +54,7 @@ def management_of(parts: TorchServeParts) -> Management:
     app = ManagementApp(
         actions,
         auth=parts.auth,
+        audit=parts.audit,
         requests=parts.requests,
         metrics=parts.metrics,
         hosts=options.management_hosts,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import time
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl, unquote_plus
 
 import structlog
 from starlette.responses import Response
 
+from penstock.broker.store.audit import Act
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.negotiation import (
@@ -22,11 +23,12 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import CrossSite, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
+from penstock.gateway.auth.audit import AuditLog, said_of
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import require_role
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.torchserve.management.actions import ManagementActions
-from penstock.gateway.torchserve.management.routes import PUBLIC_PATHS, Action, ManagementTarget, management_target
+from penstock.gateway.torchserve.management.routes import CHANGES, PUBLIC_PATHS, Action, ManagementTarget, management_target
 from penstock.gateway.torchserve.replies import error_reply
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,7 @@ class ManagementApp:
         actions: ManagementActions,
         *,
         auth: KeyAuth,
+        audit: AuditLog,
         requests: Shares,
         metrics: GatewayMetrics,
         hosts: frozenset[str],
@@ -47,6 +50,7 @@ class ManagementApp:
     ) -> None:
         self._actions = actions
         self._auth = auth
+        self._audit = audit
         self._requests = requests
         self._metrics = metrics
         self._hosts = hosts
@@ -107,9 +111,19 @@ class ManagementApp:
             require_role(caller, scope["method"], target.route)
         self._requests.take(caller)
         try:
-            return await self._actions.reply(target, caller, scope, receive, head)
+            if target.action not in CHANGES:
+                return await self._actions.reply(target, caller, scope, receive, head)
+            async with self._audit.noted(_act(target, caller, scope)):
+                return await self._actions.reply(target, caller, scope, receive, head)
         finally:
             self._requests.give_back(caller)
+
+
+def _act(target: ManagementTarget, caller: Caller, scope: Scope) -> Act:
+    on = {"model": target.model, "version": target.version}
+    said = said_of(dict(parse_qsl(scope["query_string"].decode("latin-1"))))
+    address = (scope.get("client") or ("",))[0]
+    return Act(f"torchserve {target.action}", caller.key_id, address, {kind: name for kind, name in on.items() if name}, said)
 
 
 def _runs_something(scope: Scope) -> bool:

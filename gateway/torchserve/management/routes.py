@@ -27,6 +27,17 @@ class Action(StrEnum):
     UNREGISTER_WORKFLOW = "unregister-workflow"
 
 
+# What the audit log has.
+CHANGES = frozenset(
+    {
+        Action.REGISTER,
+        Action.SCALE,
+        Action.UNREGISTER,
+        Action.SET_DEFAULT,
+        Action.REGISTER_WORKFLOW,
+        Action.UNREGISTER_WORKFLOW,
+    }
+)
 # What anybody may ask for: it says nothing of models. Without the slash at the end.
 PUBLIC_PATHS = frozenset({"", "/", "/ping", "/api-description"})
 # By the path's form, what each method does.

@@ -18,7 +18,7 @@ from penstock.broker.memory import model_queue, record
 from penstock.broker.memory import outbox as memory_outbox
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import celery_ops, ops, outbox, registry, replies, run_ops, splits, sync
+from penstock.broker.store import audit, celery_ops, ops, outbox, registry, replies, run_ops, splits, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
@@ -72,6 +72,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.newest("m", JobIndex.ALL, owner="", before="", limit=10, tag=""),
         ops.records([JOB] * max(1, items)),
         ops.dismiss([JOB] * max(1, items)),
+        ops.purge("m", limit=10),
         ops.stats("m"),
         ops.unfinished("m", "1"),
         ops.demand("m", ["1"] * items),
@@ -102,6 +103,9 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         outbox.logs("p", ["e"] * items),
         outbox.counts("p"),
         registry.put_key(None, registry.StoredKey(Key("k", "0" * 64, frozenset(Role), "o"), 0.0)),
+        audit.note_act(audit.Act("pause")),
+        audit.end_act(1, audit.Act("pause"), "done"),
+        audit.read_acts(),
         registry.spend("g", [registry.KeySpending("k", 1.0, 1.0, 0.0, 0.0)] * items, ttl_s=1.0),
     ]
 

@@ -13,7 +13,7 @@ from penstock.gateway.jobs.events.told import Seen, ToldEvent, lost_history
 from penstock.gateway.jobs.predict import server_timing
 from penstock.gateway.jobs.results import ended_without_output
 from penstock.gateway.jobs.views import accepted_body, change_id, etag, job_view
-from penstock.gateway.models.registry import merged, unknown_model
+from penstock.gateway.models.finding import merged, unknown_model
 from penstock.gateway.models.validators import compile_schema
 from penstock.gateway.models.views import rebased
 from penstock.job import BatchRecord, Job, JobError, JobId, JobState, Priority

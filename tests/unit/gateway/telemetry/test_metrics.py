@@ -25,7 +25,7 @@ from penstock.gateway.torchserve.metrics import TorchServeCounts
 from penstock.job import BatchRecord
 from penstock.model_spec import ModelInfo
 
-SERIES_LIMIT = 2_100
+SERIES_LIMIT = 2_400
 MODELS = [f"model-{number}" for number in range(50)]
 REFUSALS: list[PenstockError] = [
     Overloaded("full"),
