@@ -33,6 +33,7 @@ from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.events.routes import JobEvents
+from penstock.gateway.jobs.inbox import Inbox, InboxRoutes
 from penstock.gateway.jobs.many import ManyJobs
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.reads import JobReads
@@ -117,6 +118,7 @@ class GatewayParts:
         self.inference = self._inferences()
         self.infer = InferEndpoint(self.inference, options, uploads=self._uploads)
         self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
+        self._inbox = Inbox(store, self.registry, self._replays)
         self._file_store = FileStore(options.files_dir)
         self.files, self._runs, self._deliveries = self._file_services(self._file_store)
         self.changes = ModelChanges(store, self.registry)
@@ -135,15 +137,12 @@ class GatewayParts:
         runs = RunService(AsyncRunStore(self._store), files, options, require_room=quota.require_room)
         return OpenAIFiles(files, options, quota), runs, Deliveries(self._store, self.registry, runs)
 
-    async def scrape(self) -> bytes:
-        """The metrics that the main port shows."""
-        return await self._scrape(private=False)
-
     async def scrape_privately(self) -> bytes:
-        """The same with what only the operator may know."""
-        return await self._scrape(private=True)
+        """The metrics with what only the operator may know."""
+        return await self.scrape(private=True)
 
-    async def _scrape(self, *, private: bool) -> bytes:
+    async def scrape(self, *, private: bool = False) -> bytes:
+        """The metrics that the main port shows."""
         options = self._options
         shown = {"private": private, "webhooks": options.webhooks is not None}
         text = await scrape(self.metrics, self._store, self.registry, blob_dir=options.blob_dir, **shown)
@@ -224,6 +223,9 @@ class GatewayParts:
             runs=self._runs,
             deliveries=self._deliveries,
             operations=self.operations,
+            changes=self.changes,
+            inbox=self._inbox,
+            submitter=self._submitter,
             audit=self.audit,
         )
 
@@ -265,7 +267,8 @@ class GatewayParts:
         )
         cancels = CancelTagged(store, registry=self.registry, job_log=GatewayJobLog(options.log_jobs))
         # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
-        return [submits.router(), many.router(), cancels.router(), reads.router(), self._replays.router(), events.router()]
+        parts = (submits, many, cancels, reads, self._replays, events, InboxRoutes(self._inbox))
+        return [part.router() for part in parts]
 
     def _foreign_routers(self) -> list[APIRouter]:
         """Runs, and what OpenAI's clients call: embeddings, files, batches."""
@@ -284,14 +287,12 @@ class GatewayParts:
             kind(self._runs, registry=self.registry, options=self._options, uploads=self._uploads)
             for kind in (RunRoutes, OpenAIBatches)
         ]
-        return [embeddings.router(), self.files.router(), *(run.router() for run in runs), *self._oip_routers()]
+        oip = OpenInference(self.inference, registry=self.registry).router()
+        return [embeddings.router(), self.files.router(), *(run.router() for run in runs), self.repository.router(), oip]
 
     def _held(self, caller: Caller) -> AbstractContextManager[None]:
         """A place among the predictions, in the stead of the request's own."""
         return self.predictions.held(caller, instead_of=self.requests)
-
-    def _oip_routers(self) -> list[APIRouter]:
-        return [self.repository.router(), OpenInference(self.inference, registry=self.registry).router()]
 
     def _replicate_routers(self) -> list[APIRouter]:
         options, store = self._options, self._store

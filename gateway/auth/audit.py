@@ -55,8 +55,13 @@ ACTS: dict[tuple[str, str], str] = {
     ("POST", "/ui/failed/dismiss"): "dismiss failed",
     ("POST", "/ui/webhooks/replay"): "replay events",
     ("POST", "/ui/webhooks/dismiss"): "dismiss events",
-    ("POST", "/ui/models/{model}/{act}"): "",
-    ("POST", "/ui/workers/{worker}/{act}"): "",
+    ("POST", "/ui/models/{model}/pause"): "pause",
+    ("POST", "/ui/models/{model}/resume"): "resume",
+    ("POST", "/ui/models/{model}/scale"): "scale",
+    ("POST", "/ui/models/{model}/limits"): "change limits",
+    ("POST", "/ui/models/{model}/purge"): "purge",
+    ("POST", "/ui/workers/{worker}/drain"): "drain worker",
+    ("POST", "/ui/workers/{worker}/resume"): "resume worker",
 }
 _MOST_SAID, _MOST_CHARS = 12, 200
 
@@ -72,9 +77,9 @@ class AuditLog:
         name = ACTS.get((request.method, request.scope["route"].path))
         if name is None:
             return
-        on = {key: value[:_MOST_CHARS] for key, value in request.path_params.items() if key != "act"}
+        on = {key: value[:_MOST_CHARS] for key, value in request.path_params.items()}
         address = request.client.host if request.client else ""
-        act = Act(name or request.path_params["act"], caller.key_id, address, on, said_of(request.query_params))
+        act = Act(name, caller.key_id, address, on, said_of(request.query_params))
         request.scope["act"] = (await self.begin(act), act)
 
     async def begin(self, act: Act) -> int:

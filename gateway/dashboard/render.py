@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # No inline code and no other host: if text of a job were taken for markup, it could neither run nor send anything.
 # Previews of images are data URIs, which cannot run code either.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 # `same-origin`, because with `no-referrer` browsers hide the origin of our own forms.

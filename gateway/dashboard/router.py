@@ -18,13 +18,17 @@ from penstock.gateway.dashboard.pages.event_pages import EventPages
 from penstock.gateway.dashboard.pages.failed_pages import FailedPages
 from penstock.gateway.dashboard.pages.history_pages import HistoryPages
 from penstock.gateway.dashboard.pages.job_pages import JobPages
+from penstock.gateway.dashboard.pages.operator_pages import OperatorPages
 from penstock.gateway.dashboard.pages.overview import Document, OverviewPages
 from penstock.gateway.dashboard.pages.run_pages import RunPages
+from penstock.gateway.dashboard.pages.try_pages import TryPages
 from penstock.gateway.dashboard.poller import OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
+from penstock.gateway.jobs.inbox import Inbox
 from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
+from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions
@@ -56,6 +60,9 @@ class Pages:
         runs: RunService,
         deliveries: Deliveries,
         operations: Operations,
+        changes: ModelChanges,
+        inbox: Inbox,
+        submitter: Submitter,
         audit: AuditLog,
     ) -> None:
         self._audit = audit
@@ -76,7 +83,9 @@ class Pages:
             ),
             HistoryPages(self._renderer, store=store, registry=registry),
             JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
-            FailedPages(self._renderer, store=store, registry=registry, replays=replays),
+            FailedPages(self._renderer, store=store, registry=registry, inbox=inbox),
+            OperatorPages(self._renderer, store=store, operations=operations, changes=changes),
+            TryPages(self._renderer, registry=registry, submitter=submitter, keyed=auth.keyed),
             RunPages(self._renderer, runs),
             EventPages(self._renderer, deliveries),
         )

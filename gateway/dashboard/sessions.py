@@ -118,9 +118,13 @@ async def form(request: Request) -> dict[str, str]:
         if len(body) > MAX_FORM_BYTES:
             raise TooLarge(f"a form may have at most {MAX_FORM_BYTES} bytes")
     try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        fields = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
         raise BadRequest("the form cannot be read") from None
+    if "act" in request.scope:
+        # For the audit log.
+        request.scope["said"] = fields
+    return fields
 
 
 def _hash(session: str) -> str:

@@ -327,10 +327,7 @@ class ModelRegistry:
                 version,
                 info.versions.get(version),
                 self._validators.of(info.name, version, info.versions.get(version)),
-                # Slots that claim nothing serve nobody, however many are loaded.
-                SlotCapacity()
-                if rollout.paused
-                else self._capacity((info.name, version), slots.get((info.name, version), ()), now, is_wanted=is_wanted),
+                self._capacity((info.name, version), slots.get((info.name, version), ()), now, is_wanted=is_wanted),
                 rollout.scale.get(version),
                 is_paused=rollout.paused,
             )
@@ -343,6 +340,9 @@ class ModelRegistry:
         return ModelEntry(info, default, versions, backlog, mark, split, workers, wanted, rollout.paused)
 
     def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
+        if self.rollout(key[0]).paused:
+            # Slots that claim nothing serve nobody, however many are loaded.
+            return SlotCapacity(latency_s=capacity_of(slots).latency_s)
         found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
         return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
 

@@ -35,6 +35,54 @@ def moody(item: int) -> dict:
     return {"square": item * item}
 """
 
+# A model that takes a form with a file, and one whose outputs are of many kinds.
+MORE = """
+from __future__ import annotations
+import io, struct, wave, zlib
+from dataclasses import dataclass
+import penstock
+from penstock import File, Media
+
+
+@dataclass
+class Picture:
+    image: File
+    label: str = "none"
+
+
+@penstock.model
+def shapes(item: Picture) -> list:
+    row = {"bytes": len(item.image), "label": item.label}
+    return [row, row]
+
+
+def sound() -> bytes:
+    with wave.open(out := io.BytesIO(), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(16000))
+    return out.getvalue()
+
+
+def noise(side: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\\0" + bytes((x * y * 7919 >> 3) & 255 for x in range(side * 3)) for y in range(side))
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b"")
+
+
+@penstock.model
+def kinds(kind: str) -> object:
+    if kind == "audio":
+        return Media(sound(), "audio/wav")
+    if kind == "image":
+        return Media(noise(400), "image/png")
+    if kind == "html":
+        return Media(b"<script>alert(1)</script>", "text/html")
+    return {"words": "<script>alert(1)</script>", "deep": {"list": [[1, 2], [3]], "none": None}}
+"""
+
 
 @dataclass
 class DashboardStack:
@@ -74,15 +122,17 @@ class DashboardStack:
 
 
 @contextmanager
-def dashboard_stack(folder: Path) -> Iterator[DashboardStack]:
-    """A stack with a store server of its own.
+def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
+    """A stack with a store server of its own, and these models of `MORE`.
 
     On the server that the tests share, records that processes of other tests still wrote appeared on the page as a row.
     """
     (folder / "moody.py").write_text(HANDLER)
     keys = folder / "keys.toml"
     keys.write_text(READER.toml + BOSS.toml)
-    models = {"moody": {"source": str(folder / "moody.py"), "workers": 1}}
+    (folder / "more.py").write_text(MORE)
+    models: dict[str, Any] = {"moody": {"source": str(folder / "moody.py"), "workers": 1, "keep_tracebacks": True}}
+    models |= {name: {"source": f"{folder / 'more.py'}:{name}", "workers": 1} for name in more}
     env = {"PENSTOCK_KEYS_FILE": str(keys)}
     with (
         browsing() as browser,

@@ -124,7 +124,6 @@ def filled(path: str, **values: str) -> str:
         "prediction_id": "mine",
         "key_id": "nobody",
         "worker": "nobody",
-        "act": "pause",
         "name": "icon.svg",
         "place": "0",
         **values,

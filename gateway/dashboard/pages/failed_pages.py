@@ -1,35 +1,29 @@
-"""The page of the failed inbox, and the replay of a group, a hundred jobs per request (D35)."""
+"""The page of the failed inbox: what failed by group, and its replay, dismissal and export (D35)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from penstock.access import Role
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import BadRequest, CallerError, CapacityError, PenstockError
-from penstock.gateway.auth.keys import Caller
+from penstock.errors import BadRequest
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.dashboard.render import Renderer
-from penstock.gateway.dashboard.rows.inbox import group_id, grouped, kind_of
+from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
+from penstock.gateway.jobs.failures import FailureGroup, FaultSide, grouped
+from penstock.gateway.jobs.inbox import Chosen, Inbox, exported
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import Job, JobId
+from penstock.job import parse_job_id
 
 # One page shows at most this many jobs of all models together; older ones are on the next page.
 SHOWN_JOBS = 500
-# One press of the button becomes requests of this many jobs each, so that no request takes long.
-REPLAY_JOBS = 100
-_READ_JOBS = 200
-# One press of Dismiss looks at most at this many jobs of the model's inbox.
-_DISMISS_READS = 2_000
-_CONCURRENT = 25
+# The page of a model shows its largest groups among this many of its newest failures.
+_ERROR_JOBS, _ERROR_GROUPS = 200, 5
+_TRACEBACK_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,102 +43,99 @@ class ReplayProgress:
 
 
 class FailedPages:
-    """The routes below /ui/failed."""
+    """The routes below /ui/failed, and the errors of one model."""
 
-    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: ModelRegistry, replays: Replays) -> None:
+    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: ModelRegistry, inbox: Inbox) -> None:
         self._renderer = renderer
         self._store = store
         self._registry = registry
-        self._replays = replays
+        self._inbox = inbox
         self._list = JobList(store, registry)
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/failed", self.failed, methods=["GET"])
+        router.add_api_route("/ui/failed/export", self.export, methods=["GET"])
         router.add_api_route("/ui/failed/replay", self.replay, methods=["POST"])
         router.add_api_route("/ui/failed/dismiss", self.dismiss, methods=["POST"])
+        router.add_api_route("/ui/models/{model}/errors", self.errors, methods=["GET"])
 
-    async def failed(self, caller: CallerParam, model: str = "", after: str = "") -> Response:
+    async def failed(self, caller: CallerParam, model: str = "", fault: str = "", after: str = "") -> Response:
         wanted = model if model in self._registry.models else None
         found = await self._list.failed(caller, wanted, after=after or None, limit=SHOWN_JOBS)
+        groups = [group for group in grouped(found.jobs) if fault not in (*FaultSide,) or group.fault == fault]
         return await self._renderer.page(
             "failed.html",
             caller,
             {
                 "here": "failed",
-                "groups": grouped(found.jobs),
-                "shown": len(found.jobs),
+                "groups": groups,
+                "shown": sum(group.count for group in groups),
                 "next_after": found.next_after,
                 "away": found.away,
                 "first": not after,
                 "now": await self._store.now(),
                 "model": model,
+                "fault": fault,
                 "models": sorted(self._registry.models),
                 "versions": {name: sorted(entry.versions) for name, entry in self._registry.models.items()},
                 "replays": not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE}),
             },
         )
 
+    async def export(self, caller: CallerParam, model: str = "", group: str = "", fault: str = "", after: str = "") -> Response:
+        """What `GET /v1/failed` answers, as a file."""
+        await self._inbox.check(model)
+        if after:
+            parse_job_id(after)
+        disposition = 'attachment; filename="failed.jsonl"'
+        lines = self._inbox.lines(caller, model, group=group, fault=fault if fault in (*FaultSide,) else "", after=after)
+        return exported(lines, {**HEADERS, "content-disposition": disposition})
+
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         """Replay the next jobs of a group. The page that this returns requests the following ones, until none are left."""
         progress = _progress(await form(request))
         await self._registry.find(progress.model)
-        progress = await self._replay_some(progress, caller)
+        chosen = Chosen(progress.model, progress.group, progress.before)
+        step = await self._inbox.replay(chosen, caller, version=progress.version)
+        progress = replace(
+            progress,
+            done=progress.done + step.done,
+            left_out=progress.left_out + step.left_out,
+            before=step.before,
+            ended=step.ended,
+            stopped=step.stopped,
+            why_left_out=step.why or progress.why_left_out,
+        )
         return await self._renderer.page("_progress.html", caller, {"progress": progress})
 
     async def dismiss(self, request: Request, caller: CallerParam) -> Response:
-        """Take a group off the inbox without a replay. Jobs that failed after the page was shown belong to it as well."""
-        progress = _progress(await form(request))
-        await self._registry.find(progress.model)
-        read, last = 0, ""
-        while read < _DISMISS_READS:
-            page = await self._list.failed(caller, progress.model, after=last or None, limit=_READ_JOBS)
-            await self._store.dismiss([job.id for job in page.jobs if group_id(kind_of(job)) == progress.group])
-            read, last = read + _READ_JOBS, page.next_after
-            if not last:
-                break
+        """Take one job, a group, or all of a model off the inbox without a replay. Jobs that failed after the page was shown
+        belong to it as well.
+        """
+        fields = await form(request)
+        if job := fields.get("job"):
+            await self._inbox.dismiss_jobs([job], caller)
+        else:
+            model = fields.get("model", "")
+            models = [model] if model else list(self._registry.models)
+            for name in models:
+                await self._inbox.dismiss(Chosen(name, fields.get("group", "") if model else ""), caller)
         return self._renderer.redirect("/ui/failed")
 
-    async def _replay_some(self, progress: ReplayProgress, caller: Caller) -> ReplayProgress:
-        page = await self._list.failed(caller, progress.model, after=progress.before or None, limit=_READ_JOBS)
-        chosen = [job for job in page.jobs if group_id(kind_of(job)) == progress.group][:REPLAY_JOBS]
-        is_cut = len(chosen) == REPLAY_JOBS
-        ended = not is_cut and not page.next_after
-        before = str(chosen[-1].id) if is_cut else page.next_after or progress.before
-        outcomes: list[JobId | PenstockError] = []
-        for at in range(0, len(chosen), _CONCURRENT):
-            part = chosen[at : at + _CONCURRENT]
-            outcomes += await asyncio.gather(*(self._replay_one(job, caller, progress.version) for job in part))
-            if any(isinstance(outcome, CapacityError) for outcome in outcomes):
-                break
-        return _advanced(progress, outcomes, before=before, ended=ended)
+    async def errors(self, model: str, caller: CallerParam) -> Response:
+        """The newest failures of a model by group, with the traceback of the newest one where it is kept."""
+        await self._registry.find(model)
+        found = await self._list.failed(caller, model, after=None, limit=_ERROR_JOBS)
+        groups = grouped(found.jobs)[:_ERROR_GROUPS]
+        shown = {
+            "model": model,
+            "groups": [(group, await self._traceback(group) if Role.MANAGE in caller.roles else "") for group in groups],
+            "now": await self._store.now(),
+        }
+        return await self._renderer.page("_errors.html", caller, shown)
 
-    async def _replay_one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
-        try:
-            # The key contains the job's id, so that two people who press the button at once make one new job per old one.
-            submitted, _, _ = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
-        except (CallerError, CapacityError) as refusal:
-            return refusal
-        return submitted.id
-
-
-def _advanced(
-    progress: ReplayProgress, outcomes: Sequence[JobId | PenstockError], *, before: str, ended: bool
-) -> ReplayProgress:
-    """The progress after one request. A full queue pauses the replay, and the jobs that are left stay in the inbox."""
-    rejected = [outcome for outcome in outcomes if isinstance(outcome, CapacityError)]
-    refused = [outcome for outcome in outcomes if isinstance(outcome, CallerError)]
-    return ReplayProgress(
-        model=progress.model,
-        group=progress.group,
-        version=progress.version,
-        total=progress.total,
-        done=progress.done + sum(isinstance(outcome, JobId) for outcome in outcomes),
-        left_out=progress.left_out + len(refused),
-        before=progress.before if rejected else before,
-        ended=ended and not rejected,
-        stopped=rejected[0].message if rejected else "",
-        why_left_out=refused[0].message if refused else progress.why_left_out,
-    )
+    async def _traceback(self, group: FailureGroup) -> str:
+        return (await self._store.traceback(group.newest.id))[-_TRACEBACK_CHARS:]
 
 
 def _progress(fields: dict[str, str]) -> ReplayProgress:

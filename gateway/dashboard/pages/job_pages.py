@@ -13,14 +13,14 @@ from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import BadRequest, Conflict, Gone
+from penstock.errors import BadRequest, Conflict, Gone, UnsupportedMedia
 from penstock.gateway.asgi.bundles import bundle_content, bundled_file
 from penstock.gateway.asgi.content import Content, response_to
-from penstock.gateway.asgi.negotiation import OCTETS
+from penstock.gateway.asgi.negotiation import OCTETS, base_type
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.rows.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
-from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, Preview, preview
+from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, SHOWN_TYPES, Preview, preview
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
@@ -132,20 +132,24 @@ class JobPages:
             },
         )
 
-    async def input(self, job_id: str, caller: CallerParam) -> Response:
+    async def input(self, job_id: str, caller: CallerParam, shown: bool = False) -> Response:
+        """`shown`: for an image or a player of the page, instead of a download."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         stored = await self._store.input(job.id)
         if stored is None:
             raise Gone(f"the input of job {job.id} is no longer stored")
-        return _download(await self._opened(stored.payload), f"{job.id}.input")
+        content = await self._opened(stored.payload)
+        return _shown_media(content, stored.payload) if shown else _download(content, f"{job.id}.input")
 
-    async def output(self, job_id: str, caller: CallerParam, file: int | None = None) -> Response:
-        """`file`: the place of one file of a bundle."""
+    async def output(self, job_id: str, caller: CallerParam, file: int | None = None, shown: bool = False) -> Response:
+        """`file`: the place of one file of a bundle. `shown`: as for `input`."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         found = await self._store.result(job.id)
         if found is None or found[1] is None:
             raise Gone(f"job {job.id} has no output")
         content, name = await self._opened(found[1]), split_filename(found[1].content_type)[1]
+        if shown:
+            return _shown_media(content, found[1])
         if file is not None and found[1].content_type == BUNDLE_MEDIA:
             entry, content = await bundled_file(content, job.id, file)
             name = entry.filename or f"{job.id}.{file}"
@@ -191,6 +195,15 @@ class JobPages:
 
     async def _opened(self, payload: Payload) -> BlobReader:
         return await asyncio.to_thread(self._blobs.open, payload.blob) if payload.blob else BytesReader(payload.data)
+
+
+def _shown_media(content: BlobReader, payload: Payload) -> Response:
+    """An image or audio for the page itself. Raises `UnsupportedMedia` for every other type: no browser is to render it."""
+    media = base_type(payload.content_type)
+    if media not in SHOWN_TYPES:
+        raise UnsupportedMedia(f"{media[:60]!r} is not shown on pages", hint="Download it.")
+    headers = {**HEADERS, "content-security-policy": "default-src 'none'; sandbox", "content-type": media}
+    return response_to(Content(content, headers, ""), conditions=None)
 
 
 def _download(content: BlobReader, name: str) -> Response:

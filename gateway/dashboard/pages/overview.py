@@ -29,6 +29,7 @@ from penstock.gateway.dashboard.rows.machine_rows import (
 )
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.stores import homes_view, share_views
+from penstock.rollout import CHANGEABLE_LIMITS
 
 # A stream ends after this time. The browser then reconnects and has to show its session again.
 STREAM_S = 300.0
@@ -125,6 +126,7 @@ class OverviewPages:
                 "rollout": self._registry.rollouts.get(model),
                 "split": await self._split(entry),
                 "span": checked_span(span),
+                "limits": CHANGEABLE_LIMITS,
             },
         )
 

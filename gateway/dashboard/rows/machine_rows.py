@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from penstock import words
+from penstock.gateway.dashboard.rows.learned import LearnedCurve, curve_of, why_sizes
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, scaling_of, slots_of
 from penstock.model_spec import LearnedCalls, ScalingInfo, SlotInfo, WorkerInfo
@@ -34,6 +35,8 @@ class WorkerRow:
     ready: int
     slots: tuple[SlotInfo, ...]
     devices: tuple[str, ...]
+    drained: bool = False
+    holding: int = 0
 
 
 def worker_rows(workers: Iterable[WorkerInfo], now: float) -> list[WorkerRow]:
@@ -48,6 +51,8 @@ def worker_rows(workers: Iterable[WorkerInfo], now: float) -> list[WorkerRow]:
             ready=sum(slot.state == "ready" for slot in worker.slots),
             slots=tuple(sorted(worker.slots, key=lambda slot: (slot.model, slot.version, slot.device, slot.pid))),
             devices=tuple(sorted({slot.device for slot in worker.slots})),
+            drained=worker.drained,
+            holding=worker.holding,
         )
         for worker in sorted(workers, key=lambda worker: worker.name)
     ]
@@ -99,6 +104,7 @@ class VersionRow:
     per_s: float
     calls: LearnedCalls | None = None
     scaling: str = ""
+    why_sizes: str = ""
 
     @property
     def table(self) -> list[tuple[int, float]]:
@@ -106,10 +112,8 @@ class VersionRow:
         return [pair for pair in self.latency if pair[0].bit_count() == 1 or pair is self.latency[-1]]
 
     @property
-    def chart(self) -> str:
-        """Sizes and milliseconds as JSON, for the chart."""
-        sizes = [size for size, _ in self.latency]
-        return orjson.dumps({"x": sizes, "y": [round(seconds * 1000, 3) for _, seconds in self.latency]}).decode()
+    def curve(self) -> LearnedCurve | None:
+        return curve_of(self.latency)
 
 
 def version_rows(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> list[VersionRow]:
@@ -142,6 +146,7 @@ def _version_row(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) ->
         per_s=version.capacity.per_s,
         calls=next((slot.calls for slot in slots if slot.calls), None),
         scaling=_scaling(scaling_of(workers, entry.name, name)),
+        why_sizes=why_sizes(sorted(version.capacity.latency_s.items()), entry.info.policy),
     )
 
 

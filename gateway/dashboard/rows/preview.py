@@ -10,6 +10,7 @@ import orjson
 
 from penstock.errors import InternalError, InvalidInput
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
+from penstock.gateway.dashboard.rows.trees import ShownTable, TreeNode, table_of, tree_of
 from penstock.inputs.form import FormPart, decode_form
 from penstock.inputs.request import decode_request
 from penstock.job import PACKED_MEDIA, REQUEST_MEDIA
@@ -18,6 +19,10 @@ from penstock.outputs.bundle import BUNDLE_MEDIA, HEAD_LENGTH_BYTES, decode_head
 TEXT_BYTES = 4 * 1024
 # Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
 PREVIEW_BYTES = 96 * 1024
+# A larger image, and audio, are loaded from an address of their own, which serves these types and no others.
+SHOWN_BYTES = 16 * 1024 * 1024
+AUDIO = frozenset({"audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac"})
+SHOWN_TYPES = AUDIO | {"image/png", "image/jpeg"}
 _HEX_BYTES = 128
 # A few kilobytes may unpack into gigabytes of pixels in the viewer's browser.
 _MAX_PIXELS = 4_000_000
@@ -28,13 +33,17 @@ _WHITESPACE = {"\n", "\t"}
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`kind` is text, hex, image or none. `note` says what is missing. `image` is a data URI. `files`: those of a bundle."""
+    """`kind` is text, hex, image, audio or none. `note` says what is missing. `image` is a data URI; a larger image and audio
+    come from an address of their own. `files`: those of a bundle. `table`, `tree`: JSON, where one of them reads better.
+    """
 
     kind: str
     text: str = ""
     note: str = ""
     image: str = ""
     files: int = 0
+    table: ShownTable | None = None
+    tree: TreeNode | None = None
 
 
 def preview(content_type: str, head: bytes, size: int) -> Preview:
@@ -47,8 +56,8 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
     if base == OCTETS:
         # Handlers that return bytes name no media type, and what they return is mostly an image.
         base = next((image for image, start in _STARTS.items() if head.startswith(start)), base)
-    if base in ("image/png", "image/jpeg"):
-        return _image(base, head, size)
+    if base in SHOWN_TYPES:
+        return _media(base, head, size)
     if base == BUNDLE_MEDIA:
         return _bundle(head)
     if base == "application/json" or base.endswith("+json"):
@@ -93,9 +102,11 @@ def _json(head: bytes, size: int) -> Preview:
     if len(head) < size:
         return _text(head, size)
     try:
-        return _text(orjson.dumps(orjson.loads(head), option=orjson.OPT_INDENT_2), None)
+        value = orjson.loads(head)
     except orjson.JSONDecodeError:
         return _text(head, size)
+    text, table = _text(orjson.dumps(value, option=orjson.OPT_INDENT_2), None), table_of(value)
+    return replace(text, table=table, tree=None if table else tree_of(value))
 
 
 def _text(data: bytes, size: int | None) -> Preview:
@@ -115,14 +126,20 @@ def _ascii(row: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
 
 
-def _image(base: str, head: bytes, size: int) -> Preview:
-    if len(head) < size:
+def _media(base: str, head: bytes, size: int) -> Preview:
+    if size > SHOWN_BYTES:
         return Preview("none", note="too large for a preview")
+    return Preview("audio") if base in AUDIO else _image(base, head, size)
+
+
+def _image(base: str, head: bytes, size: int) -> Preview:
     shape = _png_shape(head) if base == "image/png" else _jpeg_shape(head)
     if shape is None:
         return Preview("none", note="the content does not match its media type")
     if shape[0] * shape[1] > _MAX_PIXELS:
         return Preview("none", note=f"{shape[0]} x {shape[1]} pixels, too large for a preview")
+    if len(head) < size:
+        return Preview("image", note=f"{shape[0]} x {shape[1]}")
     data = base64.b64encode(head).decode("ascii")
     return Preview("image", image=f"data:{base};base64,{data}", note=f"{shape[0]} x {shape[1]}")
 

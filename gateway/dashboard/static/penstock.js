@@ -21,6 +21,13 @@
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }
 
+  // An empty field of the form that tries a model is left out: the model has its own default for it.
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("[data-try]")) return;
+    for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
+    setTimeout(() => { for (const field of event.target.elements) field.disabled = false; });
+  });
+
   // When htmx sends a form of a dialog, the dialog closes.
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (event.target.matches("[data-closes]")) event.target.closest("dialog")?.close();
@@ -67,12 +74,6 @@
     };
   }
 
-  function latency(box) {
-    const points = JSON.parse(box.dataset.points);
-    const chart = new uPlot(options(box, " ms", (tick) => (Number.isInteger(tick) ? `${tick}` : "")), [points.x, points.y], box);
-    return () => chart;
-  }
-
   function time(box) {
     let chart = null;
     async function poll() {
@@ -90,7 +91,7 @@
 
   function draw() {
     if (!window.uPlot) return;
-    const charts = [...document.querySelectorAll("[data-chart]")].map((box) => [box, (box.dataset.chart === "time" ? time : latency)(box)]);
+    const charts = [...document.querySelectorAll("[data-chart]")].map((box) => [box, time(box)]);
     addEventListener("resize", () => charts.forEach(([box, chart]) => chart()?.setSize({ width: Math.max(200, box.clientWidth), height: 200 })));
   }
   document.addEventListener("DOMContentLoaded", draw);

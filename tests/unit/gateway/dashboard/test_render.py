@@ -15,6 +15,7 @@ from penstock.gateway.dashboard.render import HEADERS, Renderer, asset, asset_ad
 from penstock.gateway.dashboard.rows.machine_rows import version_rows
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, WorkerInfo
+from penstock.rollout import CHANGEABLE_LIMITS
 
 FOLDER = resources.files("penstock.gateway.dashboard")
 STATIC = FOLDER / "static"
@@ -76,6 +77,7 @@ async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls(
         "left_out_models": [],
         "span": "1h",
         "sample": "4",
+        "limits": CHANGEABLE_LIMITS,
     }
     html = renderer.html(
         "model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False, "webhooks": False}

@@ -49,7 +49,9 @@ def test_a_version_shows_what_was_learned_of_it() -> None:
         True, "good", "ready", 1.5, ((1, 0.02), (8, 0.1)),
     )  # fmt: skip
     assert (json.loads(first.input_schema), first.output_schema, first.description) == ({"type": "number"}, "", "squares")
-    assert json.loads(first.chart) == {"x": [1, 2, 3, 6], "y": [10.0, 11.0, 12.0, 20.0]}
+    assert first.curve is not None
+    assert [(size, took) for _, _, size, took in first.curve.dots] == [(1, 0.010), (2, 0.011), (3, 0.012), (6, 0.020)]
+    assert "An item costs least in batches of 6: 3.3 ms, 3.0 times as fast as one by one." in first.why_sizes
     assert [size for size, _ in first.table] == [1, 2, 6]
     assert (second.default, second.tone, second.state, second.load_s) == (False, "bad", "could not be loaded: no weights", None)
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from penstock import Media
-from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, TEXT_BYTES, preview
+from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, SHOWN_BYTES, TEXT_BYTES, preview
 from penstock.handlers.media import encode
 from penstock.inputs.form import FormPart, encode_form
 from penstock.inputs.request import packed
@@ -79,7 +79,7 @@ def test_an_image_among_bytes_without_a_type_is_shown_as_the_image_that_it_is(me
         ("image/png", b"<script>alert(1)</script>", "the content does not match its media type"),
         ("image/jpeg", b"\xff\xd8\xff\xd9", "the content does not match its media type"),
         ("image/jpeg", b"\xff\xd8" + b"\xff\xe0\x00\x00" * 10, "the content does not match its media type"),
-        ("image/png", png(3, 2) + b"\x00" * PREVIEW_BYTES, "too large for a preview"),
+        ("image/png", png(3, 2) + b"\x00" * SHOWN_BYTES, "too large for a preview"),
         ("text/plain", b"", "empty"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.gateway.dashboard.rows.inbox import MESSAGE_CHARS, group_id, grouped, kind_of, normalised
+from penstock.gateway.jobs.failures import MESSAGE_CHARS, group_id, grouped, kind_of, normalised
 from penstock.job import Job, JobError, JobId, JobState, Priority, new_job_id
 
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from penstock.job import Job, JobState
 
@@ -21,6 +22,17 @@ _VARIABLE = (
 )
 
 
+class FaultSide(StrEnum):
+    """Whose a failure is: of the caller, who sent what the model cannot take; else of the model or of what runs it."""
+
+    CALLER = "caller"
+    MODEL = "model"
+
+
+# Codes that are said of an input: it does not fit the schema, is too large, or names a file that cannot be fetched.
+CALLER_CODES = frozenset({"invalid_input", "input_url_failed", "too_large", "unsupported_media_type"})
+
+
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
     """The jobs with one fault. `id` is a hash of model, code and message. `versions` are those that the jobs failed with."""
@@ -33,6 +45,10 @@ class FailureGroup:
     newest: Job
     oldest_at: float
     versions: tuple[str, ...]
+
+    @property
+    def fault(self) -> FaultSide:
+        return _fault_of_code(self.code)
 
 
 def normalised(message: str) -> str:
@@ -47,6 +63,14 @@ def kind_of(job: Job) -> tuple[str, str, str]:
     """Model, code and message. Jobs with equal kinds belong to one group."""
     code = job.error.code if job.error else "expired" if job.state is JobState.EXPIRED else "failed"
     return job.model, code, normalised(job.error.message if job.error else "")
+
+
+def fault_of(job: Job) -> FaultSide:
+    return _fault_of_code(kind_of(job)[1])
+
+
+def _fault_of_code(code: str) -> FaultSide:
+    return FaultSide.CALLER if code in CALLER_CODES else FaultSide.MODEL
 
 
 def group_id(kind: tuple[str, str, str]) -> str:

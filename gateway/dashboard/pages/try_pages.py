@@ -1,0 +1,55 @@
+"""The page that tries a model: a form made from its schema, files included, and the same call for a shell and for Python."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.access import Role
+from penstock.gateway.asgi.negotiation import read_head
+from penstock.gateway.asgi.wire import Receive
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.render import Renderer
+from penstock.gateway.dashboard.rows.try_form import curl_of, python_of, try_fields
+from penstock.gateway.jobs.submitting.submitter import Submitter
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.job import new_job_id
+
+
+class TryPages:
+    """The routes below /ui/models/{model}/try."""
+
+    def __init__(self, renderer: Renderer, *, registry: ModelRegistry, submitter: Submitter, keyed: bool) -> None:
+        self._renderer = renderer
+        self._registry = registry
+        self._submitter = submitter
+        self._keyed = keyed
+
+    def add_routes(self, router: APIRouter) -> None:
+        router.add_api_route("/ui/models/{model}/try/{version}", self.show, methods=["GET"])
+        router.add_api_route("/ui/models/{model}/try/{version}", self.submit, methods=["POST"])
+
+    async def show(self, model: str, version: str, request: Request, caller: CallerParam) -> Response:
+        entry, chosen = await self._registry.find(model, version)
+        fields = try_fields(chosen.input_schema, chosen.accepts)
+        origin = f"{request.url.scheme}://{request.headers.get('host', '')}{self._renderer.url('')}"
+        named = f"/{version}" if chosen is not entry.default else ""
+        shown = {
+            "here": "queues",
+            "model": entry,
+            "version": chosen,
+            "fields": fields,
+            "submits": Role.SUBMIT in caller.roles,
+            "curl": curl_of(f"{origin}/predictions/{model}{named}", fields, keyed=self._keyed),
+            "python": python_of(origin, model, fields, keyed=self._keyed),
+        }
+        return await self._renderer.page("try.html", caller, shown)
+
+    async def submit(self, model: str, version: str, request: Request, caller: CallerParam) -> Response:
+        """The form is the body of a submit, read and checked as every other."""
+        head = read_head(request.headers.raw)
+        scope = {**request.scope, "caller": caller}
+        receive: Receive = request.receive  # type: ignore[assignment]
+        found = await self._submitter.read(scope, receive, head, route="jobs", model=model, version=version)
+        submitted = await self._submitter.submit(found, new_job_id(found.model.name))
+        return self._renderer.redirect(f"/ui/jobs/{submitted.id}")
