@@ -246,8 +246,7 @@ class Client:
     def scale_model(self, model: str, workers: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
         """The model, of whose version (without one: the default) each worker process is to have `workers` slots.
 
-        With 0 slots its jobs wait. With `"auto"` the settings say the number again, or the work does. A slot that goes ends
-        what it runs.
+        With 0 its jobs wait. With `"auto"` the settings say the number again, or the work. A slot that goes ends what it runs.
         """
         return protocol.object_of(self.send(calls.scale_call(model, workers, version)))
 
