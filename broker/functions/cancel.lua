@@ -14,9 +14,7 @@ local function cancel(keys, args, todo)
     return 'requested'
   end
   if job.state ~= 'queued' and job.state ~= 'delayed' then return 'final' end -- guard:final
-  dequeue(p, serial, job)
-  cancel_job(p, serial, job, now, todo)
-  if job.state == 'delayed' then count_start(todo, job) end
+  cancel_in_line(p, serial, job, now, todo)
   flush(p, todo)
   return 'cancelled'
 end

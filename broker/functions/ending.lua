@@ -180,6 +180,13 @@ local function cancel_job(p, serial, job, now, todo, token)
   end_job(p, serial, job, 'cancelled', now, todo, {code = 'cancelled', message = 'cancelled by request', token = token})
 end
 
+-- A job that waits, in a line or for its start.
+local function cancel_in_line(p, serial, job, now, todo)
+  dequeue(p, serial, job)
+  cancel_job(p, serial, job, now, todo)
+  if job.state == 'delayed' then count_start(todo, job) end
+end
+
 local function kill_job(p, serial, job, now, todo, code, message, token)
   end_job(p, serial, job, 'dead', now, todo, {code = code, message = message, token = token})
 end

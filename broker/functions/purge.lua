@@ -27,9 +27,7 @@ local function cancel_waiting(p, line, serial, now, todo)
     return 0
   end
   if job.call == 'shard' then return 0 end
-  dequeue(p, serial, job)
-  cancel_job(p, serial, job, now, todo)
-  if job.state == 'delayed' then count_start(todo, job) end
+  cancel_in_line(p, serial, job, now, todo)
   return 1
 end
 

@@ -147,8 +147,16 @@ def _line(job: Job) -> bytes:
     return orjson.dumps({**job_view(job), "group": group_id(kind_of(job)), "fault": fault_of(job).value}) + b"\n"
 
 
-def exported(lines: AsyncIterator[bytes], headers: dict[str, str]) -> Response:
-    return StreamingResponse(lines, media_type=NDJSON, headers=headers)
+async def exported(lines: AsyncIterator[bytes], headers: dict[str, str]) -> Response:
+    """Reads the first lines before the answer begins, so that a store that is away is a 503 and no answer that breaks off."""
+    first = await anext(lines, b"")
+
+    async def all_lines() -> AsyncIterator[bytes]:
+        yield first
+        async for more in lines:
+            yield more
+
+    return StreamingResponse(all_lines(), media_type=NDJSON, headers=headers)
 
 
 _CHOICE: dict[str, Any] = {
@@ -194,7 +202,7 @@ class InboxRoutes:
         await self._inbox.check(model)
         if after:
             parse_job_id(after)
-        return exported(self._inbox.lines(caller, model, group=group, fault=fault or "", after=after), {})
+        return await exported(self._inbox.lines(caller, model, group=group, fault=fault or "", after=after), {})
 
     async def dismiss(self, request: Request, caller: CallerParam) -> Response:
         """`{"ids": [...]}`, or `{"model": "square"}` with a `group` or without. Up to 2,000 jobs are looked at."""

@@ -33,6 +33,7 @@ OTHER_IDS = {
     "run_id": _SERIAL,
     "prediction_id": _SERIAL,
     "key_id": "k",
+    "worker": "nobody",
 }
 POST = b"POST /predictions/square HTTP/1.1\r\nHost: localhost\r\n"
 DEEP = b"[" * 65 + b"]" * 65

@@ -75,7 +75,7 @@ def test_a_store_that_is_lost_takes_its_own_models_along_and_no_others(client: G
     assert 'penstock_queue_depth{model="far"' not in metrics
     other.start()
     eventually(lambda: predict(client, "far").status_code == 200, timeout_s=20.0)
-    assert 'penstock_other_store_up{store="b"} 1.0' in client.get("/metrics").text
+    eventually(lambda: 'penstock_other_store_up{store="b"} 1.0' in client.get("/metrics").text)
     assert {queue["model"] for queue in client.get("/v1/queues").json()["data"]} == {"near", "far"}
 
 

@@ -89,7 +89,7 @@ class FailedPages:
             parse_job_id(after)
         disposition = 'attachment; filename="failed.jsonl"'
         lines = self._inbox.lines(caller, model, group=group, fault=fault if fault in (*FaultSide,) else "", after=after)
-        return exported(lines, {**HEADERS, "content-disposition": disposition})
+        return await exported(lines, {**HEADERS, "content-disposition": disposition})
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         """Replay the next jobs of a group. The page that this returns requests the following ones, until none are left."""
