@@ -177,7 +177,6 @@ FAILURE_STATUS = {
     "timeout": 504,
     "not_explainable": 501,
     "load_failed": 503,
-    "model_gone": 404,
 }
 
 TITLES = {

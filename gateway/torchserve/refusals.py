@@ -8,7 +8,7 @@ from functools import partial
 from penstock.errors import NoWorker, UnknownModel
 from penstock.gateway.asgi.problems import FAILURE_STATUS, EndedWithoutOutput, Headers, NoAnswerYet, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
-from penstock.gateway.torchserve.errors import TorchServeError, model_not_found, torchserve_error
+from penstock.gateway.torchserve.errors import TorchServeError, torchserve_error
 from penstock.gateway.torchserve.replies import FIXED_HEADERS, pretty
 from penstock.gateway.torchserve.routes import WORKFLOW, TorchServeTarget
 from penstock.job import JobState
@@ -65,8 +65,6 @@ def _end_error(error: EndedWithoutOutput, target: TorchServeTarget) -> TorchServ
     if error.code == PREDICTION_EXCEPTION:
         message, status = split_prediction_message(error.message)
         return TorchServeError(status, _FAILED, message)
-    if error.code == "model_gone":
-        return model_not_found(target.model)
     status = FAILURE_STATUS.get(error.code, 500)
     status = 400 if status == 422 else status
     if status == 503:

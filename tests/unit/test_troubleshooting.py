@@ -19,8 +19,6 @@ from tests.pages import problems_page
 PACKAGES = ("broker", "gateway")
 # Of no request: settings are read before one comes, and the others are bases that nothing raises.
 NOT_ANSWERED = {"config_error", "caller_error", "capacity", "error"}
-# TorchServe's own routes answer it in their words; elsewhere such a job shows the page of `handler_error`.
-WITHOUT_PAGE = {"model_gone"}
 
 
 def errors_of(base: type[PenstockError]) -> Iterator[type[PenstockError]]:
@@ -45,7 +43,7 @@ def test_every_error_that_a_gateway_answers_has_a_title_and_a_page(raised: list[
     kinds = {error.kind for error in raised} - NOT_ANSWERED
     assert len(kinds) > 30
     assert kinds - set(TITLES) == set()
-    assert set(FAILURE_STATUS) - WITHOUT_PAGE - set(TITLES) == set()
+    assert set(FAILURE_STATUS) - set(TITLES) == set()
     assert set(problem_pages.EXPLANATIONS) == set(TITLES)
 
 

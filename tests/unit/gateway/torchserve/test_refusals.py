@@ -34,7 +34,6 @@ def ended(code: str = "", message: str = "why", state: JobState = JobState.FAILE
         (ended("invalid_input"), 400, "BadRequestException", "why"),
         (ended("not_explainable"), 501, FAILED, "why"),
         (ended("load_failed"), 503, "ServiceUnavailableException", "why"),
-        (ended("model_gone"), 404, "ModelNotFoundException", "Model not found: m"),
         (ended(state=JobState.EXPIRED), 504, "RequestTimeoutException", "why"),
         (ended(state=JobState.CANCELLED), 409, "ConflictStatusException", "why"),
         (NoAnswerYet("late", job=JOB), 504, "RequestTimeoutException", "late"),
