@@ -100,7 +100,8 @@ async def test_an_answer_that_does_not_come_in_time_breaks_the_link(fresh_redis:
         with pytest.raises(redis.TimeoutError):
             await answer
     # Without a limit of its own the link would wait for the client's limit, which is five minutes here.
-    assert IMPATIENT_S <= time.monotonic() - began_at < 10 * WITHIN_S
+    # A timer of the event loop may ring half a millisecond early.
+    assert 0.9 * IMPATIENT_S <= time.monotonic() - began_at < 10 * WITHIN_S
     await stand(link)
     await link.close()
     await client.aclose()
