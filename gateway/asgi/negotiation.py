@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,7 @@ _OURS = frozenset({FORM_MEDIA, TENSORS_MEDIA})
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
 _DURATION = re.compile(r"(\d{1,9}+)([smhd])")
+_UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,9})\"?\s*(?:;|$)")
 
@@ -188,6 +190,25 @@ def parse_seconds(text: str, *, name: str) -> float:
     if not math.isfinite(value) or value <= 0.0:
         raise BadRequest(f"{name} must be a positive number of seconds, not {text[:80]!r}")
     return value
+
+
+def parse_moment(text: str, *, name: str) -> float:
+    """Unix seconds, of the same as a number or of RFC 3339; raises `BadRequest`."""
+    try:
+        # A plus sign that was not escaped in the query arrives as a space.
+        return float(text) if _UNIX_SECONDS.fullmatch(text) else _rfc3339(text.replace(" ", "+"))
+    except (ValueError, OverflowError):
+        raise BadRequest(
+            f"{name} must be a moment with its offset from UTC, or Unix seconds, not {text[:80]!r}",
+            hint=f"For instance {name}=2026-12-24T18:00:00Z",
+        ) from None
+
+
+def _rfc3339(text: str) -> float:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("a moment without an offset")
+    return found.timestamp()
 
 
 def parse_duration(text: str) -> float | None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from penstock.errors import BadRequest
-from penstock.gateway.asgi.negotiation import parse_query, parse_seconds, refuse_unknown
+from penstock.gateway.asgi.negotiation import parse_moment, parse_query, parse_seconds, refuse_unknown
 from penstock.job import MAX_DELAY_S, Payload, Priority
 from penstock.run import checked_tags
 
 NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events")
-_UNIX_SECONDS = re.compile(r"\d{1,11}(\.\d{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def _submit_options(
         priority=_priority(priority),
         deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
         delay_s=0.0 if delay_s is None else _delay(delay_s),
-        not_before=None if not_before is None else _moment(not_before),
+        not_before=None if not_before is None else parse_moment(not_before, name="not_before"),
         tags=() if tags is None else checked_tags(tags.split(",")),
         webhook=webhook or "",
         webhook_events=tuple(filter(None, (webhook_events or "").split(","))),
@@ -84,24 +81,6 @@ def checked_delay(seconds: float, *, name: str) -> float:
 
 def _delay(text: str) -> float:
     return 0.0 if text == "0" else checked_delay(parse_seconds(text, name="delay_s"), name="delay_s")
-
-
-def _moment(text: str) -> float:
-    try:
-        # A plus sign that was not escaped in the query arrives as a space.
-        return float(text) if _UNIX_SECONDS.fullmatch(text) else _rfc3339(text.replace(" ", "+"))
-    except (ValueError, OverflowError):
-        raise BadRequest(
-            f"not_before must be a moment with its offset from UTC, or Unix seconds, not {text[:80]!r}",
-            hint="For instance not_before=2026-12-24T18:00:00Z",
-        ) from None
-
-
-def _rfc3339(text: str) -> float:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError("a moment without an offset")
-    return found.timestamp()
 
 
 def _priority(text: str) -> Priority:
