@@ -90,12 +90,19 @@ class ReadHistory:
     """The steps of one queue, in no order. `now`: Unix seconds of the store's clock."""
 
     now: float
-    steps: Sequence[HistoryStep]
+    packed: Sequence[bytes]
+
+    @property
+    def steps(self) -> list[HistoryStep]:
+        """Read anew at each call: those of many queues take a second and much memory, so a reader takes a few queues at a time,
+        in a thread.
+        """
+        return [_step(packed) for packed in self.packed]
 
 
 def _read(reply: Sequence[Any]) -> ReadHistory:
     now, open_steps, *closed = reply
-    return ReadHistory(int(now) / 1000, [_step(packed) for packed in (*open_steps, *closed)])
+    return ReadHistory(int(now) / 1000, [*open_steps, *closed])
 
 
 def _step(packed: bytes) -> HistoryStep:

@@ -35,6 +35,7 @@ class Penstock(LazyGroup):
         "webhooks": CommandEntry("penstock.cli.jobs.webhooks", "Secrets of webhooks; events that were not delivered.", _USE),
         "models": CommandEntry("penstock.cli.models.models", "List the models a gateway serves, or change one.", _USE),
         "workers": CommandEntry("penstock.cli.models.workers", "List the live workers and what they run.", _USE),
+        "history": CommandEntry("penstock.cli.models.history", "Show what happened to a model lately, step by step.", _USE),
         "run": CommandEntry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),
         "bench": CommandEntry("penstock.cli.measure.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
         "tune": CommandEntry(

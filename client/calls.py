@@ -26,6 +26,8 @@ MANY_EVENTS = 1_000
 LARGEST_PAGE = 200
 # A bundle comes with its files, in one answer. Gateways that speak another protocol on a path refuse in our form all the same.
 _WITH_FILES = {"accept": f"{MULTIPART}, {PROBLEM}, */*"}
+# A date and time with its offset from UTC, or Unix seconds.
+Moment = datetime | float
 
 
 class JobOptions(TypedDict, total=False):
@@ -36,7 +38,7 @@ class JobOptions(TypedDict, total=False):
     deadline_s: float | None
     idempotency_key: str | None
     delay_s: float | None
-    not_before: datetime | float | None
+    not_before: Moment | None
     tags: Sequence[str]
     webhook: str | None
     webhook_events: Sequence[str]
@@ -141,9 +143,9 @@ def cancel_call(job: JobView) -> HttpCall:
     return HttpCall("POST", job.links.get("cancel") or f"/v1/jobs/{_part(job.id)}/cancel")
 
 
-def cancel_tagged_call(tag: str, *, model: str | None, after: str | None) -> HttpCall:
-    wanted = {"tag": tag, "model": model, "after": after}
-    return HttpCall("POST", "/v1/jobs:cancel", params={name: value for name, value in wanted.items() if value is not None})
+def cancel_tagged_call(tag: str, model: str | None, after: str) -> HttpCall:
+    params = {"tag": tag} | ({} if model is None else {"model": model}) | ({"after": after} if after else {})
+    return HttpCall("POST", "/v1/jobs:cancel", params=params)
 
 
 def replay_call(job: JobView, *, version: str | None = None, idempotency_key: str | None = None) -> HttpCall:
@@ -266,6 +268,13 @@ def end_split_call(model: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/split", repeatable=False)
 
 
+def history_call(model: str | None, range_s: int | None, since: Moment | None, until: Moment | None) -> HttpCall:
+    params = {} if range_s is None else {"range_s": str(range_s)}
+    params |= {} if since is None else {"from": _moment(since, "since")}
+    params |= {} if until is None else {"to": _moment(until, "until")}
+    return HttpCall("GET", f"{_model_path(model)}/history" if model else "/v1/history", params=params)
+
+
 def ask_profile_call(model: str, version: str | None) -> HttpCall:
     return HttpCall("POST", f"{_model_path(model)}/profile", params={"version": version} if version else {})
 
@@ -317,14 +326,19 @@ def _webhook(url: str | None, events: Sequence[str]) -> dict[str, str]:
     return named | ({"webhook_events": ",".join(events)} if events else {})
 
 
-def _start(delay_s: float | None, not_before: datetime | float | None) -> dict[str, str]:
-    """The parameters that say when a job may start. Raises `BadRequest` for a moment without an offset from UTC."""
+def _start(delay_s: float | None, not_before: Moment | None) -> dict[str, str]:
+    """The parameters that say when a job may start."""
     start = {} if delay_s is None else {"delay_s": _seconds(delay_s)}
-    if isinstance(not_before, datetime):
-        if not_before.tzinfo is None:
-            raise BadRequest("not_before has no offset from UTC", hint="For instance datetime.now(UTC) + timedelta(hours=2).")
-        not_before = not_before.timestamp()
-    return start if not_before is None else {**start, "not_before": _seconds(not_before)}
+    return start if not_before is None else {**start, "not_before": _moment(not_before, "not_before")}
+
+
+def _moment(at: Moment, name: str) -> str:
+    """Unix seconds; raises `BadRequest` for a moment without an offset from UTC."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise BadRequest(f"{name} has no offset from UTC", hint="For instance datetime.now(UTC) + timedelta(hours=2).")
+        at = at.timestamp()
+    return _seconds(at)
 
 
 def _change(method: str, path: str, body: Mapping[str, Any]) -> HttpCall:

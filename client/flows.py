@@ -6,7 +6,7 @@ touches a socket or a clock, so that the blocking and the asyncio client follow 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -122,6 +122,17 @@ def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Re
         if answer.status != 202:
             return Result(protocol.value_of(answer), replace(job, status="succeeded"))
         now = yield from _between_polls(patience, job, now)
+
+
+def cancelled_flow(call: Callable[[str], HttpCall]) -> Flow[tuple[int, int]]:
+    """How many jobs or runs of a tag have ended, and how many will. `call` cancels those after one, at first after none."""
+    cancelled, requested, after = 0, 0, ""
+    while True:
+        found = protocol.object_of((yield call(after)).answer)
+        cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
+        after = str(found.get("next_after") or "")
+        if not after:
+            return cancelled, requested
 
 
 def _between_polls(patience: Patience, job: JobView, now: float) -> Flow[float]:

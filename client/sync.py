@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, Unpack
 import httpx2
 
 from penstock.client import calls, exchange, flows, protocol, runs
-from penstock.client.calls import JobOptions
+from penstock.client.calls import JobOptions, Moment
 from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
@@ -213,13 +213,7 @@ class Client:
 
     def cancel_tagged(self, tag: str, *, model: str | None = None) -> CancelledJobs:
         """Cancel every job of this tag that has not ended, in as many requests as it takes."""
-        cancelled = requested = 0
-        after: str | None = ""
-        while after is not None:
-            found = protocol.object_of(self.send(calls.cancel_tagged_call(tag, model=model, after=after or None)))
-            cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
-            after = found.get("next_after")
-        return CancelledJobs(cancelled, requested)
+        return CancelledJobs(*self.follow(flows.cancelled_flow(partial(calls.cancel_tagged_call, tag, model))))
 
     def models(self) -> list[dict[str, Any]]:
         """One object per model, as `GET /v1/models` gives it."""
@@ -302,6 +296,15 @@ class Client:
         """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(self.send(calls.workers_call()))
 
+    def history(
+        self, model: str | None = None, *, range_s: int | None = None, since: Moment | None = None, until: Moment | None = None
+    ) -> dict[str, Any]:
+        """What happened lately to a model, or to all together, in steps: lists by name, as `GET /v1/history` has them.
+
+        The last `range_s` seconds (an hour), or what happened from `since` on; up to `until`, or now. Raises `NotFound`.
+        """
+        return protocol.object_of(self.send(calls.history_call(model, range_s, since, until)))
+
     def run(
         self,
         model: str,
@@ -330,13 +333,7 @@ class Client:
 
     def cancel_runs(self, tag: str) -> CancelledRuns:
         """Cancel every run of this tag that has not ended, in as many requests as it takes."""
-        cancelled, requested, after = 0, 0, ""
-        while True:
-            found = protocol.object_of(self.send(runs.cancel_tagged_call(tag, after)))
-            cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
-            after = str(found.get("next_after") or "")
-            if not after:
-                return CancelledRuns(cancelled, requested)
+        return CancelledRuns(*self.follow(flows.cancelled_flow(partial(runs.cancel_tagged_call, tag))))
 
     def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> RunHandle:
         view = runs.run_of(self.send(runs.create_call(model, file_id, options)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import structlog
@@ -17,10 +17,10 @@ from penstock.broker.history import (
     LENGTHS_S,
     LONGEST_S,
     SHORTEST_S,
+    HistoryStep,
     ReadHistory,
     all_queues,
     in_steps,
-    level_for,
     note_history,
     read_history,
 )
@@ -29,6 +29,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.history_view import ModelHistory, history_of, view
+from penstock.gateway.models.history_window import HistoryRange, asked_range, level_of, window_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 log = structlog.get_logger(__name__)
@@ -38,8 +39,12 @@ _AT_ONCE = 32
 # Viewers of the same charts share what was read.
 _FRESH_S = 2.0
 _KEPT_READS = 64
-DEFAULT_S = 3_600
-Range = Annotated[int, Query(ge=SHORTEST_S, le=LONGEST_S, description="How far to look back, in seconds")]
+_MOMENT = "RFC 3339 with an offset, or Unix seconds"
+RangeParam = Annotated[
+    int | None, Query(ge=SHORTEST_S, le=LONGEST_S, description="How far to look back, in seconds; 3600 without it and `from`")
+]
+FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
+ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
 
 
 class HistoryBeat:
@@ -78,49 +83,48 @@ class HistoryBeat:
 
 
 class HistoryReader:
-    """Reads histories; what was read is shared for a moment."""
+    """Reads histories; what was read, or is being read, is shared for a moment."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
         self._registry = registry
-        self._reads: dict[tuple[str, int], tuple[float, ModelHistory]] = {}
+        self._reads: dict[tuple[str, HistoryRange], tuple[float, asyncio.Task[ModelHistory]]] = {}
 
-    async def read(self, model: str, range_s: int) -> ModelHistory:
-        """Of all models if `model` is empty. Raises `UnknownModel`, or `StoreUnavailable` if no store answers."""
+    async def read(self, model: str, asked: HistoryRange) -> ModelHistory:
+        """Of all models if `model` is empty. Raises `UnknownModel`, `BadRequest`, or `StoreUnavailable` if no store answers."""
         entries = [(await self._registry.find(model))[0]] if model else list(self._registry.models.values())
-        at, found = self._reads.get((model, range_s), (float("-inf"), None))
-        if found is not None and time.monotonic() - at < _FRESH_S:
-            return found
-        history = await self._read(model, entries, range_s)
-        if len(self._reads) >= _KEPT_READS:
-            self._reads.clear()
-        self._reads[model, range_s] = time.monotonic(), history
-        return history
+        at, task = self._reads.get((model, asked), (float("-inf"), None))
+        if task is None or time.monotonic() - at >= _FRESH_S or (task.done() and task.exception()):
+            if len(self._reads) >= _KEPT_READS:
+                self._reads.clear()
+            task = asyncio.create_task(self._read(model, entries, asked))
+            self._reads[model, asked] = time.monotonic(), task
+        # One who asks may leave while others wait for the same.
+        return await asyncio.shield(task)
 
-    async def _read(self, model: str, entries: Sequence[ModelEntry], range_s: int) -> ModelHistory:
-        level = level_for(range_s)
-        reads = await asyncio.gather(*(self._of(entry, level) for entry in entries), return_exceptions=True)
-        failures = {entry.name: read for entry, read in zip(entries, reads, strict=True) if isinstance(read, BaseException)}
-        there = [read for read in reads if not isinstance(read, BaseException)]
-        for failure in failures.values():
-            if not there or not isinstance(failure, StoreUnavailable):
-                raise failure
-        now = max((one.now for read in there for one in read), default=0.0) or await self._store.now()
-        return await asyncio.to_thread(
-            _history, there, model=model, level=level, range_s=range_s, now=now, away=sorted(failures)
-        )
+    async def _read(self, model: str, entries: Sequence[ModelEntry], asked: HistoryRange) -> ModelHistory:
+        level = level_of(asked, 0.0 if asked.ends_now else await self._store.now())
+        now, found, away = 0.0, dict[int, HistoryStep](), dict[str, StoreUnavailable]()
+        places = [(entry.name, queue) for entry in entries for queue in queues_of_model(entry.info)]
+        # A few queues at a time, whose steps become one history before the next are read: many models need no more memory.
+        for first in range(0, len(places), _AT_ONCE):
+            some = places[first : first + _AT_ONCE]
+            reads = (self._store.run(read_history(queue, level)) for _, queue in some)
+            for (name, _), read in zip(some, await asyncio.gather(*reads, return_exceptions=True), strict=True):
+                if isinstance(read, StoreUnavailable):
+                    away[name] = read
+                elif isinstance(read, BaseException):
+                    raise read
+                else:
+                    now, found = max(now, read.now), await asyncio.to_thread(_add, found, read, level)
+        if away and len(away) == len(entries):
+            raise next(iter(away.values()))
+        window = window_of(asked, level, now or await self._store.now())
+        return history_of(found, model=model, window=window, away=sorted(away))
 
-    async def _of(self, entry: ModelEntry, level: int) -> list[ReadHistory]:
-        return list(
-            await asyncio.gather(*(self._store.run(read_history(queue, level)) for queue in queues_of_model(entry.info)))
-        )
 
-
-def _history(
-    reads: Sequence[Sequence[ReadHistory]], *, model: str, level: int, range_s: int, now: float, away: Sequence[str]
-) -> ModelHistory:
-    steps = (in_steps(one.steps, LENGTHS_S[level]) for read in reads for one in read)
-    return history_of(all_queues(steps), model=model, level=level, range_s=range_s, now=now, away=away)
+def _add(found: Mapping[int, HistoryStep], read: ReadHistory, level: int) -> dict[int, HistoryStep]:
+    return all_queues([found, in_steps(read.steps, LENGTHS_S[level])])
 
 
 class HistoryReads:
@@ -143,8 +147,8 @@ class HistoryReads:
         )
         return router
 
-    async def all(self, range_s: Range = DEFAULT_S) -> Response:
-        return json_response(view(await self._reader.read("", range_s)))
+    async def all(self, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
+        return json_response(view(await self._reader.read("", asked_range(range_s, since, until))))
 
-    async def one(self, model: str, range_s: Range = DEFAULT_S) -> Response:
-        return json_response(view(await self._reader.read(model, range_s)))
+    async def one(self, model: str, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
+        return json_response(view(await self._reader.read(model, asked_range(range_s, since, until))))

@@ -14,7 +14,6 @@ from penstock.broker.history import (
     EXPIRED,
     FAILED,
     ITEMS,
-    LENGTHS_S,
     MEMORY,
     OLDEST,
     REASONS,
@@ -28,6 +27,7 @@ from penstock.broker.history import (
     percentile_error,
     percentile_s,
 )
+from penstock.gateway.models.history_window import HistoryWindow
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _RATES = {
@@ -56,12 +56,9 @@ class ModelHistory:
 
 
 def history_of(
-    found: Mapping[int, HistoryStep], *, model: str, level: int, range_s: int, now: float, away: Sequence[str] = ()
+    found: Mapping[int, HistoryStep], *, model: str, window: HistoryWindow, away: Sequence[str] = ()
 ) -> ModelHistory:
-    length = LENGTHS_S[level]
-    until = int(now) - int(now) % length
-    at = range(until - range_s - (-range_s) % length + length, until + 1, length)
-    return ModelHistory(model, length, at, [found.get(start) for start in at], away)
+    return ModelHistory(model, window.length_s, window.at, [found.get(start) for start in window.at], away)
 
 
 def view(history: ModelHistory) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,7 @@ async def test_the_async_client_does_the_same(up: Up) -> None:
         assert outputs == [n * n for n in range(100)]
         unordered = [output["y"] async for output in client.map("square", ({"x": n} for n in range(100)), ordered=False)]
         assert sorted(unordered) == outputs
+        assert (await client.history("square", since=time.time() - 60))["model"] == "square"
 
 
 def test_a_file_comes_back_as_a_file_and_the_command_saves_it_under_its_name(up: Up, client: Client, tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from typer.testing import CliRunner
 
+from penstock import Client
 from penstock.broker.history import ACCEPTED, SUCCEEDED, read_history
 from penstock.broker.store.sync import RedisStore
+from penstock.cli.models.history import app as command
+from penstock.errors import NotFound
 from tests.acceptance.browser import watched
 from tests.acceptance.dashboard_stack import DashboardStack, dashboard_stack
 from tests.acceptance.gateway_process import gateway_process
@@ -78,6 +84,48 @@ def test_a_range_that_is_not_kept_is_refused(stack: DashboardStack, range_s: str
     answer = stack.gateway.get(PATH, params={"range_s": range_s})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert "range_s" in answer.json()["detail"]
+
+
+def test_a_time_of_the_past_is_named_by_its_ends(stack: DashboardStack) -> None:
+    all_of_it = history(stack, range_s=300)
+    begin, end = all_of_it["at"][10], all_of_it["at"][20]
+    shown = history(stack, **{"from": begin, "to": datetime.fromtimestamp(end, UTC).isoformat()})
+    assert shown["at"] == all_of_it["at"][10:20]
+    assert history(stack, range_s=300, to=end)["at"][-1] == end - 10
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ({"from": "yesterday"}, "from must be a moment"),
+        ({"to": "2026-11-23T10:00:00"}, "to must be a moment"),
+        ({"from": 1_700_000_000}, "kept for 7 days"),
+        ({"from": "2090-01-01T00:00:00Z"}, "in the future"),
+        ({"range_s": 300, "from": 1}, "range_s and from"),
+        ({"since": 1}, "this path takes range_s, from, to"),
+    ],
+)
+def test_a_time_that_cannot_be_shown_is_refused(stack: DashboardStack, query: dict[str, Any], detail: str) -> None:
+    answer = stack.gateway.get("/v1/history", params=query)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert detail in answer.json()["detail"]
+
+
+def test_the_client_and_the_command_tell_the_same(stack: DashboardStack) -> None:
+    url, shown = str(stack.gateway.base_url), history(stack, range_s=300)
+    ends = {"since": shown["at"][0], "until": datetime.fromtimestamp(shown["at"][-1], UTC)}
+    with Client(url) as client:
+        told = client.history("moody", **ends)
+        assert client.history(range_s=21_600)["step_s"] == 60
+        with pytest.raises(NotFound):
+            client.history("nobody")
+    assert told["accepted_per_s"] == shown["accepted_per_s"][:-1]
+    begin, end = str(shown["at"][0]), str(shown["at"][-1])
+    as_json = CliRunner().invoke(command, ["moody", "--from", begin, "--to", end, "--json"], env={"PENSTOCK_URL": url})
+    assert json.loads(as_json.stdout) == told
+    table = CliRunner().invoke(command, ["moody", "--last", "5m"], env={"PENSTOCK_URL": url}).stdout.splitlines()
+    assert table[0].split()[:8] == ["BEGIN", "(UTC),", "10", "s", "EACH", "IN/S", "DONE/S", "FAILED/S"]
+    assert 1 < len(table) < 32
 
 
 def test_an_unknown_model_has_no_history(stack: DashboardStack) -> None:

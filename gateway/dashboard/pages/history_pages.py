@@ -13,6 +13,7 @@ from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.rows.charts import DEFAULT_RANGE, RANGES, HistoryCharts, charts_of
 from penstock.gateway.models.history import HistoryReader
 from penstock.gateway.models.history_view import view
+from penstock.gateway.models.history_window import HistoryRange
 from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ class HistoryPages:
     async def _charts(self, model: str, range_s: int) -> HistoryCharts | None:
         """None while the store does not answer, which the page then says in their place."""
         try:
-            history = await self._reader.read(model, range_s)
+            history = await self._reader.read(model, HistoryRange(range_s))
         except StoreUnavailable as error:
             log.debug("history_unread", reason=error.message)
             return None

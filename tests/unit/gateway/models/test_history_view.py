@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from penstock.broker.history import ACCEPTED, BUSY, COVERED, ITEMS, REASONS, SLOT_TIME, WAITING, HistoryStep
 from penstock.gateway.models.history_view import history_of, view
+from penstock.gateway.models.history_window import HistoryRange, window_of
 
+LAST = window_of(HistoryRange(300), 0, 1_009.0)
 STEP = HistoryStep(
     1_000,
     {
@@ -24,7 +26,7 @@ STEP = HistoryStep(
 
 
 def test_a_step_is_told_in_rates_shares_and_levels() -> None:
-    shown = view(history_of({1_000: STEP}, model="m", level=0, range_s=300, now=1_009.0))
+    shown = view(history_of({1_000: STEP}, model="m", window=LAST))
     assert shown["at"][-1] == 1_000
     assert len(shown["at"]) == 30
     assert (shown["accepted_per_s"][-1], shown["waiting"][-1], shown["batch_size"][-1]) == (2.0, 3.0, 2.0)
@@ -34,15 +36,15 @@ def test_a_step_is_told_in_rates_shares_and_levels() -> None:
 
 
 def test_where_nobody_looked_nothing_is_known() -> None:
-    shown = view(history_of({1_000: STEP}, model="m", level=0, range_s=300, now=1_009.0))
+    shown = view(history_of({1_000: STEP}, model="m", window=LAST))
     assert shown["accepted_per_s"][:-1] == [None] * 29
 
 
 def test_what_does_not_add_up_over_models_is_not_told_of_all() -> None:
-    shown = view(history_of({1_000: STEP}, model="", level=0, range_s=300, now=1_009.0))
+    shown = view(history_of({1_000: STEP}, model="", window=LAST))
     assert shown["model"] is None
     assert not shown.keys() & {"workers", "memory_bytes", "away"}
 
 
 def test_models_whose_store_is_away_are_named() -> None:
-    assert view(history_of({}, model="", level=3, range_s=604_800, now=1_009.0, away=["far"]))["away"] == ["far"]
+    assert view(history_of({}, model="", window=LAST, away=["far"]))["away"] == ["far"]

@@ -10,6 +10,7 @@ from penstock import words
 from penstock.broker.history import ACCEPTED, COVERED, HistoryStep
 from penstock.gateway.dashboard.rows.charts import charts_of, line, nice, path
 from penstock.gateway.models.history_view import history_of, view
+from penstock.gateway.models.history_window import HistoryRange, window_of
 
 STEP = HistoryStep(1_000, {COVERED: 10_000, ACCEPTED: 20}, {}, {40: 1})
 
@@ -36,7 +37,7 @@ def test_no_value_is_above_the_upper_edge(highest: float) -> None:
 
 @pytest.mark.parametrize(("model", "charts"), [("m", 10), ("", 9)])
 def test_every_figure_has_its_chart(model: str, charts: int) -> None:
-    history = history_of({1_000: STEP}, model=model, level=0, range_s=300, now=1_009.0)
+    history = history_of({1_000: STEP}, model=model, window=window_of(HistoryRange(300), 0, 1_009.0))
     drawn = charts_of(history, view(history), 300)
     assert len(drawn.charts) == charts
     assert drawn.since == ("5 min ago", "2 min 30 s ago", "now")
