@@ -39,7 +39,7 @@ from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
-from penstock.gateway.models.history import HistoryBeat
+from penstock.gateway.models.history.reader import HistoryBeat
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.infer_answer import speaks_oip
 from penstock.gateway.options import GatewayOptions

@@ -15,7 +15,7 @@ from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.models.history import HistoryReads
+from penstock.gateway.models.history.routes import HistoryReads
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry

@@ -61,6 +61,7 @@ LAYERS = (
                 "telemetry",
                 "models",
                 "models/splits",
+                "models/history",
                 "auth",
                 "asgi",
             ),

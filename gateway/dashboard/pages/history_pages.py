@@ -11,9 +11,9 @@ from penstock.errors import BadRequest, StoreUnavailable
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.rows.charts import DEFAULT_RANGE, RANGES, HistoryCharts, charts_of
-from penstock.gateway.models.history import HistoryReader
-from penstock.gateway.models.history_view import view
-from penstock.gateway.models.history_window import HistoryRange
+from penstock.gateway.models.history.reader import HistoryReader
+from penstock.gateway.models.history.view import view
+from penstock.gateway.models.history.window import HistoryRange
 from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)

@@ -9,8 +9,8 @@ import pytest
 from penstock.broker.history import ACCEPTED, BUSY, COVERED, ITEMS, OLDEST, REASONS, SLOT_TIME, SUCCEEDED, WAITING, HistoryStep
 from penstock.cli import exits
 from penstock.cli.models.history import is_idle, remarks, rows_of
-from penstock.gateway.models.history_view import history_of, view
-from penstock.gateway.models.history_window import HistoryRange, window_of
+from penstock.gateway.models.history.view import history_of, view
+from penstock.gateway.models.history.window import HistoryRange, window_of
 from tests.command import called_here
 
 STEP = HistoryStep(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock import words
 from penstock.broker.history import ACCEPTED, COVERED, HistoryStep
 from penstock.gateway.dashboard.rows.charts import charts_of, line, nice, path
-from penstock.gateway.models.history_view import history_of, view
-from penstock.gateway.models.history_window import HistoryRange, window_of
+from penstock.gateway.models.history.view import history_of, view
+from penstock.gateway.models.history.window import HistoryRange, window_of
 
 STEP = HistoryStep(1_000, {COVERED: 10_000, ACCEPTED: 20}, {}, {40: 1})
 

@@ -1,4 +1,4 @@
-"""The history of models: noted by every gateway that runs, and read for GET /v1/history and the dashboard's charts."""
+"""Notes what the store counts of the models, and reads their histories."""
 
 # D118: docs/design/store.md
 
@@ -7,29 +7,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Query
-from starlette.responses import Response
 
-from penstock.broker.history import (
-    LENGTHS_S,
-    LONGEST_S,
-    SHORTEST_S,
-    HistoryStep,
-    ReadHistory,
-    all_queues,
-    in_steps,
-    note_history,
-    read_history,
-)
+from penstock.broker.history import LENGTHS_S, HistoryStep, ReadHistory, all_queues, in_steps, note_history, read_history
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
-from penstock.gateway.asgi.wire import json_response
-from penstock.gateway.models.history_view import ModelHistory, history_of, view
-from penstock.gateway.models.history_window import HistoryRange, asked_range, level_of, window_of
+from penstock.gateway.models.history.view import ModelHistory, history_of
+from penstock.gateway.models.history.window import HistoryRange, level_of, window_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 log = structlog.get_logger(__name__)
@@ -39,12 +25,6 @@ _AT_ONCE = 32
 # Viewers of the same charts share what was read.
 _FRESH_S = 2.0
 _KEPT_READS = 64
-_MOMENT = "RFC 3339 with an offset, or Unix seconds"
-RangeParam = Annotated[
-    int | None, Query(ge=SHORTEST_S, le=LONGEST_S, description="How far to look back, in seconds; 3600 without it and `from`")
-]
-FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
-ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
 
 
 class HistoryBeat:
@@ -125,30 +105,3 @@ class HistoryReader:
 
 def _add(found: Mapping[int, HistoryStep], read: ReadHistory, level: int) -> dict[int, HistoryStep]:
     return all_queues([found, in_steps(read.steps, LENGTHS_S[level])])
-
-
-class HistoryReads:
-    """GET /v1/history and /v1/models/{model}/history."""
-
-    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
-        self._reader = HistoryReader(store, registry)
-
-    def router(self) -> APIRouter:
-        router = APIRouter(default_response_class=Response, tags=["queues"])
-        router.add_api_route(
-            "/v1/history", self.all, methods=["GET"], summary="What happened lately, all models together", name="history"
-        )
-        router.add_api_route(
-            "/v1/models/{model}/history",
-            self.one,
-            methods=["GET"],
-            summary="What happened to a model lately",
-            name="model_history",
-        )
-        return router
-
-    async def all(self, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
-        return json_response(view(await self._reader.read("", asked_range(range_s, since, until))))
-
-    async def one(self, model: str, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
-        return json_response(view(await self._reader.read(model, asked_range(range_s, since, until))))

@@ -27,7 +27,7 @@ from penstock.broker.history import (
     percentile_error,
     percentile_s,
 )
-from penstock.gateway.models.history_window import HistoryWindow
+from penstock.gateway.models.history.window import HistoryWindow
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _RATES = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.history import ACCEPTED, BUSY, COVERED, ITEMS, REASONS, SLOT_TIME, WAITING, HistoryStep
-from penstock.gateway.models.history_view import history_of, view
-from penstock.gateway.models.history_window import HistoryRange, window_of
+from penstock.gateway.models.history.view import history_of, view
+from penstock.gateway.models.history.window import HistoryRange, window_of
 
 LAST = window_of(HistoryRange(300), 0, 1_009.0)
 STEP = HistoryStep(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.history import KEPT, LENGTHS_S, LONGEST_S, SHORTEST_S
 from penstock.errors import BadRequest
-from penstock.gateway.models.history_window import HistoryRange, HistoryWindow, asked_range, level_of, window_of
+from penstock.gateway.models.history.window import HistoryRange, HistoryWindow, asked_range, level_of, window_of
 
 NOW = 1_795_475_785.25
 MOMENTS = st.floats(NOW - LONGEST_S, NOW).map(lambda at: round(at, 3))

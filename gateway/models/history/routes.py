@@ -1,0 +1,48 @@
+"""GET /v1/history and GET /v1/models/{model}/history."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from penstock.broker.history import LONGEST_S, SHORTEST_S
+from penstock.broker.store.aio import AsyncStore
+from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.models.history.reader import HistoryReader
+from penstock.gateway.models.history.view import view
+from penstock.gateway.models.history.window import asked_range
+from penstock.gateway.models.registry import ModelRegistry
+
+_MOMENT = "RFC 3339 with an offset, or Unix seconds"
+RangeParam = Annotated[
+    int | None, Query(ge=SHORTEST_S, le=LONGEST_S, description="How far to look back, in seconds; 3600 without it and `from`")
+]
+FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
+ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
+
+
+class HistoryReads:
+    def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
+        self._reader = HistoryReader(store, registry)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["queues"])
+        router.add_api_route(
+            "/v1/history", self.all, methods=["GET"], summary="What happened lately, all models together", name="history"
+        )
+        router.add_api_route(
+            "/v1/models/{model}/history",
+            self.one,
+            methods=["GET"],
+            summary="What happened to a model lately",
+            name="model_history",
+        )
+        return router
+
+    async def all(self, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
+        return json_response(view(await self._reader.read("", asked_range(range_s, since, until))))
+
+    async def one(self, model: str, range_s: RangeParam = None, since: FromParam = None, until: ToParam = None) -> Response:
+        return json_response(view(await self._reader.read(model, asked_range(range_s, since, until))))
