@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from penstock.broker.store.audit import Act, end_act, note_act
 from penstock.broker.stores.model_queues import MoveStep
@@ -15,7 +15,7 @@ from penstock.broker.stores.places import StoreMap, StorePlace, places_of
 from penstock.broker.stores.thread_stores import RedisStores
 from penstock.cli.display import print_faint
 from penstock.cli.serve.start_watch import check_login, check_store
-from penstock.errors import ConfigError, StoreUnavailable
+from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.running_stack import running_stack
 from penstock.settings.store_url import MAIN_STORE
 from penstock.settings.tables import Settings
@@ -39,16 +39,29 @@ def move(settings: Settings, model: str, to: str, *, is_waiting: bool, say: Say)
         moving.check()
         _check_target(settings, to)
         act = Act("move store", f"{getpass.getuser()}@{socket.gethostname()}", on={"model": model}, said={"to": to})
-        number = stores.run(note_act(act))
-        while (step := moving.next_step()) is not MoveStep.DRAIN:
-            say(step.value, _SAID[step].format(model=model, to=to), None)
-            moving.take(step)
-            if step is MoveStep.PREPARE:
-                # Workers read the registry with every beat.
-                time.sleep(settings.worker.beat_s + 1.0)
+        with _noted(stores, act):
+            while (step := moving.next_step()) is not MoveStep.DRAIN:
+                say(step.value, _SAID[step].format(model=model, to=to), None)
+                moving.take(step)
+                if step is MoveStep.PREPARE:
+                    # Workers read the registry with every beat.
+                    time.sleep(settings.worker.beat_s + 1.0)
         # From here on new jobs go there, and what is left ends by itself.
-        stores.run(end_act(number, act, "done"))
         _drain(moving, model, to, is_waiting=is_waiting, say=say)
+
+
+@contextmanager
+def _noted(stores: RedisStores, act: Act) -> Iterator[None]:
+    """The act in the audit log. If a store goes away meanwhile, its outcome stays unknown."""
+    number = stores.run(note_act(act))
+    try:
+        yield
+    except StoreUnavailable:
+        raise
+    except PenstockError as error:
+        stores.run(end_act(number, act, f"failed: {error.kind}"))
+        raise
+    stores.run(end_act(number, act, "done"))
 
 
 _SAID = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from fastapi import Request
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import Act, end_act, note_act
 from penstock.errors import PenstockError, StoreUnavailable
+from penstock.gateway.asgi.problems import status_of
 from penstock.gateway.auth.roles import CallerParam
 
 log = structlog.get_logger(__name__)
@@ -94,21 +96,23 @@ class AuditLog:
         if "act" not in scope:
             return
         number, act = scope["act"]
-        said = {**act.said, **said_of(scope.get("said", {}))}
-        await self.finish(number, Act(act.act, act.by, act.address, act.on, said), outcome_of(status))
+        await self._finish(number, act, scope, status)
 
     @asynccontextmanager
-    async def noted(self, act: Act) -> AsyncIterator[None]:
+    async def noted(self, act: Act, scope: Mapping[str, Any]) -> AsyncIterator[None]:
         """For what comes over another protocol. Raises `StoreUnavailable` before anything is done."""
         number = await self.begin(act)
         try:
             yield
         except BaseException as error:
-            await self.finish(number, act, f"refused: {error.kind}" if isinstance(error, PenstockError) else "failed")
+            await self._finish(number, act, scope, status_of(error) if isinstance(error, PenstockError) else 500)
             raise
-        await self.finish(number, act, "done")
+        await self._finish(number, act, scope, 200)
 
-    async def finish(self, number: int, act: Act, outcome: str) -> None:
+    async def _finish(self, number: int, act: Act, scope: Mapping[str, Any], status: int) -> None:
+        """Members of a body, which is read after the act has begun, are in `scope["said"]`."""
+        act = replace(act, said={**act.said, **said_of(scope.get("said", {}))})
+        outcome = outcome_of(status)
         try:
             await self._store.run(end_act(number, act, outcome))
         except StoreUnavailable as away:

@@ -98,7 +98,8 @@ def test_a_paused_model_takes_jobs_and_runs_none_until_it_is_resumed_also_after_
     assert stack.act("/v1/models/half/pause")["paused"]
     eventually(lambda: stack.boss.get("/v1/models/half/rollout").json()["paused"] == {"followed": True})
     jobs = stack.submit(3)
-    assert "eta_s" not in stack.boss.post("/v1/models/half/jobs", json=4).json()
+    last = stack.boss.post("/v1/models/half/jobs", json=4).json()
+    assert "eta_s" not in last
     stack.worker.kill()
     stack.worker.start()
     eventually(lambda: stack.boss.get("/v1/workers").json()["data"])
@@ -112,7 +113,8 @@ def test_a_paused_model_takes_jobs_and_runs_none_until_it_is_resumed_also_after_
     assert 'penstock_model_paused{model="half"} 1.0' in stack.boss.get("/metrics").text
     assert {stack.status(job) for job in jobs} == {"queued"}
     assert not stack.act("/v1/models/half/resume")["paused"]
-    eventually(lambda: {stack.status(job) for job in jobs} == {"succeeded"}, timeout_s=60.0)
+    # The next test pauses the model: a job that still waited then would count against its limit.
+    eventually(lambda: {stack.status(job) for job in (*jobs, last["id"])} == {"succeeded"}, timeout_s=60.0)
 
 
 def test_a_limit_changes_for_the_next_job_and_null_gives_it_back(stack: OperatedStack) -> None:
@@ -193,6 +195,33 @@ def test_every_act_is_in_the_audit_log_with_who_what_and_how_it_ended(stack: Ope
     assert [act["number"] for act in page["data"]] == numbers[2:4]
     assert page["has_more"]
     assert stack.reader.get("/v1/audit").status_code == 403
+
+
+def test_changes_of_models_and_of_the_failed_inbox_are_acts_too_those_that_are_refused_included(stack: OperatedStack) -> None:
+    job = stack.submit(1)[0]
+    half = "/v1/models/half"
+    asked: list[tuple[str, str, Any, str]] = [
+        ("PUT", f"{half}/workers", {"workers": 1}, "scale"),
+        ("PUT", f"{half}/default", {"version": "1"}, "switch default"),
+        ("POST", f"{half}/versions", {"version": "2", "source": "../half.py"}, "load version"),
+        ("DELETE", f"{half}/versions/9", None, "unload version"),
+        ("PUT", f"{half}/split", {"weights": {"1": 100}}, "split"),
+        ("DELETE", f"{half}/split", None, "end split"),
+        ("DELETE", f"{half}/rollout", None, "undo changes"),
+        ("POST", "/v1/failed:dismiss", {"ids": [job]}, "dismiss failed"),
+        ("POST", "/v1/failed:dismiss", {"model": "half"}, "dismiss failed"),
+        ("POST", "/v1/failed:replay", {"model": "half"}, "replay failed"),
+        ("POST", "/v1/jobs:cancel?tag=nightly", None, "cancel tag"),
+    ]
+    ended = [stack.boss.request(method, path, json=body).status_code for method, path, body, _ in asked]
+    acts = list(reversed(stack.acts()[: len(asked)]))
+    assert [act["act"] for act in acts] == [act for *_, act in asked]
+    assert [act["outcome"] for act in acts] == ["done" if code < 400 else f"refused {code}" for code in ended]
+    assert {act["by"] for act in acts} == {"boss"}
+    assert [code for code in ended if code >= 400] == [422, 404]
+    assert acts[0]["said"] == {"workers": 1}
+    assert acts[8]["said"] == {"model": "half"}
+    assert acts[10]["said"] == {"tag": "nightly"}
 
 
 def test_nothing_is_done_that_cannot_be_written_down(stack: OperatedStack) -> None:

@@ -127,6 +127,17 @@ def test_a_move_under_load_loses_nothing_when_its_mover_the_worker_and_a_gateway
         stats = second.get("/v1/jobs?model=mover&limit=200").json()
         assert {one["status"] for one in stats["data"]} == {JobState.SUCCEEDED.value}
         assert _accepted(second) == len(jobs), "no key made a second job"
+        assert _moves(second) == ["done", None], "the first command was killed"
+
+
+def _moves(client: GatewayClient) -> list[str | None]:
+    """How the acts of the audit log ended, all of them moves."""
+    acts = client.get("/v1/audit").json()["data"]
+    assert [(act["act"], act["on"], act["said"]) for act in acts] == [("move store", {"model": "mover"}, {"to": "b"})] * len(
+        acts
+    )
+    assert all("@" in act["by"] for act in acts)
+    return [act["outcome"] for act in acts]
 
 
 def _in_b(caller: Caller) -> bool:

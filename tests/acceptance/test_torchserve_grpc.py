@@ -256,6 +256,11 @@ def test_management_answers_with_the_text_of_http(ports: Ports, square: Hand) ->
     assert answer.msg == 'Default version successfully updated for model "square" to "1"'
     answer = ports.management.ScaleWorker(manage("ScaleWorker", model_name="square", min_worker=1), timeout=20.0)
     assert answer.msg == "Processing worker updates..."
+    acts = ports.http.get("/v1/audit?limit=2").json()["data"]
+    assert [(act["act"], act["on"], act["outcome"], act["address"]) for act in acts] == [
+        ("torchserve scale", {"model": "square"}, "done", "127.0.0.1"),
+        ("torchserve set-default", {"model": "square", "version": "1"}, "done", "127.0.0.1"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,33 @@ def test_a_model_of_the_settings_may_be_replaced_by_an_archive_of_its_name(one: 
     assert one.main.post("/predictions/spare", json=1).json() == "version 2"
 
 
+def test_every_change_is_in_the_audit_log_those_that_are_refused_included(one: ManagementClient) -> None:
+    for method, path in (
+        ("POST", "/models?url=echo1.py&model_name=noted&initial_workers=0"),
+        ("PUT", "/models/noted?min_worker=1&synchronous=true"),
+        ("PUT", "/models/noted/1.0/set-default"),
+        ("GET", "/models/noted"),
+        ("PUT", "/models/noted/7.0/set-default"),
+        ("DELETE", "/models/noted"),
+        ("POST", "/models?url=../store/echo1.py&model_name=noted"),
+    ):
+        one.request(method, path)
+    one.post("/models", json={"url": "nowhere.mar", "model_name": "bodied"})
+    acts = one.main.get("/v1/audit?limit=7").json()["data"]
+    assert [(act["act"], act["on"], act["outcome"]) for act in reversed(acts)] == [
+        ("torchserve register", {}, "done"),
+        ("torchserve scale", {"model": "noted"}, "done"),
+        ("torchserve set-default", {"model": "noted", "version": "1.0"}, "done"),
+        ("torchserve set-default", {"model": "noted", "version": "7.0"}, "refused 404"),
+        ("torchserve unregister", {"model": "noted"}, "done"),
+        ("torchserve register", {}, "refused 404"),
+        ("torchserve register", {}, "refused 404"),
+    ]
+    assert acts[0]["said"] == {"url": "nowhere.mar", "model_name": "bodied"}
+    assert acts[-1]["said"] == {"url": "echo1.py", "model_name": "noted", "initial_workers": "0"}
+    assert {act["address"] for act in acts} == {"127.0.0.1"}
+
+
 def test_a_model_that_cannot_be_loaded_is_not_registered(one: ManagementClient) -> None:
     code, found = one.answer("POST", "/models?url=broken.py&model_name=broken&initial_workers=1")
     assert code == 500

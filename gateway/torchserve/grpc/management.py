@@ -14,11 +14,19 @@ from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
 from penstock.gateway.torchserve.grpc.messages import CODES, MANAGEMENT, POOL, worded
 from penstock.gateway.torchserve.management.customized import DescribeRunner
+from penstock.gateway.torchserve.management.routes import Action
 from penstock.gateway.torchserve.management.service import ManagementReply, ModelManagement
 from penstock.gateway.torchserve.routes import TorchServeTarget
 
 Serve = Callable[[Rpc, Any], Awaitable[ManagementReply]]
 _MODEL = "/models/{model}"
+# The words of the audit log, which are those of the same call over HTTP.
+_ACTS = {
+    "RegisterModel": Action.REGISTER,
+    "ScaleWorker": Action.SCALE,
+    "SetDefault": Action.SET_DEFAULT,
+    "UnregisterModel": Action.UNREGISTER,
+}
 
 
 class ManagementApis:
@@ -57,10 +65,7 @@ class ManagementApis:
     async def _done(self, serve: Serve, rpc: Rpc, found: Any) -> ManagementReply:
         if rpc.method.verb == "GET":
             return await serve(rpc, found)
-        on = {"model": found.model_name} if getattr(found, "model_name", "") else {}
-        async with self._audit.noted(
-            Act(f"torchserve {rpc.method.name}", rpc.caller.key_id, on=on, said=said_of(given_of(found)))
-        ):
+        async with self._audit.noted(_act(rpc, found), {}):
             return await serve(rpc, found)
 
     async def _describe_model(self, rpc: Rpc, found: Any) -> ManagementReply:
@@ -81,6 +86,13 @@ class ManagementApis:
 
     async def _unregister(self, rpc: Rpc, found: Any) -> ManagementReply:
         return await self._service.unregister(found.model_name, found.model_version)
+
+
+def _act(rpc: Rpc, found: Any) -> Act:
+    said = said_of(given_of(found))
+    on = {kind: said.pop(f"model_{member}", "") for kind, member in (("model", "name"), ("version", "version"))}
+    named = {kind: str(name) for kind, name in on.items() if name}
+    return Act(f"torchserve {_ACTS[rpc.method.name]}", rpc.caller.key_id, rpc.address, named, said)
 
 
 def given_of(found: Any) -> dict[str, Any]:

@@ -102,6 +102,7 @@ class ManagementActions:
         value = parse_json(body, max_depth=_MOST_DEPTH)
         if not isinstance(value, dict):
             raise bad_request("The body must be a JSON object.")
+        scope["said"] = value
         return value
 
     async def _renew(self, caller: Caller, given: Mapping[str, str]) -> None:

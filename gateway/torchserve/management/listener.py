@@ -113,7 +113,7 @@ class ManagementApp:
         try:
             if target.action not in CHANGES:
                 return await self._actions.reply(target, caller, scope, receive, head)
-            async with self._audit.noted(_act(target, caller, scope)):
+            async with self._audit.noted(_act(target, caller, scope), scope):
                 return await self._actions.reply(target, caller, scope, receive, head)
         finally:
             self._requests.give_back(caller)
