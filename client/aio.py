@@ -20,7 +20,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map_aio, stream_aio
 from penstock.client.handles.job_handle_aio import AsyncJobHandle
 from penstock.client.handles.keys_aio import AsyncKeys
-from penstock.client.handles.operators_aio import AsyncOperators
+from penstock.client.handles.operators_aio import AsyncFailedInbox, AsyncOperators
 from penstock.client.handles.run_handle_aio import AsyncRunHandle
 from penstock.client.handles.webhooks_aio import AsyncWebhooks
 from penstock.client.job_events import OnRestart
@@ -52,7 +52,8 @@ class AsyncClient:
         self._address = exchange.gateway_address(base_url, api_key, timeout_s)
         self._retries = Retries(retry or RetryPolicy(), RetryBudget())
         self._http = httpx2.AsyncClient(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
-        self.webhooks, self.keys, self.operators = AsyncWebhooks(self), AsyncKeys(self), AsyncOperators(self)
+        self.webhooks, self.keys = AsyncWebhooks(self), AsyncKeys(self)
+        self.operators, self.failed = AsyncOperators(self), AsyncFailedInbox(self)
 
     @property
     def base_url(self) -> str:
@@ -386,8 +387,7 @@ class AsyncClient:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return Reply(flows.NOTHING, time.monotonic())
-        answer = await self.send(step)
-        return Reply(answer, time.monotonic())
+        return Reply(await self.send(step), time.monotonic())
 
     async def _exchange(self, call: HttpCall) -> Answer:
         try:

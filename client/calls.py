@@ -20,8 +20,8 @@ MANY_IDS = 100  # the most that a gateway reads in one request
 # The most rows that a gateway takes in one submit, and a part of the bytes.
 MANY_ROWS, MANY_BYTES = 1_000, 8 << 20
 LINES = "application/x-ndjson"
-# The most ids of events that a gateway takes in one request.
-MANY_EVENTS = 1_000
+# The most ids of events, or of failed jobs, that a gateway takes in one request.
+MANY_AT_ONCE = 1_000
 # The gateway refuses to list more jobs at a time.
 LARGEST_PAGE = 200
 # A bundle comes with its files, in one answer. Gateways that speak another protocol on a path refuse in our form all the same.
@@ -187,10 +187,29 @@ def undelivered_call(after: str) -> HttpCall:
 
 def event_calls(verb: str, ids: Iterable[str]) -> Iterator[HttpCall]:
     """As few calls as replay or dismiss the events of all these jobs and runs."""
+    return _calls_of_ids(f"/v1/webhooks/{verb}", ids)
+
+
+def dismiss_calls(jobs: Iterable[str]) -> Iterator[HttpCall]:
+    """As few calls as take all these jobs off the failed inbox."""
+    return _calls_of_ids("/v1/failed:dismiss", jobs)
+
+
+def _calls_of_ids(path: str, ids: Iterable[str]) -> Iterator[HttpCall]:
     wanted = list(ids)
-    for first in range(0, len(wanted), MANY_EVENTS):
-        content = json.dumps({"ids": wanted[first : first + MANY_EVENTS]}).encode()
-        yield HttpCall("POST", f"/v1/webhooks/{verb}", headers={"content-type": JSON}, content=content)
+    for first in range(0, len(wanted), MANY_AT_ONCE):
+        content = json.dumps({"ids": wanted[first : first + MANY_AT_ONCE]}).encode()
+        yield HttpCall("POST", path, headers={"content-type": JSON}, content=content)
+
+
+def dismiss_all_call(model: str, group: str, before: str) -> HttpCall:
+    chosen = {"model": model, **{name: text for name, text in (("group", group), ("before", before)) if text}}
+    return _change("POST", "/v1/failed:dismiss", chosen)
+
+
+def failed_call(model: str | None, after: str) -> HttpCall:
+    """Its answer is read line by line."""
+    return HttpCall("GET", "/v1/failed", params={name: text for name, text in (("model", model), ("after", after)) if text})
 
 
 def add_key_call(key_id: str, roles: Sequence[str], settings: Mapping[str, Any]) -> HttpCall:

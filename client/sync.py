@@ -20,7 +20,7 @@ from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.handles.keys import Keys
-from penstock.client.handles.operators import Operators
+from penstock.client.handles.operators import FailedInbox, Operators
 from penstock.client.handles.run_handle import RunHandle
 from penstock.client.handles.webhooks import Webhooks
 from penstock.client.job_events import OnRestart
@@ -52,7 +52,8 @@ class Client:
         self._address = exchange.gateway_address(base_url, api_key, timeout_s)
         self._retries = Retries(retry or RetryPolicy(), RetryBudget())
         self._http = httpx2.Client(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
-        self.webhooks, self.keys, self.operators = Webhooks(self), Keys(self), Operators(self)
+        self.webhooks, self.keys = Webhooks(self), Keys(self)
+        self.operators, self.failed = Operators(self), FailedInbox(self)
 
     @property
     def base_url(self) -> str:
@@ -376,8 +377,7 @@ class Client:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Reply(flows.NOTHING, time.monotonic())
-        answer = self.send(step)
-        return Reply(answer, time.monotonic())
+        return Reply(self.send(step), time.monotonic())
 
     def _exchange(self, call: HttpCall) -> Answer:
         try:

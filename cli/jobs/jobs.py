@@ -1,4 +1,4 @@
-"""`penstock jobs list|show|result|cancel|replay`."""
+"""`penstock jobs list|show|result|cancel|replay`, and `failed|dismiss` of the inbox."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
 from penstock.cli.jobs import many, streams
+from penstock.cli.jobs.inbox import dismiss, failed
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, job_ids
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
+
+app.command()(failed)
+app.command()(dismiss)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", autocompletion=job_ids)]
 

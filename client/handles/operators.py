@@ -1,9 +1,11 @@
 # Generated from client/handles/operators_aio.py by `make sync-client`. Change that file, not this one.
-"""What operators do to models and workers that serve, and the log of it. Every call needs a key with the role manage."""
+"""What operators do to models and workers that serve and to the failed inbox, and the log of it all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.client import calls, protocol
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Operators:
-    """`client.operators`: each call is safe to repeat, and is written into the audit log of the gateway."""
+    """`client.operators`: each call is safe to repeat, needs a key with the role manage, and is in the gateway's audit log."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -50,3 +52,41 @@ class Operators:
     def audit(self, *, before: int | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """The newest acts of operators before the one with this number, newest first, at most 200."""
         return protocol.rows_of(self._client.send(calls.audit_call(before, limit)))
+
+
+class FailedInbox:
+    """`client.failed`: jobs without an output, until they are replayed or dismissed: those of the key's owner, or of all owners
+    for a key with the role manage.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def jobs(
+        self, model: str | None = None, *, group: str | None = None, fault: Literal["caller", "model"] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The jobs as `GET /v1/failed` has them, newest first, read as the iteration goes on. Raises `NotFound`.
+
+        `group`: those with one fault, by the `group` that each job has. `fault`: whose it is.
+        """
+        after, has_more = "", True
+        while has_more:
+            has_more = False
+            for line in self._client.streamed(calls.failed_call(model, after)):
+                job: dict[str, Any] = json.loads(line)
+                after, has_more = str(job["id"]), True
+                if group in (None, job["group"]) and fault in (None, job["fault"]):
+                    yield job
+
+    def dismiss(self, jobs: Iterable[str]) -> int:
+        """Take these jobs off the inbox; they stay as they are. How many were there. Raises `NotFound`."""
+        found = [protocol.object_of(self._client.send(call)) for call in calls.dismiss_calls(jobs)]
+        return sum(int(part["done"]) for part in found)
+
+    def dismiss_all(self, model: str, *, group: str = "") -> int:
+        """Take all jobs of the model, or those of a group, off the inbox, in steps. How many. Raises `NotFound`."""
+        done, before, has_more = 0, "", True
+        while has_more:
+            step = protocol.object_of(self._client.send(calls.dismiss_all_call(model, group, before)))
+            done, before, has_more = done + int(step["done"]), str(step.get("before", "")), bool(step["has_more"])
+        return done

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from typer.testing import CliRunner
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import GiveBack, NewJob
+from penstock.cli.jobs.jobs import app as inbox_command
 from penstock.job import Call, Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from tests.acceptance.gateway_process import SQUARE_SCHEMA, Hand, gateway_process
@@ -46,10 +50,12 @@ def hand(redis_url: str, client: httpx2.Client) -> Hand:
     return hand
 
 
-def failed(client: httpx2.Client, hand: Hand, **options: Any) -> str:
+def failed(
+    client: httpx2.Client, hand: Hand, *, code: str = "handler_error", message: str = "ValueError: no", **options: Any
+) -> str:
     answer = client.post("/v1/models/square/jobs", **(options or {"json": {"x": 4}}))
     assert answer.status_code == 202, answer.text
-    hand.fail(hand.take(), "handler_error", "ValueError: no")
+    hand.fail(hand.take(), code, message)
     job: str = answer.json()["id"]
     return job
 
@@ -166,22 +172,53 @@ def test_a_job_of_a_version_that_is_gone_asks_for_another(client: httpx2.Client,
 
 
 def penstock(client: httpx2.Client, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_command(["jobs", "replay", *words, "--url", str(client.base_url)], folder=Path.cwd(), env=os.environ)
+    return run_command(["jobs", *words, "--url", str(client.base_url)], folder=Path.cwd(), env=os.environ)
 
 
 def test_the_command_replays_one_job_or_all_that_failed_and_were_not_replayed(client: httpx2.Client, hand: Hand) -> None:
     jobs = [failed(client, hand) for _ in range(3)]
     answer = client.post("/v1/models/square/jobs", json={"x": 4})
     hand.fail(hand.take(), "oom", "too big")
-    one = penstock(client, jobs[0])
+    one = penstock(client, "replay", jobs[0])
     assert (one.returncode, client.get(f"/v1/jobs/{one.stdout.strip()}").json()["replay_of"]) == (0, jobs[0])
-    rest = penstock(client, "--failed", "--model", "square", "--code", "handler_error")
+    rest = penstock(client, "replay", "--failed", "--model", "square", "--code", "handler_error")
     new = rest.stdout.split()
     assert rest.returncode == 0
     assert set(jobs[1:]) <= {client.get(f"/v1/jobs/{job}").json()["replay_of"] for job in new}
     assert "replayed_as" not in client.get(f"/v1/jobs/{answer.json()['id']}").json()
-    assert penstock(client, "--failed", "--model", "square", "--code", "handler_error").stdout == ""
-    assert penstock(client, "--failed").returncode == 2
+    assert penstock(client, "replay", "--failed", "--model", "square", "--code", "handler_error").stdout == ""
+    assert penstock(client, "replay", "--failed").returncode == 2
+
+
+def test_the_command_shows_exports_and_dismisses_the_failed_inbox(client: httpx2.Client, hand: Hand) -> None:
+    def exported(*words: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in penstock(client, "failed", "--json", *words).stdout.splitlines()]
+
+    assert penstock(client, "dismiss", "--model", "square", "--yes").returncode == 0
+    assert "no failed jobs" in penstock(client, "failed").stderr
+    first, second, third = (failed(client, hand) for _ in range(3))
+    own = failed(client, hand, code="invalid_input", message="x: 'four' is not a number")
+    assert [job["id"] for job in exported()] == [own, third, second, first]
+    assert [job["id"] for job in exported("--fault", "caller")] == [own]
+    shown = penstock(client, "failed", "--model", "square").stdout
+    group = exported("--fault", "model")[0]["group"]
+    assert re.search(rf"{group} +square +3 +model +handler_error +{re.escape(third)} +ValueError: no\n", shown)
+    assert penstock(client, "dismiss", first).stdout == "1 job dismissed\n"
+    assert {job["id"] for job in exported("--group", group)} == {second, third}
+    assert json.loads(penstock(client, "dismiss", "--model", "square", "--group", group, "--json").stdout) == {"dismissed": 2}
+    asked = penstock(client, "dismiss", "--all")
+    assert (asked.returncode, "every failed job of every model" in asked.stderr) == (1, True)
+    assert [job["id"] for job in exported()] == [own]
+    assert penstock(client, "dismiss", "--all", "--yes").stdout == "1 job dismissed\n"
+    assert exported() == []
+    assert client.get(f"/v1/jobs/{own}").json()["status"] == "failed"
+
+
+@pytest.mark.parametrize("words", [(), ("JOB", "--all"), ("--group", "a"), ("--model", "square", "--all")])
+def test_what_to_dismiss_is_named_in_one_way(words: tuple[str, ...]) -> None:
+    wrong = CliRunner().invoke(inbox_command, ["dismiss", *words])
+    assert wrong.exit_code == 2
+    assert "name one JOB or several" in wrong.output
 
 
 def test_a_replay_waits_for_room_in_the_queue_like_any_job(client: httpx2.Client, hand: Hand) -> None:
