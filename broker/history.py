@@ -23,6 +23,7 @@ LONGEST_S = 7 * 86_400
 SHORTEST_S = 300
 # Numbers of the sums and of the highest values in a step, as in history.lua.
 COVERED, ACCEPTED, SUCCEEDED, FAILED, CANCELLED, EXPIRED, ITEMS, BUSY, SLOT_TIME = 1, 2, 3, 4, 5, 6, 7, 9, 10
+DEVICE_BUSY, DEVICE_TIME = 18, 19
 REASONS = {"idle": 11, "full": 12, "efficiency": 13, "wait": 14, "deadline": 15, "solo": 16, "bulk": 17}
 WAITING, OLDEST, RUNNING, SLOTS, WORKERS, MEMORY = 1, 2, 3, 4, 5, 6
 PER_OCTAVE = 4

@@ -12,7 +12,7 @@ local PACKED_MAX = 172 -- bytes of a closed step: with it a model takes at most 
 local GRAIN_MAX = 5
 local KEEP_MS = 8 * 86400000
 local SAMPLE_MS = 4000 -- the counters and the queue are read once in this time for all writers
-local WRITER_MS = 120000
+local WRITER_MS = 900000 -- for this long a write that comes again is known
 local WRITERS_MAX = 4096
 local COUNTERS = {'accepted', 'ended:succeeded', 'ended:failed', 'ended:dead', 'ended:cancelled', 'ended:expired'}
 local SUM_OF_COUNTER = {2, 3, 4, 4, 5, 6}
@@ -90,17 +90,17 @@ local function running(p)
   return found
 end
 
--- What the counters grew by since they were noted last, whoever did that, and in which time. Counters that shrank are those of
--- another store, and the first look has nothing to compare with.
+-- What the counters grew by since they were noted last, whoever did that, and in which time: none if the clock was set back.
+-- Counters that shrank are those of another store, and the first look has nothing to compare with.
 local function note_counters(p, state, step, now)
   local found, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
-  local known = before.at and now > before.at
+  local known = before.at ~= nil
   for i = 1, #COUNTERS do
     found[i] = tonumber(found[i] or 0)
     known = known and found[i] >= before[i]
   end
   if known then
-    local grown = {[COVERED] = now - before.at}
+    local grown = {[COVERED] = math.max(0, now - before.at)}
     for i = 1, #COUNTERS do
       local more = found[i] - before[i]
       if more > 0 then grown[SUM_OF_COUNTER[i]] = (grown[SUM_OF_COUNTER[i]] or 0) + more end
@@ -123,7 +123,8 @@ end
 local function note_writers(state, step, now)
   local slots, workers, memory = 0, 0, 0
   for name, writer in pairs(state.writers) do
-    if now - writer[2] > WRITER_MS or now < writer[2] - WRITER_MS then
+    writer[2] = math.min(writer[2], now) -- the clock may have been set back
+    if now - writer[2] > WRITER_MS then
       state.writers[name] = nil
     elseif now - writer[2] <= writer[3] then
       slots, memory = slots + writer[4], memory + writer[5]

@@ -45,7 +45,8 @@ def history(
         return print_json(found)
     rows = rows_of(found)
     shown = rows if show_all else [row for row in rows if not is_idle(row)]
-    print_table((f"BEGIN (UTC), {duration(found['step_s'])} EACH", *_COLUMNS), shown)
+    columns = (*_COLUMNS, "GPU") if has_devices(found) else _COLUMNS
+    print_table((f"BEGIN (UTC), {duration(found['step_s'])} EACH", *columns), shown)
     for line in remarks(found, idle=len(rows) - len(shown)):
         print_faint(line)
     return None
@@ -71,9 +72,14 @@ def rows_of(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     columns += [(found[name][share], duration) for name in ("total_s", "queue_s") for share in ("p50", "p95", "p99")]
     columns += [(found["waiting"], _count), (found["oldest_s"], duration)]
     columns += [(found["batch_size"], number), (found["busy_share"], percent)]
+    columns += [(found["device_busy_share"], percent)] if has_devices(found) else []
     form = "%H:%M:%S" if found["step_s"] < 60 else "%Y-%m-%d %H:%M"
     begins = [datetime.fromtimestamp(at, UTC).strftime(form) for at in found["at"]]
     return [(begin, *(text(values[place]) for values, text in columns)) for place, begin in enumerate(begins)]
+
+
+def has_devices(found: Mapping[str, Any]) -> bool:
+    return any(share is not None for share in found["device_busy_share"])
 
 
 def is_idle(row: Sequence[str]) -> bool:

@@ -14,7 +14,18 @@ from dataclasses import dataclass
 
 import structlog
 
-from penstock.broker.history import BOUNDS_S, BUSY, ITEMS, REASONS, SLOT_TIME, HistoryCounts, HistoryWrite, note_history
+from penstock.broker.history import (
+    BOUNDS_S,
+    BUSY,
+    DEVICE_BUSY,
+    DEVICE_TIME,
+    ITEMS,
+    REASONS,
+    SLOT_TIME,
+    HistoryCounts,
+    HistoryWrite,
+    note_history,
+)
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo
@@ -30,23 +41,36 @@ _BEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class SlotsNow:
-    """What a worker has for one model. GPU memory counts once per device, by whomever it is used."""
+    """What a worker has for one model. A GPU counts once, by whomever it is used. `device_shares`: how busy each GPU is that
+    says so, from 0 to 1.
+    """
 
     slots: int = 0
     memory_bytes: int = 0
+    device_shares: tuple[float, ...] = ()
+
+    def in_time(self, seconds: float) -> dict[int, int]:
+        """The sums of a step in which it was so for this time."""
+        parts = {SLOT_TIME: self.slots, DEVICE_BUSY: sum(self.device_shares), DEVICE_TIME: len(self.device_shares)}
+        return {number: round(1000 * seconds * part) for number, part in parts.items()}
 
 
 def slots_now(infos: Iterable[SlotInfo]) -> dict[str, SlotsNow]:
-    """The ready slots of each model, and the memory that they use."""
+    """The ready slots of each model, the memory that they use, and how busy their GPUs are."""
     slots: dict[str, int] = defaultdict(int)
     memory: dict[str, dict[str, int]] = defaultdict(dict)
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
     for number, info in enumerate(one for one in infos if one.state == "ready"):
         slots[info.model] += 1
         use = info.device_use
         memory[info.model][str(number) if use is None else info.device_uuid] = (
             info.memory_bytes if use is None else use.used_bytes
         )
-    return {model: SlotsNow(count, sum(memory[model].values())) for model, count in slots.items()}
+        if use is not None and use.share is not None:
+            shares[info.model][info.device_uuid] = use.share
+    return {
+        model: SlotsNow(count, sum(memory[model].values()), tuple(shares[model].values())) for model, count in slots.items()
+    }
 
 
 class HistoryKeeper:
@@ -82,7 +106,7 @@ class HistoryKeeper:
             self._now = {**dict.fromkeys(self._now.keys() - found.keys(), SlotsNow()), **found}
             self._looked_at = now
             for queue, one in self._now.items():
-                _add(self._of(queue).sums, {SLOT_TIME: round(1000 * one.slots * (now - before))})
+                _add(self._of(queue).sums, one.in_time(now - before))
             take(self.tally, self._of)
 
     def write(self, store: RedisStore, has: Callable[[str], bool] = lambda queue: True) -> None:

@@ -69,7 +69,7 @@ def charts_of(history: ModelHistory, shown: Mapping[str, Any], range_s: int) -> 
         chart("Oldest waiting job", "at most", {"oldest": found["oldest_s"]}, words.duration),
         chart("Batch size", "mean", {"jobs": found["batch_size"]}, words.number),
         chart("Why batches left", "share of batches", found["releases"], words.percent, least=1.0),
-        chart("Slots busy", "share of their time", {"busy": found["busy_share"]}, words.percent, least=1.0),
+        chart("Busy", "share of the time", _busy(found), words.percent, least=1.0),
         chart("Slots", "ready", {name: found[name] for name in ("slots", "workers") if name in found}, _count),
         *(
             [chart("Memory", "of slots or their devices", {"memory": found["memory_bytes"]}, words.size)]
@@ -79,6 +79,12 @@ def charts_of(history: ModelHistory, shown: Mapping[str, Any], range_s: int) -> 
     ]
     since = (f"{words.duration(range_s)} ago", f"{words.duration(range_s / 2)} ago", "now")
     return HistoryCharts(tuple(charts), since, words.percent(shown["percentile_error"]), tuple(history.away))
+
+
+def _busy(found: Mapping[str, Any]) -> dict[str, Values]:
+    """Of slots; and of their GPUs by whomever, where there are any."""
+    devices: Values = found["device_busy_share"]
+    return {"slots": found["busy_share"], **({"GPUs": devices} if any(share is not None for share in devices) else {})}
 
 
 def chart(title: str, note: str, lines: Mapping[str, Values], text: Text, *, least: float = 0.0) -> HistoryChart:

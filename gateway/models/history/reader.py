@@ -74,7 +74,7 @@ class HistoryReader:
         """Of all models if `model` is empty. Raises `UnknownModel`, `BadRequest`, or `StoreUnavailable` if no store answers."""
         entries = [(await self._registry.find(model))[0]] if model else list(self._registry.models.values())
         at, task = self._reads.get((model, asked), (float("-inf"), None))
-        if task is None or time.monotonic() - at >= _FRESH_S or (task.done() and task.exception()):
+        if task is None or time.monotonic() - at >= _FRESH_S or _has_failed(task):
             if len(self._reads) >= _KEPT_READS:
                 self._reads.clear()
             task = asyncio.create_task(self._read(model, entries, asked))
@@ -101,6 +101,10 @@ class HistoryReader:
             raise next(iter(away.values()))
         window = window_of(asked, level, now or await self._store.now())
         return history_of(found, model=model, window=window, away=sorted(away))
+
+
+def _has_failed(task: asyncio.Task[ModelHistory]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _add(found: Mapping[int, HistoryStep], read: ReadHistory, level: int) -> dict[int, HistoryStep]:

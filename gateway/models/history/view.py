@@ -11,6 +11,8 @@ from penstock.broker.history import (
     BUSY,
     CANCELLED,
     COVERED,
+    DEVICE_BUSY,
+    DEVICE_TIME,
     EXPIRED,
     FAILED,
     ITEMS,
@@ -84,7 +86,8 @@ def series(history: ModelHistory) -> dict[str, Any]:
     found["batch_size"] = _each(steps, _batch_size)
     reasons = [name for name, number in REASONS.items() if any(step and number in step.sums for step in steps)]
     found["releases"] = {name: _each(steps, _share_of_batches(REASONS[name])) for name in reasons}
-    found["busy_share"] = _each(steps, _busy)
+    found["busy_share"] = _each(steps, _share_of_time(BUSY, SLOT_TIME))
+    found["device_busy_share"] = _each(steps, _share_of_time(DEVICE_BUSY, DEVICE_TIME))
     found["slots"] = _each(steps, _top(SLOTS))
     if history.model:
         # One worker may serve several models, and several models may share a device, so these do not add up.
@@ -132,6 +135,9 @@ def _batch_size(step: HistoryStep) -> float | None:
     return step.sums.get(ITEMS, 0) / batches if batches else None
 
 
-def _busy(step: HistoryStep) -> float | None:
-    slots_ms = step.sums.get(SLOT_TIME, 0)
-    return min(1.0, step.sums.get(BUSY, 0) / slots_ms) if slots_ms else None
+def _share_of_time(busy: int, all_of_it: int) -> Callable[[HistoryStep], float | None]:
+    def share(step: HistoryStep) -> float | None:
+        time_ms = step.sums.get(all_of_it, 0)
+        return min(1.0, step.sums.get(busy, 0) / time_ms) if time_ms else None
+
+    return share

@@ -37,6 +37,12 @@ def test_a_step_is_a_row_of_rates_times_and_levels() -> None:
     assert before[1:4] == ("0", "0", "0")
 
 
+def test_the_gpus_have_a_column_where_there_are_any() -> None:
+    found = shown(300, 0)
+    assert len(rows_of({**found, "device_busy_share": [None] * 29 + [0.5]})[-1]) == len(rows_of(found)[-1]) + 1
+    assert rows_of({**found, "device_busy_share": [None] * 29 + [0.5]})[-1][-1] == "50 %"
+
+
 def test_longer_steps_have_their_date() -> None:
     assert rows_of(shown(21_600, 1))[-1][0] == "2024-10-04 00:16"
 

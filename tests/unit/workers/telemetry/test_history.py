@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, cast
 
-from penstock.broker.history import BOUNDS_S, BUSY, ITEMS, REASONS, HistoryCounts
+from penstock.broker.history import BOUNDS_S, BUSY, DEVICE_BUSY, DEVICE_TIME, ITEMS, REASONS, SLOT_TIME, HistoryCounts
 from penstock.broker.store.ops import Operation
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
@@ -108,6 +108,15 @@ def test_memory_of_a_device_counts_once_and_that_of_processes_adds_up() -> None:
     found = slots_now([READY, READY, on_device, on_device, SlotInfo("m", "1", "loading")])
     assert (found["m"].slots, found["m"].memory_bytes) == (2, 200)
     assert (found["g"].slots, found["g"].memory_bytes) == (2, 5000)
+
+
+def test_a_gpu_is_busy_once_however_many_slots_it_has_and_only_where_its_driver_says_so() -> None:
+    def on(device: str, share: float | None) -> SlotInfo:
+        return SlotInfo("g", "1", "ready", device="cuda:0", device_uuid=device, device_use=SlotDeviceUse(1, share))
+
+    found = slots_now([on("GPU-1", 0.5), on("GPU-1", 0.5), on("GPU-2", 1.0), on("MIG-3", None), READY])
+    assert found["g"].in_time(2.0) == {SLOT_TIME: 8000, DEVICE_BUSY: 3000, DEVICE_TIME: 4000}
+    assert found["m"].in_time(2.0) == {SLOT_TIME: 2000, DEVICE_BUSY: 0, DEVICE_TIME: 0}
 
 
 def test_the_busy_time_counts_in_its_queue() -> None:

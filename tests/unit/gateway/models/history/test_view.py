@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.broker.history import ACCEPTED, BUSY, COVERED, ITEMS, REASONS, SLOT_TIME, WAITING, HistoryStep
+from penstock.broker.history import (
+    ACCEPTED,
+    BUSY,
+    COVERED,
+    DEVICE_BUSY,
+    DEVICE_TIME,
+    ITEMS,
+    REASONS,
+    SLOT_TIME,
+    WAITING,
+    HistoryStep,
+)
 from penstock.gateway.models.history.view import history_of, view
 from penstock.gateway.models.history.window import HistoryRange, window_of
 
@@ -33,6 +44,13 @@ def test_a_step_is_told_in_rates_shares_and_levels() -> None:
     assert (shown["busy_share"][-1], shown["releases"]["full"][-1]) == (0.25, 0.5)
     assert shown["total_s"]["p99"][-1] == 0.939
     assert shown["queue_s"]["p99"][-1] is None
+
+
+def test_gpus_are_busy_by_their_own_measure_and_without_any_nothing_is_known() -> None:
+    on_gpus = HistoryStep(1_000, {DEVICE_BUSY: 300, DEVICE_TIME: 400, BUSY: 50, SLOT_TIME: 200})
+    shown = [view(history_of({1_000: step}, model="m", window=LAST)) for step in (on_gpus, STEP)]
+    assert [found["device_busy_share"][-1] for found in shown] == [0.75, None]
+    assert [found["busy_share"][-1] for found in shown] == [0.25, 0.25]
 
 
 def test_where_nobody_looked_nothing_is_known() -> None:
