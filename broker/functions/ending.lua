@@ -97,6 +97,9 @@ local function load_job(p, serial, fields)
   return job
 end
 
+-- A record was found gone: what only it named has to be looked for in all lists (see lists.lua).
+local function read_lists_again(p, todo) later(todo, 'HSET', p .. 'strays', 'again', '1') end
+
 -- Drop an ended job's record and output; returns the names of its own blobs, which begin with its serial (D101:
 -- docs/design/pipelines.md), its owner, and for how many ms its result was to be kept.
 -- Nothing is dropped and returned while its event is still to be delivered, since the record is what the event tells of.
@@ -121,6 +124,7 @@ local function drop_job(p, serial, todo)
   count(todo, 'collected', 1)
   for _, place in ipairs(webhook and event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
   for _, index in ipairs({'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
+  if not ttl then read_lists_again(p, todo) end
   return blobs, owner or '', tonumber(ttl or 0)
 end
 
@@ -161,12 +165,13 @@ local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', '
   'not_before', 'webhook'}
 
 -- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
--- that it holds up no other job, and it is counted once. `ended`: the job had ended.
-local function forget_gone(p, serial, todo, ended)
+-- that it holds up no other job, and it is counted once. One that had not ended is noted in `lost`: it counts as open until its
+-- owner is found (see lists.lua).
+local function forget_gone(p, serial, todo)
   if redis.call('ZREM', p .. 'index', serial) == 1 then -- else it was counted before
     count(todo, 'gone', 1)
-    later(todo, 'HSET', p .. 'strays', 'again', '1')
-    if ended then count(todo, 'gone:ended', 1) end
+    read_lists_again(p, todo)
+    if redis.call('ZSCORE', p .. 'final', serial) then count(todo, 'gone:ended', 1) else later(todo, 'SADD', p .. 'lost', serial) end
   end
   for _, index in ipairs({'delayed', 'final', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
   drop(todo, p .. 'stream:' .. serial)

@@ -27,6 +27,8 @@
 --   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
 --   strays            hash    there while the lists above may have entries of records that are gone (see lists.lua)
+--   lost, losing      set     serials of jobs that had not ended when their record was found gone, since and before the last reading
+--                             of these lists began
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet

@@ -1,5 +1,6 @@
 -- What a record that is gone leaves in the lists of tags and of owners, which only the record named. Since one was found gone, these
--- lists are read once from the first to the last, a page per call of `reconcile`; mostly none is, and nothing is read.
+-- lists are read once from the first to the last, a page per call of `reconcile`; mostly none is, and nothing is read. The list of
+-- all jobs of an owner says whose the lost jobs were: they count as that owner's open jobs until then.
 -- D61: docs/design/store.md
 local PER_OWNER = {'inbox', 'index', 'tagged'}
 
@@ -14,14 +15,31 @@ local function names_of(p)
   return names
 end
 
+-- Whether this job of a record that is gone had not ended, and no reading has met it yet.
+local function was_open(p, serial)
+  return redis.call('SREM', p .. 'losing', serial) == 1 or redis.call('SREM', p .. 'lost', serial) == 1
+end
+
+-- The jobs of these entries that had not ended are no longer open jobs of the owner.
+local function close_lost(p, owner, entries)
+  local lost = 0
+  for _, serial in ipairs(entries) do
+    if was_open(p, serial) then lost = lost + 1 end
+  end
+  if lost > 0 then redis.call('HINCRBY', p .. 'open', owner, -lost) end
+end
+
 -- Drop the entries of records that are gone from one page of a list, behind the entry `from`. Returns the page's length, and its
--- last entry.
+-- last entry. An entry whose record nobody has found gone yet stays: that will be noted, and the lists read again.
 local function clear_page(p, list, from, limit)
   local page, gone = redis.call('ZRANGEBYLEX', list, from == '' and '-' or '(' .. from, '+', 'LIMIT', 0, limit), {}
   for _, entry in ipairs(page) do
     local serial = string.match(entry, '[^,]*$')
-    if redis.call('EXISTS', p .. 'job:' .. serial) == 0 then gone[#gone + 1] = entry end
+    local is_gone = redis.call('EXISTS', p .. 'job:' .. serial) == 0
+    if is_gone and not redis.call('ZSCORE', p .. 'index', serial) then gone[#gone + 1] = entry end
   end
+  local owner = string.match(list, '^.-}:index:(.*)$')
+  if owner then close_lost(p, owner, gone) end
   send('ZREM', list, gone)
   return #page, page[#page]
 end
@@ -34,11 +52,25 @@ local function next_page(key)
   return list or '', from or ''
 end
 
+-- What was lost before this reading and has no owner stays in `losing` until its end; what is lost meanwhile waits for the next.
+local function begin_reading(p)
+  if redis.call('EXISTS', p .. 'lost') == 1 then redis.call('RENAME', p .. 'lost', p .. 'losing') end
+end
+
+-- All lists were read. Of lost jobs with a delay nobody knows whether they waited for a start or for a retry; where nothing is
+-- delayed, no owner has planned jobs.
+local function end_reading(p, key)
+  redis.call('HDEL', key, 'list', 'from')
+  redis.call('DEL', p .. 'losing')
+  if redis.call('EXISTS', p .. 'delayed') == 0 then redis.call('DEL', p .. 'planned') end
+end
+
 -- `limit`: entries and lists looked at.
 function clear_lists(p, limit)
   local key = p .. 'strays'
   local first, from = next_page(key)
   if not first then return end
+  if first == '' then begin_reading(p) end
   for _, name in ipairs(names_of(p)) do
     if name >= first then
       local n, last = clear_page(p, p .. name, name == first and from or '', limit)
@@ -46,5 +78,5 @@ function clear_lists(p, limit)
       if limit <= 0 then return redis.call('HSET', key, 'list', name, 'from', last or '') end
     end
   end
-  redis.call('HDEL', key, 'list', 'from')
+  end_reading(p, key)
 end

@@ -121,7 +121,7 @@ local function reconcile(keys, args, todo)
       'event_state'})
     if not job.state then
       gone[#gone + 1] = serial
-      forget_gone(p, serial, todo, redis.call('ZSCORE', p .. 'final', serial))
+      forget_gone(p, serial, todo)
     elseif not has_place(p, serial, job) then
       if job.worker then redis.call('HDEL', p .. 'held:' .. job.worker, serial) end
       give_place(p, serial, job, now, todo)

@@ -46,6 +46,7 @@ class Stored:
     in_a_row: int
     max_crashes: int
     shard: bool
+    owner: str
     result_ttl_kept: bool
     dealt_with: bool
     places: tuple[str, ...]
@@ -58,7 +59,8 @@ class Dump:
     `mislisted` are jobs that stand on a list of all owners and not on that of theirs, or the other way round.
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
     of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
-    `repaired` counts what the reconciler mended. `events` are those of the jobs that have a webhook.
+    `repaired` counts what the reconciler mended. `events` are those of the jobs that have a webhook. `open` counts the jobs of
+    each owner that have not ended.
     """
 
     jobs: dict[str, Stored]
@@ -77,6 +79,7 @@ class Dump:
     gone_ended: int = 0
     repaired: int = 0
     events: dict[str, StoredEvent] = field(default_factory=dict)
+    open: dict[str, int] = field(default_factory=dict)
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -108,6 +111,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
                 in_a_row=record.in_a_row,
                 max_crashes=record.new.max_crashes,
                 shard=record.shard,
+                owner=record.new.owner,
                 result_ttl_kept=True,
                 dealt_with=record.replayed_as is not None or record.dismissed,
                 places=tuple(places.get(serial, ())),
@@ -129,6 +133,7 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
             if owners
         },
         events=events_in_memory(queue.outbox),
+        open=dict(queue.open_jobs()),
     )
 
 
@@ -166,6 +171,7 @@ class RedisDump:
             mislisted=_mislisted(keys, "index", records) | _mislisted(keys, "inbox", records) | _mistagged(keys, records),
             repaired=counters.get("repaired", 0),
             events=events_in_redis(records, keys.event_lists()),
+            open={owner: int(n) for owner, n in keys.hash("open").items() if int(n)},
         )
 
     def delete(self) -> None:
@@ -288,6 +294,7 @@ def _stored(serial: str, raw: dict[str, str], places: dict[str, list[str]], fina
         in_a_row=int(raw.get("in_a_row", "0")),
         max_crashes=int(raw["terms"].split(",")[1]),
         shard=raw.get("call") == "shard",
+        owner=raw.get("owner", ""),
         result_ttl_kept=(serial in final) == State(raw["state"]).final,
         dealt_with="replayed_as" in raw or "dismissed" in raw,
         places=tuple(places.get(serial, ())),

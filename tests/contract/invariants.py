@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from penstock.broker.memory.record import MAX_LOSSES, MAX_LOST_IN_A_ROW
@@ -83,6 +84,10 @@ def _totals(dump: Dump) -> Iterator[str]:
     ended = sum(dump.ended.values())
     if dump.accepted != live + ended + dump.gone - dump.gone_ended:
         yield f"I6: accepted {dump.accepted} is not {live} live + {ended} ended, {dump.gone} are gone"
+    # Who owned a job whose record is gone is only found when all lists have been read.
+    open_jobs = dict(Counter(job.owner for job in dump.jobs.values() if job.owner and not job.state.final))
+    if dump.open != open_jobs and dump.gone == dump.gone_ended:
+        yield f"I6: {open_jobs} jobs of owners have not ended, {dump.open} were counted"
     for state in filter(lambda state: state.final and not dump.collected and not dump.gone_ended, JobState):
         stored = sum(job.state is state for job in dump.jobs.values())
         if stored != dump.ended.get(state.value, 0):

@@ -184,6 +184,52 @@ def test_one_call_looks_at_no_more_entries_of_lists_than_records(queue: ModelQue
     assert all(0 <= before - after <= 10 for before, after in pairwise(left))
 
 
+def walk(queue: ModelQueue, limit: int = 4) -> None:
+    for _ in range(40):
+        queue.store.reconcile("m", limit=limit)
+
+
+def test_jobs_that_are_gone_do_not_count_as_open_for_ever(queue: ModelQueue, client: redis.Redis) -> None:
+    """Only the record named the owner: each lost job took one from the owner's limit, so that after a month nothing passed."""
+    done, held = queue.leased(owner="a"), queue.leased(owner="b")
+    waits, delayed = queue.submit(owner="a"), queue.submit(owner="a", delay_s=60.0)
+    queue.finish(done)
+    lives = [queue.submit(owner=owner) for owner in ("a", "b")]
+    evict(client, waits, delayed, done.id, held.id, queue.submit())
+    walk(queue)
+    stats = queue.store.stats("m")
+    assert (stats.open, stats.planned) == ({"a": 1, "b": 1}, {})
+    assert queue.put(queue.new(owner="a", max_open_jobs=2)).status is SubmitStatus.CREATED
+    assert not client.exists("ps:{m}:lost", "ps:{m}:losing")
+    assert queue.store.newest("m", JobIndex.ALL, owner="b") == lives[1:]
+
+
+def test_a_job_of_which_nobody_knows_yet_that_it_is_gone_is_found_by_the_next_reading(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    for _ in range(4):
+        queue.submit(delay_s=60.0)
+    known, unknown = queue.leased("w1", owner="a"), queue.submit(owner="a")
+    evict(client, known.id, unknown)
+    queue.store.sweep("m", gone=["w1"])
+    walk(queue)
+    assert (queue.store.stats("m").open, listed(client)["index:a"]) == ({"a": 1}, 1)
+    walk(queue, limit=100)
+    assert (queue.store.stats("m").open.get("a", 0), listed(client)["index:a"]) == (0, 0)
+
+
+def test_the_lists_of_an_ended_job_that_is_gone_are_cleared_when_a_sweep_collects_it(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    done = queue.leased(owner="a", tags=("x",), result_ttl_s=0.0)
+    queue.finish(done)
+    evict(client, done.id)
+    assert queue.store.sweep("m").collected == 1
+    walk(queue)
+    assert listed(client) == dict.fromkeys(LISTS, 0)
+    assert queue.store.stats("m").open.get("a", 0) == 0
+
+
 def test_the_lists_are_left_alone_where_no_record_is_gone(queue: ModelQueue, client: redis.Redis) -> None:
     queue.submit(owner="a", tags=("x",))
     client.zadd("ps:{m}:tagged", {"x,00000000000000000000000000": 0})
