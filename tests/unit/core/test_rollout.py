@@ -253,6 +253,20 @@ def test_a_model_that_no_settings_name_leaves_no_trace_once_it_is_unloaded() -> 
     assert rollout.without(over(rollout, set(), lambda _: False, now=100.0)) == Rollout()
 
 
+def test_a_model_that_is_unloaded_while_the_worker_that_names_it_is_down_stays_away_when_that_worker_is_back() -> None:
+    """Regression: it was taken for a model that no settings name, so the worker's next start undid the operator's unload."""
+    rollout = Rollout().unload_all(["1"], set(), 10.0)
+    later = rollout.without(over(rollout, set(), lambda _: False, now=1e6))
+    back = later.without(over(later, {"1"}, lambda _: False, now=1e6))
+    assert followed(ONE, back) is None
+    assert back.reset(["1"], {"1"}, 20.0) == Rollout()
+
+
+def test_what_a_reset_took_back_is_still_forgotten_after_an_unload_of_the_whole_model() -> None:
+    rollout = Rollout().reset(["3"], set(), 5.0).unload_all(["3"], set(), 10.0)
+    assert rollout.without(over(rollout, set(), lambda _: False, now=100.0)) == Rollout()
+
+
 def test_a_version_unloaded_before_the_whole_model_keeps_its_moment() -> None:
     rollout = LOADED.switch("1").unload("20", 5.0).unload_all(["1", "20"], {"1"}, 10.0)
     assert rollout.removed == {"1": 10.0, "20": 5.0}
