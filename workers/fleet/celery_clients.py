@@ -8,19 +8,23 @@ and a message that comes twice makes one job, because the task's id is the job's
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
 from json import dumps
 
 import structlog
+from celery.worker import state as worker_state
 from kombu.utils import json as kombu_json
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.store import celery_ops
 from penstock.broker.store.celery_ops import DOOR, AnsweredTask, Rejected, Sent
 from penstock.broker.store.sync import RedisStore
-from penstock.errors import NotFound, PenstockError, TooLarge
+from penstock.broker.stores.places import StoreMap
+from penstock.errors import NotFound, PenstockError, StoreUnavailable, TooLarge
 from penstock.job import Job, JobId, JobState, Payload, model_of
+from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.slot.celery_messages import DoorMessage, asked_by, chain_of
 from penstock.workers.slot.follow_ups import after_failure, after_success
 
@@ -28,6 +32,7 @@ log = structlog.get_logger(__name__)
 CLIENTS_NOT_SERVED = "celery_clients_not_served"
 MESSAGES_REJECTED = "celery_messages_rejected"
 FOLLOW_UP_NOT_SENT = "celery_follow_up_not_sent"
+_RETRY_S = 0.5
 # How long a worker listens at the door before it looks at the other lists; a message to the door itself ends the wait.
 _LISTEN_S = 0.25
 _AT_ONCE_S = 0.001
@@ -141,6 +146,32 @@ class CeleryClients:
         if len(data) > MAX_RESULT_BYTES:
             return TooLarge(f"the output has {len(data)} bytes; read it at the gateway: GET /v1/jobs/{job.id}/result")
         return Payload(output.content_type, data)
+
+
+class CeleryDoor:
+    """The thread in which a worker serves Celery's clients, over a connection of its own. `queues`: as in `CeleryClients`."""
+
+    def __init__(self, stores: StoreMap, blobs: BlobStore, queues: Callable[[], Collection[str]]) -> None:
+        self._store = stores.open(name=f"penstock-door-{os.getpid()}")
+        self._clients = CeleryClients(self._store, blobs, queues, revoked=worker_state.revoked, elsewhere=stores.beyond_celery)
+        self._thread = PeriodicThread("door", _RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Take no more messages, and answer on."""
+        self._clients.draining = True
+
+    def stop(self) -> None:
+        """Answer what is due, and end."""
+        try:
+            self._thread.stop()
+            self._clients.answer_due()
+        except StoreUnavailable as error:
+            # Another worker answers, or the next one.
+            log.warning(CLIENTS_NOT_SERVED, error=str(error))
+        self._store.close()
 
 
 def not_by_celery(model: str, store: str) -> str:

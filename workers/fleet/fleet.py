@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from celery.worker import state as worker_state
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.places import open_blobs
@@ -26,7 +25,7 @@ from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, places, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat, QueuesIn, StoreUpkeep
-from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryClients
+from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryDoor
 from penstock.workers.fleet.learned import NOTHING, TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.roster import Roster
@@ -52,8 +51,6 @@ ORPHANED_PROCESSES_ENDED = "orphaned_processes_ended"
 FLEET_ENDED = "fleet_ended"
 ROLLOUTS_UNKNOWN = "rollouts_unknown"
 WITHDRAW_FAILED = "withdraw_failed"
-# After a fault at the door of Celery's clients.
-DOOR_RETRY_S = 0.5
 
 
 class Fleet:
@@ -75,8 +72,6 @@ class Fleet:
         self._partitions = forgotten_versions.PartitionKeeper()
         self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}", is_of_main=True)
         self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}", is_of_main=True)
-        self._door_store = self._stores.open(name=f"penstock-door-{os.getpid()}")
-        self._has_door = not is_cluster(settings.store.url or "")
         self._history = HistoryKeeper(settings.worker.beat_s, self._queues_of, is_kept=settings.store.history)
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
@@ -121,10 +116,8 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        self._clients = CeleryClients(
-            self._door_store, blobs, lambda: sorted(queues), revoked=worker_state.revoked, elsewhere=self._stores.beyond_celery
-        )
-        self._door = PeriodicThread("door", DOOR_RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
+        has_door = not is_cluster(self._settings.store.url or "")
+        self._door = CeleryDoor(self._stores, blobs, lambda: sorted(queues)) if has_door else None
         self._build_reloads()
         self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
@@ -208,7 +201,10 @@ class Fleet:
         self._sweeper.start()
         for one in self._upkeep:
             one.start()
-        self._open_door()
+        if self._door:
+            self._door.start()
+        else:
+            log.info(CLIENTS_NOT_SERVED, reason="the store is a cluster, which Celery cannot use: submit over HTTP")
         if self._pod_cost:
             self._pod_cost.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
@@ -256,7 +252,9 @@ class Fleet:
         """Stop taking jobs; returns at once. `wait` says when all is settled."""
         if self.draining:
             return
-        self.draining = self._clients.draining = True
+        self.draining = True
+        if self._door:
+            self._door.drain()
         if self._scaler:
             self._scaler.is_draining = True
         self._roster.drain(by=time.monotonic() + self._settings.worker.grace_s)
@@ -279,7 +277,8 @@ class Fleet:
         for thread in (self._reloads, self._pod_cost, self._scaling, self._beat, self._sweeper, *self._upkeep):
             if thread is not None:
                 thread.stop()
-        self._close_door()
+        if self._door:
+            self._door.stop()
         self.events.stop()
         for spans in self._spans:
             spans.close()
@@ -294,23 +293,6 @@ class Fleet:
         if self._scaler:
             self._scaler.store.close()
         log.info(FLEET_ENDED, worker=self._name)
-
-    def _open_door(self) -> None:
-        """Serve Celery's clients, unless their store is one that they cannot use."""
-        if self._has_door:
-            self._door.start()
-        else:
-            log.info(CLIENTS_NOT_SERVED, reason="the store is a cluster, which Celery cannot use: submit over HTTP")
-
-    def _close_door(self) -> None:
-        try:
-            if self._has_door:
-                self._door.stop()
-                self._clients.answer_due()
-        except StoreUnavailable as error:
-            # Another worker answers, or the next one.
-            log.warning(CLIENTS_NOT_SERVED, error=str(error))
-        self._door_store.close()
 
     # In the beat's thread.
 
