@@ -18,7 +18,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.broker.store.sync import RedisStore
-    from penstock.model_spec import ModelInfo
+    from penstock.model_spec import ModelInfo, ModelSpec
     from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check whether a process of this machine is healthy.")
@@ -27,14 +27,16 @@ _TIMEOUT_S = 3.0
 # On top of the longest batch: a slot claims once per batch, and within a second when it is idle.
 _MARGIN_S = 30.0
 _UP = "penstock_worker_up"
+_WANTED = "penstock_worker_wanted"
 _CONSUMED = "penstock_worker_last_consumed_timestamp_seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """A worker's metrics, by model: ready slots, and the Unix time of the latest claim."""
+    """A worker's metrics, by model: ready slots, how many are to take jobs, and the Unix time of the latest claim."""
 
     ready: Mapping[str, float] = field(default_factory=dict)
+    wanted: Mapping[str, float] = field(default_factory=dict)
     consumed_at: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -54,7 +56,8 @@ def gateway(
 def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Check that every model is loaded, and that none with waiting jobs has stopped claiming. Needs worker.metrics_port.
 
-    A worker whose store is away counts as healthy: restarting the worker would not help.
+    A worker whose store is away counts as healthy: restarting the worker would not help. So does one whose models were paused,
+    scaled to none or unloaded on purpose, and one that loads a model because a job came for it.
     """
     settings = plan.make_plan([], config=config, flags={}).settings.of_worker()
     table = settings.worker
@@ -65,13 +68,31 @@ def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     seen = _figures(plan.local_url(table.metrics_host, table.metrics_port))
     if seen is None:
         return _report(["the worker's metrics port does not answer"], as_json=as_json)
-    limits = {spec.name: spec.limits.max_run_s + _MARGIN_S for spec in settings.specs()}
-    faults = [*unloaded(seen, limits), *(stuck(seen, _waiting(settings, limits), limits))]
+    specs = settings.specs()
+    limits = serving_limits(specs, seen)
+    steady = [spec.name for spec in specs if spec.name in limits and not comes_and_goes(spec)]
+    faults = [*unloaded(seen, steady), *(stuck(seen, _waiting(settings, limits), limits))]
     return _report(faults, as_json=as_json)
 
 
+def comes_and_goes(spec: ModelSpec) -> bool:
+    """Whether the model is unloaded while nobody calls it, so that a worker without a slot of it is healthy."""
+    return spec.scaling is not None and spec.scaling.idle_unload_s is not None
+
+
+def serving_limits(specs: Iterable[ModelSpec], seen: WorkerFigures) -> dict[str, float]:
+    """For how many seconds a job of each model may wait while none is claimed. Models that are to take no jobs are left out."""
+    found = {}
+    for spec in specs:
+        # A worker of a release without this metric is asked for all its models.
+        if seen.wanted.get(spec.name, 0.0 if seen.wanted else 1.0):
+            load_s = spec.limits.load_timeout_s if comes_and_goes(spec) else 0.0
+            found[spec.name] = spec.limits.max_run_s + load_s + _MARGIN_S
+    return found
+
+
 def unloaded(seen: WorkerFigures, models: Iterable[str]) -> list[str]:
-    return [f"{model}: no ready slot" for model in models if not seen.ready.get(model)]
+    return [f"{model}: no ready slot" for model in dict.fromkeys(models) if not seen.ready.get(model)]
 
 
 def stuck(seen: WorkerFigures, waiting: Mapping[str, tuple[float, float]], limits: Mapping[str, float]) -> list[str]:
@@ -91,6 +112,7 @@ def parse_figures(text: str) -> WorkerFigures:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return WorkerFigures(
         ready={sample.labels["model"]: sample.value for sample in samples if sample.name == _UP},
+        wanted={sample.labels["model"]: sample.value for sample in samples if sample.name == _WANTED},
         consumed_at={sample.labels["model"]: sample.value for sample in samples if sample.name == _CONSUMED},
     )
 

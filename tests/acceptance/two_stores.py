@@ -41,10 +41,9 @@ class TwoStores:
 
     @property
     def probe_env(self) -> dict[str, str]:
-        """The settings of the worker, as a probe beside it has them, of the models that are loaded at all times."""
+        """The settings of the worker, as a probe beside it has them."""
         own = {"PENSTOCK_REDIS_URL": self.main.url, "PENSTOCK_WORKER__METRICS_PORT": str(self.metrics_port)}
-        models = {name: MODELS[name] for name in ("near", "far")}
-        return clean_environment() | self.env | own | {"PENSTOCK_MODELS": json.dumps(models)}
+        return clean_environment() | self.env | own | {"PENSTOCK_MODELS": json.dumps(MODELS)}
 
     @contextmanager
     def frozen(self, server: Server) -> Iterator[None]:

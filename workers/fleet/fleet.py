@@ -93,6 +93,7 @@ class Fleet:
             self._name,
             self._metrics.registry,
             slots=self._roster.infos,
+            serving=lambda: self._size.serving(),  # noqa: PLW0108 - the size is built after the metrics
             on_store_failure=self._metrics.on_store_failed,
             state_dir=self._settings.store.state_dir,
         )

@@ -122,6 +122,16 @@ class FleetSize:
                 found.setdefault(spec.name, {})[spec.version] = self._wanted(spec)
         return found
 
+    def serving(self) -> dict[str, int]:
+        """How many slots of each model are to take jobs here: none where operators paused, drained or unloaded, or scaled it
+        to none, or where the autoscaler has unloaded it until its next job.
+        """
+        found = {spec.name: 0 for spec in self._versions.specs}
+        for spec in self._versions.specs:
+            if self._versions.is_wanted(spec) and not self._versions.is_paused(spec):
+                found[spec.name] += self._wanted(spec)
+        return found
+
     def _wanted(self, spec: ModelSpec) -> int:
         scale = self._scale(spec)
         return scale if scale is not None else self._roster.count(spec) or spec.workers * spec.workers_per_device

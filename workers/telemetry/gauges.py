@@ -6,7 +6,7 @@ Gauges are read at the scrape and not at the beat. The beat renews leases, and a
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +38,8 @@ class _AskedAgain(Collector):
 
 
 class UpkeepMetrics:
-    """`slots` returns this worker's slots as they are now; `on_store_failure` counts a failed call to the store, by part.
-    `state_dir`: the folder on whose disk free space is shown.
+    """`slots` returns this worker's slots as they are now, `serving` how many of each model are to take jobs;
+    `on_store_failure` counts a failed call to the store, by part. `state_dir`: the folder on whose disk free space is shown.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class UpkeepMetrics:
         registry: CollectorRegistry,
         *,
         slots: Callable[[], Sequence[SlotInfo]],
+        serving: Callable[[], Mapping[str, int]],
         on_store_failure: Callable[[str], None],
         state_dir: Path,
     ) -> None:
@@ -57,7 +58,7 @@ class UpkeepMetrics:
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
         build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)
         build.labels(penstock.__version__).set(1)
-        registry.register(_SlotGauges(worker, slots, GpuMeter(PyNvml())))
+        registry.register(_SlotGauges(worker, slots, serving, GpuMeter(PyNvml())))
         registry.register(HostGauges(state_dir))
         registry.register(_AskedAgain())
 
@@ -95,9 +96,12 @@ class UpkeepMetrics:
 
 
 class _SlotGauges(Collector):
-    def __init__(self, worker: str, slots: Callable[[], Sequence[SlotInfo]], gpus: GpuMeter) -> None:
+    def __init__(
+        self, worker: str, slots: Callable[[], Sequence[SlotInfo]], serving: Callable[[], Mapping[str, int]], gpus: GpuMeter
+    ) -> None:
         self._worker = worker
         self._slots = slots
+        self._serving = serving
         self._gpus = gpus
 
     def describe(self) -> list[GaugeMetricFamily]:
@@ -107,6 +111,7 @@ class _SlotGauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         slots = self._slots()
         yield self._up(slots)
+        yield self._wanted()
         yield _resident(slots)
         yield from self._devices(sorted({slot.device_uuid for slot in slots} - {""}))
 
@@ -116,6 +121,12 @@ class _SlotGauges(Collector):
             ready = sum(slot.state == "ready" for slot in slots if slot.model == model)
             up.add_metric((model, self._worker), ready)
         return up
+
+    def _wanted(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily("penstock_worker_wanted", "Slots that are to take jobs.", labels=("model", "worker"))
+        for model, count in sorted(self._serving().items()):
+            family.add_metric((model, self._worker), count)
+        return family
 
     def _devices(self, devices: Sequence[str]) -> Iterator[GaugeMetricFamily]:
         used = GaugeMetricFamily("penstock_device_memory_used_bytes", "Memory in use, by anybody.", labels=("device",))

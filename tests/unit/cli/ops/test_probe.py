@@ -2,33 +2,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.ops.probe import WorkerFigures, app, parse_figures, stuck, unloaded
+from penstock.cli.ops.probe import WorkerFigures, app, comes_and_goes, parse_figures, serving_limits, stuck, unloaded
 from penstock.errors import ConfigError
+from penstock.model_spec import ModelSpec, ScalingPolicy
 
 SCRAPE = """\
 # HELP penstock_worker_up Ready slots.
 # TYPE penstock_worker_up gauge
 penstock_worker_up{model="digits",worker="w"} 2.0
 penstock_worker_up{model="slow",worker="w"} 0.0
+# TYPE penstock_worker_wanted gauge
+penstock_worker_wanted{model="digits",worker="w"} 2.0
+penstock_worker_wanted{model="slow",worker="w"} 1.0
+penstock_worker_wanted{model="off",worker="w"} 0.0
 # TYPE penstock_worker_last_consumed_timestamp_seconds gauge
 penstock_worker_last_consumed_timestamp_seconds{model="digits",worker="w"} 1000.0
 """
 LIMITS = {"digits": 105.0}
+STEADY = ModelSpec("m", "1", "m:M")
+IDLE = replace(STEADY, scaling=ScalingPolicy(min_slots=0, max_slots=1, goal_s=1.0, idle_unload_s=600.0))
 
 
 def test_a_workers_own_figures_are_read_by_model() -> None:
     seen = parse_figures(SCRAPE)
     assert (seen.ready, seen.consumed_at) == ({"digits": 2.0, "slow": 0.0}, {"digits": 1000.0})
+    assert seen.wanted == {"digits": 2.0, "slow": 1.0, "off": 0.0}
 
 
 def test_a_model_without_a_ready_slot_is_named() -> None:
     assert unloaded(parse_figures(SCRAPE), ["digits", "slow", "other"]) == ["slow: no ready slot", "other: no ready slot"]
+
+
+@pytest.mark.parametrize("wanted", [{"other": 1.0}, {"m": 0.0, "other": 1.0}])
+def test_a_model_that_is_to_take_no_jobs_is_no_fault_of_its_worker(wanted: dict[str, float]) -> None:
+    """Regression: an engine restarted a healthy worker again and again whose model was scaled to none, paused or unloaded."""
+    assert serving_limits([STEADY], WorkerFigures(wanted=wanted)) == {}
+
+
+def test_a_worker_of_a_release_that_does_not_say_which_models_take_jobs_is_asked_for_all() -> None:
+    assert serving_limits([STEADY], WorkerFigures(ready={"m": 1.0})).keys() == {"m"}
+
+
+def test_a_model_that_a_job_has_loaded_may_take_as_long_as_its_load() -> None:
+    seen = WorkerFigures(wanted={"m": 1.0})
+    [idle], [steady] = serving_limits([IDLE], seen).values(), serving_limits([STEADY], seen).values()
+    assert idle - steady == IDLE.limits.load_timeout_s
+    assert (comes_and_goes(IDLE), comes_and_goes(STEADY)) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +107,7 @@ def metrics_port() -> Iterator[int]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("model", "code"), [("digits", 0), ("slow", 1)])
+@pytest.mark.parametrize(("model", "code"), [("digits", 0), ("slow", 1), ("off", 0)])
 def test_a_store_that_is_away_is_not_the_workers_fault(
     model: str, code: int, metrics_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,17 @@ def test_a_version_gets_the_slots_that_an_operator_asked_for_and_gives_them_back
     assert worker.size.wanted() == {"m": {"1": 1}}
 
 
+def test_a_model_that_is_scaled_to_none_paused_or_unloaded_is_to_take_no_jobs(written: Written) -> None:
+    worker = SizedWorker(written(ONE + OTHER), flat(4))
+    assert worker.size.serving() == {"m": 1, "other": 1}
+    for off in (Rollout().scaled("1", 0), Rollout().pause(is_paused=True), Rollout().unload("1", 0.0)):
+        worker.change(off)
+        worker.versions.pause(is_drained=False)
+        assert worker.size.serving() == {"m": 0, "other": 1}
+    worker.versions.pause(is_drained=True)
+    assert worker.size.serving() == {"m": 0, "other": 0}
+
+
 def test_a_worker_that_starts_has_the_number_at_once_and_loads_no_model_that_is_off(written: Written) -> None:
     assert SizedWorker(written(ONE), flat(4), Rollout().scaled("1", 2)).slots() == ["1", "1"]
     assert SizedWorker(written(ONE), flat(4), Rollout().scaled("1", 0)).slots() == []

@@ -120,7 +120,7 @@ def worked(metrics: WorkerMetrics, models: list[str]) -> None:
 def kept_up(metrics: WorkerMetrics, models: list[str]) -> None:
     slots = [SlotInfo(name, "1", "ready", pid=os.getpid()) for name in models]
     upkeep = UpkeepMetrics(
-        "w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed, state_dir=Path()
+        "w", metrics.registry, slots=lambda: slots, serving=dict, on_store_failure=metrics.on_store_failed, state_dir=Path()
     )
     upkeep.swept(SweepReport(1, 1, 1, 1, 1, 1, workers_lost=("gone",)))
     upkeep.on_repaired(Repair("0", 10, 1, 1))
@@ -179,7 +179,9 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
     def away(now: float) -> None:
         raise StoreUnavailable("gone")
 
-    upkeep = UpkeepMetrics("w", metrics.registry, slots=list, on_store_failure=metrics.on_store_failed, state_dir=Path())
+    upkeep = UpkeepMetrics(
+        "w", metrics.registry, slots=list, serving=dict, on_store_failure=metrics.on_store_failed, state_dir=Path()
+    )
     with pytest.raises(StoreUnavailable):
         upkeep.counting_failures("beat", away)(0.0)
     assert metrics.registry.get_sample_value("penstock_store_errors_total", {"part": "beat"}) == 1.0
@@ -188,7 +190,9 @@ def test_a_round_that_finds_the_store_away_is_counted_and_still_fails() -> None:
 def test_the_memory_of_a_child_between_two_lives_is_left_out() -> None:
     metrics = WorkerMetrics("w")
     slots = [SlotInfo("m", "1", "loading"), SlotInfo("m", "1", "ready", pid=os.getpid())]
-    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed, state_dir=Path())
+    UpkeepMetrics(
+        "w", metrics.registry, slots=lambda: slots, serving=dict, on_store_failure=metrics.on_store_failed, state_dir=Path()
+    )
     assert metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "0"}) is None
     resident = metrics.registry.get_sample_value("penstock_child_resident_bytes", {"model": "m", "slot": "1"})
     assert resident is not None
@@ -254,7 +258,12 @@ def test_the_scrape_names_a_device_once_however_many_slots_are_on_it(monkeypatch
     metrics = WorkerMetrics("w")
     on_gpu = SlotInfo("m", "1", "ready", device="cuda:0", device_uuid="GPU-1")
     UpkeepMetrics(
-        "w", metrics.registry, slots=lambda: [on_gpu, on_gpu], on_store_failure=metrics.on_store_failed, state_dir=Path()
+        "w",
+        metrics.registry,
+        slots=lambda: [on_gpu, on_gpu],
+        serving=dict,
+        on_store_failure=metrics.on_store_failed,
+        state_dir=Path(),
     )
     assert metrics.registry.get_sample_value("penstock_device_memory_used_bytes", {"device": "GPU-1"}) == 1_000.0
     assert metrics.registry.get_sample_value("penstock_device_utilization_ratio", {"device": "GPU-1"}) == 0.75
