@@ -94,9 +94,9 @@ class Rollout:
         return replace(self, removed={**self.removed, version: now}, undone=undone)
 
     def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
-        """Stop new jobs for all versions. Those that were loaded at run time, and that no settings name, are forgotten once their
-        jobs have ended, as by `reset`; the others stay removed until a reset. A pause ends, because a model that nobody serves
-        cannot be resumed.
+        """Stop new jobs for all versions. Those that were loaded at run time, and that no settings name, are forgotten once
+        their jobs have ended, as by `reset`; the others stay removed until a reset. A pause ends, because a model that nobody
+        serves cannot be resumed.
         """
         versions = {*known, *self.added, *self.removed}
         removed = {version: self.removed.get(version, now) for version in sorted(versions)}
