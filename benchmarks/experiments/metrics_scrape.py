@@ -68,7 +68,15 @@ def _worker() -> tuple[float, int]:
     metrics = WorkerMetrics("w", models=len(_MODELS))
     metrics.serving = True
     slots = [SlotInfo(model, "1", "ready", pid=os.getpid()) for model in _MODELS]
-    UpkeepMetrics("w", metrics.registry, slots=lambda: slots, on_store_failure=metrics.on_store_failed, state_dir=Path())
+    wanted = dict.fromkeys(_MODELS, 1)
+    UpkeepMetrics(
+        "w",
+        metrics.registry,
+        slots=lambda: slots,
+        serving=lambda: wanted,
+        on_store_failure=metrics.on_store_failed,
+        state_dir=Path(),
+    )
     for model in _MODELS:
         _work(metrics, ModelSpec(model, "m.py"))
     return _median(lambda: generate_latest(metrics.registry).decode())
