@@ -39,7 +39,7 @@ def move(settings: Settings, model: str, to: str, *, is_waiting: bool, say: Say)
         moving.check()
         _check_target(settings, to)
         act = Act("move store", f"{getpass.getuser()}@{socket.gethostname()}", on={"model": model}, said={"to": to})
-        with _noted(stores, act):
+        with noted(stores, act):
             while (step := moving.next_step()) is not MoveStep.DRAIN:
                 say(step.value, _SAID[step].format(model=model, to=to), None)
                 moving.take(step)
@@ -51,7 +51,7 @@ def move(settings: Settings, model: str, to: str, *, is_waiting: bool, say: Say)
 
 
 @contextmanager
-def _noted(stores: RedisStores, act: Act) -> Iterator[None]:
+def noted(stores: RedisStores, act: Act) -> Iterator[None]:
     """The act in the audit log. If a store goes away meanwhile, its outcome stays unknown."""
     number = stores.run(note_act(act))
     try:

@@ -10,12 +10,14 @@ import redis
 
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store.audit import Act, read_acts
 from penstock.broker.store.ops import prefix
 from penstock.broker.stores.model_queues import MoveStep
 from penstock.broker.stores.moves import StoreMove
 from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
 from penstock.broker.stores.thread_stores import RedisStores
 from penstock.cli.exits import StartError
+from penstock.cli.ops.store_move import noted
 from penstock.cli.serve.start_watch import check_places
 from penstock.errors import Conflict, NotFound, StoreUnavailable
 from penstock.job import Payload, new_job_id
@@ -82,6 +84,17 @@ def test_a_move_goes_on_wherever_it_was_broken_off(stores: RedisStores, places: 
     stores.finish([ending(take(stores, MODEL))], worker="w", stamp=STAMP)
     assert moving.left() == 0
     assert [stores.read(job.id) is not None for job in (early, late)] == [True, True]
+
+
+def test_a_move_that_fails_says_so_in_the_audit_log_and_one_whose_store_went_away_leaves_its_end_open(
+    stores: RedisStores,
+) -> None:
+    for error in (Conflict("changed by others"), StoreUnavailable("away")):
+        with pytest.raises(type(error)), noted(stores, Act("move store", on={"model": "mover"})):
+            raise error
+    with noted(stores, Act("move store", on={"model": "mover"})):
+        assert stores.run(read_acts())[0].outcome == ""
+    assert [act.outcome for act in stores.run(read_acts())] == ["done", "", "failed: conflict"]
 
 
 def test_a_model_without_any_job_moves_as_well(stores: RedisStores, places: StorePlaces) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.cli.main import Penstock
 from tests.markdown import PAGES, ROOT, CodeBlock, anchors, code_blocks, links, name_of, prose
 
 WIDTH = 120
@@ -122,13 +121,6 @@ def test_make_targets_exist(page: Path) -> None:
     named = set(re.findall(r"`make ([a-z][a-z-]*)", page.read_text("utf-8")))
     named |= {name for block in code_blocks(page) for name in re.findall(r"^make ([a-z][a-z-]*)", block.text, re.MULTILINE)}
     assert named - targets == set()
-
-
-@each_page
-def test_commands_of_penstock_exist(page: Path) -> None:
-    named = set(re.findall(r"`penstock ([a-z]+)", page.read_text("utf-8")))
-    named |= {name for block in code_blocks(page) for name in re.findall(r"^penstock ([a-z]+)", block.text, re.MULTILINE)}
-    assert named - set(Penstock.table) == set()
 
 
 def test_the_hooks_before_a_commit_and_a_push_call_the_parts_of_make_check() -> None:
