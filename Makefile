@@ -7,8 +7,9 @@ SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 # How many processes run tests; 0 runs all tests in one process, which a debugger needs. Files are given out in their order: the
-# long ones, which start real processes, come first, and the many short ones of tests/unit fill the gaps at the end.
-TEST_PROCESSES ?= 2
+# long ones, which start real processes, come first, and the many short ones of tests/unit fill the gaps at the end. The long ones
+# wait more than they compute: two processes leave a third of two cores idle.
+TEST_PROCESSES ?= 3
 BENCH_ARGS ?=
 # With INSTALL=no, `make gpu` installs nothing and uses the packages of PYTHON, for machines that reach no package registry.
 INSTALL ?= yes

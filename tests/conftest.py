@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -34,6 +35,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # And so would each process of the tests, with the tests themselves: a third of the time in which tests are collected.
 sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    """Fifteen thousand tests are objects that stay. A collector that looks at each takes an eighth of the unit tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,15 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
-from penstock.broker.blobs import segment_files, segment_writer
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.blobs.segment_files import TORN_S, is_local
 from penstock.broker.blobs.segment_writer import KEPT_SEGMENTS, LARGE_BYTES, SEGMENT_BYTES
@@ -24,9 +22,9 @@ from penstock.errors import Gone, StoreUnavailable
 from penstock.job import new_serial
 from penstock.workers.child.input_files import with_data
 from penstock.workers.ipc.frames import Item
+from tests.markdown import ROOT
 
 LARGE = 100_000
-TRACED = {segment_files.__file__, segment_writer.__file__}
 
 
 @pytest.fixture
@@ -270,97 +268,12 @@ def test_segments_are_for_disks_of_this_machine_alone(mounts: str, expected: boo
     assert is_local(Path("/data/blobs"), mounts) is expected
 
 
-# Kills at each line.
-
-
-def _story(blobs: LocalBlobs, report: Callable[[str, list[str]], None]) -> None:
-    """Appends and deletes so that files are made, filled again, given up, punched and deleted."""
-    first = blobs.append_all(payloads(3, 5_000))
-    report("stored", first)
-    report("deleting", first[:2])
-    blobs.delete_all(first[:2])
-    second = blobs.append_all(payloads(2, 5_000))
-    report("stored", second)
-    report("deleting", second)
-    blobs.delete_all(second)
-    report("stored", blobs.append_all(payloads(2, 9_000)))
-    report("deleting", first[2:])
-    blobs.delete_all(first[2:])
-    list(blobs.names())
-
-
-@pytest.fixture
-def few_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer, "KEPT_SEGMENTS", 1)
-
-
-@pytest.mark.usefixtures("few_kept")
 def test_killed_at_any_line_it_loses_no_payload_and_leaves_none_for_ever(tmp_path: Path) -> None:
-    line, killed = 0, True
-    while killed:
-        folder = tmp_path / str(line)
-        killed, stored, deleting = _killed_at(line, folder)
-        blobs = LocalBlobs(folder, segments=True)
-        kept = stored - deleting
-        assert {name for name in kept if _is_there(blobs, name)} == kept, line
-        _grow_old(folder)
-        orphans = {name for name, age_s in blobs.names() if age_s > TORN_S} - kept
-        blobs.delete_all(sorted(orphans))
-        assert names(blobs) == kept, line
-        blobs.delete_all(sorted(kept))
-        _grow_old(folder)
-        assert (names(blobs), files(folder)) == (set(), []), line
-        line += 1
-    assert line > 100
-
-
-def _is_there(blobs: LocalBlobs, name: str) -> bool:
-    return len(blobs.get(name)) > 0
-
-
-def _grow_old(folder: Path) -> None:
-    old = time.time() - 2 * TORN_S
-    for path in sorted((folder / "segments").rglob("*"), reverse=True):
-        os.utime(path, (old, old))
-
-
-def _killed_at(line: int, folder: Path) -> tuple[bool, set[str], set[str]]:
-    """Runs the story in a process that dies at this line of the segments' code: whether it did, and what it had reported."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            _die_at(line)
-            _story(LocalBlobs(folder, segments=True), lambda what, whose: _write(writer, what, whose))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        reported = [report.split() for report in file]
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or not os.WEXITSTATUS(status)
-    stored = {name for what, *whose in reported if what == "stored" for name in whose}
-    return os.WIFSIGNALED(status), stored, {name for what, *whose in reported if what == "deleting" for name in whose}
-
-
-def _write(descriptor: int, what: str, whose: list[str]) -> None:
-    os.write(descriptor, " ".join([what, *whose, "\n"]).encode())
-
-
-def _die_at(line: int) -> None:
-    left = line
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename not in TRACED:
-            return None
-        if event == "line":
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-        return trace
-
-    sys.settrace(trace)
+    # A small process forks much faster than the one that runs the tests.
+    command = [sys.executable, "-m", "tests.integration.segment_deaths", str(tmp_path)]
+    died = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    # The number stands below the log of the segments.
+    assert int(died.stdout.split()[-1]) > 100
 
 
 def _abandon(blobs: LocalBlobs) -> None:
