@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
-import struct
 from dataclasses import dataclass, replace
 
 import orjson
 
 from penstock.errors import InternalError, InvalidInput
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
+from penstock.gateway.dashboard.rows.arrays import ShownArray, arrays_of
+from penstock.gateway.dashboard.rows.pictures import IMAGES, image_size, image_type
 from penstock.gateway.dashboard.rows.trees import ShownTable, TreeNode, table_of, tree_of
 from penstock.inputs.form import FormPart, decode_form
 from penstock.inputs.request import decode_request
-from penstock.job import PACKED_MEDIA, REQUEST_MEDIA
+from penstock.job import PACKED_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 from penstock.outputs.bundle import BUNDLE_MEDIA, HEAD_LENGTH_BYTES, decode_head, head_length
 
 TEXT_BYTES = 4 * 1024
@@ -22,19 +23,18 @@ PREVIEW_BYTES = 96 * 1024
 # A larger image, and audio, are loaded from an address of their own, which serves these types and no others.
 SHOWN_BYTES = 16 * 1024 * 1024
 AUDIO = frozenset({"audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac"})
-SHOWN_TYPES = AUDIO | {"image/png", "image/jpeg"}
+SHOWN_TYPES = AUDIO | IMAGES
 _HEX_BYTES = 128
 # A few kilobytes may unpack into gigabytes of pixels in the viewer's browser.
 _MAX_PIXELS = 4_000_000
 _TEXTS = ("text/", "application/xml", "application/x-ndjson", "application/javascript")
-_STARTS = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 _WHITESPACE = {"\n", "\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`kind` is text, hex, image, audio or none. `note` says what is missing. `image` is a data URI; a larger image and audio
-    come from an address of their own. `files`: those of a bundle. `table`, `tree`: JSON, where one of them reads better.
+    """`kind` is text, hex, image, audio, arrays or none. `note` says what is missing. `image` is a data URI; a larger image
+    and audio come from an address of their own. `files`: those of a bundle. `table`, `tree`: JSON, where it reads better so.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Preview:
     files: int = 0
     table: ShownTable | None = None
     tree: TreeNode | None = None
+    arrays: tuple[ShownArray, ...] = ()
 
 
 def preview(content_type: str, head: bytes, size: int) -> Preview:
@@ -53,9 +54,10 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
         return Preview("none", note="empty")
     if base in PACKED_MEDIA:
         return _packed(base, head, size)
-    if base == OCTETS:
-        # Handlers that return bytes name no media type, and what they return is mostly an image.
-        base = next((image for image, start in _STARTS.items() if head.startswith(start)), base)
+    if base == OCTETS and len(head) == size:
+        # Handlers that return bytes name no media type, and what they return is mostly an image. The address that serves
+        # larger ones goes by the media type alone.
+        base = image_type(head) or base
     if base in SHOWN_TYPES:
         return _media(base, head, size)
     if base == BUNDLE_MEDIA:
@@ -68,10 +70,12 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
 
 
 def _packed(base: str, head: bytes, size: int) -> Preview:
-    """The input inside, or one line per part of a form."""
-    if len(head) < size:
+    """The input inside, the arrays, or one line per part of a form."""
+    if len(head) < size and base != TENSORS_MEDIA:
         return Preview("none", note="too large for a preview")
     try:
+        if base == TENSORS_MEDIA:
+            return Preview("arrays", arrays=arrays_of(head))
         if base == REQUEST_MEDIA:
             said = decode_request(head)
             return preview(said.content_type, said.data, len(said.data))
@@ -133,7 +137,7 @@ def _media(base: str, head: bytes, size: int) -> Preview:
 
 
 def _image(base: str, head: bytes, size: int) -> Preview:
-    shape = _png_shape(head) if base == "image/png" else _jpeg_shape(head)
+    shape = image_size(base, head)
     if shape is None:
         return Preview("none", note="the content does not match its media type")
     if shape[0] * shape[1] > _MAX_PIXELS:
@@ -142,24 +146,3 @@ def _image(base: str, head: bytes, size: int) -> Preview:
         return Preview("image", note=f"{shape[0]} x {shape[1]}")
     data = base64.b64encode(head).decode("ascii")
     return Preview("image", image=f"data:{base};base64,{data}", note=f"{shape[0]} x {shape[1]}")
-
-
-def _png_shape(data: bytes) -> tuple[int, int] | None:
-    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
-        return None
-    width, height = struct.unpack_from(">II", data, 16)
-    return width, height
-
-
-def _jpeg_shape(data: bytes) -> tuple[int, int] | None:
-    """Width and height from the frame's header; None without such a header."""
-    if data[:2] != b"\xff\xd8":
-        return None
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return width, height
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None

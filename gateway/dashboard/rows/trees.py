@@ -72,10 +72,10 @@ def table_of(value: Any) -> ShownTable | None:
     shown = value[:_MOST_ROWS]
     if all(isinstance(row, dict) and row and _is_flat(row.values()) for row in shown):
         names = list(dict.fromkeys(name for row in shown for name in row))
-        cells = [[_cell(row[name]) if name in row else "" for name in names] for row in shown]
+        cells = [[cell(row[name]) if name in row else "" for name in names] for row in shown]
     elif all(isinstance(row, list) and row and _is_flat(row) for row in shown):
         names = [str(place) for place in range(max(map(len, shown)))]
-        cells = [[_cell(one) for one in row] + [""] * (len(names) - len(row)) for row in shown]
+        cells = [[cell(one) for one in row] + [""] * (len(names) - len(row)) for row in shown]
     else:
         return None
     left_out = [f"the first {_MOST_ROWS} of {len(value)} rows"] if len(value) > _MOST_ROWS else []
@@ -88,5 +88,6 @@ def _is_flat(values: Any) -> bool:
     return not any(isinstance(one, dict | list) for one in values)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A scalar as the text of a table's cell."""
     return f"{value:g}" if isinstance(value, float) else value[:60] if isinstance(value, str) else _leaf(value)

@@ -11,7 +11,7 @@ from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, SHOWN_BYTES, 
 from penstock.handlers.media import encode
 from penstock.inputs.form import FormPart, encode_form
 from penstock.inputs.request import packed
-from penstock.job import FORM_MEDIA, PACKED_MEDIA, Payload
+from penstock.job import FORM_MEDIA, PACKED_MEDIA, TENSORS_MEDIA, Payload
 
 
 def png(width: int, height: int) -> bytes:
@@ -21,6 +21,36 @@ def png(width: int, height: int) -> bytes:
 def jpeg(width: int, height: int) -> bytes:
     app = b"\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + b"\x00" * 9
     return b"\xff\xd8" + app + b"\xff\xc0" + struct.pack(">HBHH", 17, 8, height, width) + b"\x03" + b"\x00" * 9
+
+
+def gif(width: int, height: int, *, screen: tuple[int, int] | None = None) -> bytes:
+    head = b"GIF89a" + struct.pack("<HHBBB", *(screen or (width, height)), 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    control = b"\x21\xf9\x04\0\0\0\0\0" + b"\x21\xfe\x03abc\x02de\x00"
+    return head + control + b"\x2c" + struct.pack("<HHHH", 0, 0, width, height) + b"\0\x02\x02L\x01\0;"
+
+
+def webp(kind: bytes, size: bytes) -> bytes:
+    return b"RIFF\x40\0\0\0WEBP" + kind + b"\x30\0\0\0" + size + bytes(24)
+
+
+def lossy(width: int, height: int) -> bytes:
+    return webp(b"VP8 ", b"\x10\x02\x00\x9d\x01\x2a" + struct.pack("<HH", width, height))
+
+
+def lossless(width: int, height: int) -> bytes:
+    return webp(b"VP8L", b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14))
+
+
+def extended(width: int, height: int) -> bytes:
+    return webp(b"VP8X", bytes(4) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little"))
+
+
+IMAGES = [
+    ("image/png", png(3, 2)),
+    ("image/jpeg", jpeg(3, 2)),
+    ("image/gif", gif(3, 2)),
+    *(("image/webp", make(3, 2)) for make in (lossy, lossless, extended)),
+]
 
 
 def shown(content_type: str, data: bytes) -> tuple[str, str, str]:
@@ -58,17 +88,24 @@ def test_other_bytes_are_shown_as_bytes() -> None:
     assert shown("image/svg+xml", b"<svg onload=alert(1)>")[0] == "hex"
 
 
-@pytest.mark.parametrize(("media", "data"), [("image/png", png(3, 2)), ("image/jpeg", jpeg(3, 2))])
+@pytest.mark.parametrize(("media", "data"), IMAGES)
 def test_a_small_image_is_shown_as_data_of_its_own_kind(media: str, data: bytes) -> None:
     found = preview(media, data, len(data))
     assert (found.kind, found.note) == ("image", "3 x 2")
     assert found.image.startswith(f"data:{media};base64,")
 
 
-@pytest.mark.parametrize(("media", "data"), [("image/png", png(3, 2)), ("image/jpeg", jpeg(3, 2))])
+@pytest.mark.parametrize(("media", "data"), IMAGES)
 def test_an_image_among_bytes_without_a_type_is_shown_as_the_image_that_it_is(media: str, data: bytes) -> None:
     # Regression: handlers that return bytes name no media type, and their pictures were shown as hexadecimal digits.
     assert preview("application/octet-stream", data, len(data)) == preview(media, data, len(data))
+    # Regression: of a larger one the page showed a broken image, because its address goes by the media type.
+    assert preview("application/octet-stream", data, PREVIEW_BYTES + 1).kind == "hex"
+
+
+@pytest.mark.parametrize(("media", "data"), IMAGES)
+def test_an_image_that_is_cut_anywhere_is_no_fault(media: str, data: bytes) -> None:
+    assert {preview(media, data[:size], len(data)).kind for size in range(len(data))} <= {"none", "image"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +113,10 @@ def test_an_image_among_bytes_without_a_type_is_shown_as_the_image_that_it_is(me
     [
         ("image/png", png(60_000, 60_000), "60000 x 60000 pixels, too large for a preview"),
         ("image/jpeg", jpeg(60_000, 60_000), "60000 x 60000 pixels, too large for a preview"),
+        ("image/gif", gif(60_000, 60_000, screen=(3, 2)), "60000 x 60000 pixels, too large for a preview"),
+        ("image/gif", b"GIF89a<script>alert(1)</script>", "the content does not match its media type"),
+        ("image/webp", extended(16_000, 16_000), "16000 x 16000 pixels, too large for a preview"),
+        ("image/webp", b"RIFF\x40\0\0\0WAVEfmt ", "the content does not match its media type"),
         ("image/png", b"<script>alert(1)</script>", "the content does not match its media type"),
         ("image/jpeg", b"\xff\xd8\xff\xd9", "the content does not match its media type"),
         ("image/jpeg", b"\xff\xd8" + b"\xff\xe0\x00\x00" * 10, "the content does not match its media type"),
@@ -99,4 +140,4 @@ def test_a_form_is_shown_part_by_part_and_an_input_with_its_request_as_itself() 
 @pytest.mark.parametrize("media", sorted(PACKED_MEDIA))
 def test_what_only_claims_to_be_packed_or_is_cut_is_not_shown(media: str) -> None:
     assert preview(media, b"\xc1", 1).kind == "none"
-    assert preview(media, b"\x90", 2).note == "too large for a preview"
+    assert preview(media, b"\x90", 2).note == ("" if media == TENSORS_MEDIA else "too large for a preview")
