@@ -145,7 +145,6 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("GET", "/ui/live"): _SEE,
     ("GET", "/ui/history"): _SEE,
     ("GET", "/ui/models/{model}"): _SEE,
-    ("GET", "/ui/models/{model}/series"): _SEE,
     ("GET", "/ui/workers"): _MANAGE,
     ("POST", "/ui/models/{model}/pause"): _MANAGE,
     ("POST", "/ui/models/{model}/resume"): _MANAGE,
@@ -177,6 +176,8 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/ui/webhooks/replay"): _STOP,
     ("POST", "/ui/webhooks/dismiss"): _STOP,
     ("GET", "/ui/api"): _SEE,
+    ("GET", "/ui/openapi.json"): ANY,
+    ("GET", "/docs"): ANY,
 }
 # Probes, and the page that the `type` of a problem names. Without a key they reveal nothing of models, jobs or workers.
 PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/problems/{code}"})

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -109,23 +110,29 @@ class Renderer:
 
 
 @cache
-def _files() -> dict[str, bytes]:
+def _files() -> dict[str, Traversable]:
     """Every file that may be served, by name. Licences and notes in the same folder are not served."""
     folder = resources.files("penstock.gateway.dashboard").joinpath("static")
-    return {file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in ASSET_TYPES}
+    return {file.name: file for file in folder.iterdir() if _suffix(file.name) in ASSET_TYPES}
+
+
+@cache
+def _content(name: str) -> bytes:
+    """Read when a page first needs it: Swagger UI is larger than all other files together, and seldom opened."""
+    return _files()[name].read_bytes()
 
 
 @cache
 def asset_address(name: str) -> str:
     """The address below `/ui/static/`. It changes with the content, so that browsers may cache the file for ever."""
-    return f"{name}?v={hashlib.sha256(_files()[name]).hexdigest()[:12]}"
+    return f"{name}?v={hashlib.sha256(_content(name)).hexdigest()[:12]}"
 
 
 def asset(name: str) -> Response:
     if name not in _files():
         raise NotFound("there is no such file")
     headers = {"cache-control": _FOREVER, "x-content-type-options": "nosniff"}
-    return Response(_files()[name], media_type=ASSET_TYPES[_suffix(name)], headers=headers)
+    return Response(_content(name), media_type=ASSET_TYPES[_suffix(name)], headers=headers)
 
 
 def _suffix(name: str) -> str:

@@ -19,7 +19,7 @@ from penstock.gateway.dashboard.pages.failed_pages import FailedPages
 from penstock.gateway.dashboard.pages.history_pages import HistoryPages
 from penstock.gateway.dashboard.pages.job_pages import JobPages
 from penstock.gateway.dashboard.pages.operator_pages import OperatorPages
-from penstock.gateway.dashboard.pages.overview import Document, OverviewPages
+from penstock.gateway.dashboard.pages.overview import DOCS, Document, OverviewPages
 from penstock.gateway.dashboard.pages.run_pages import RunPages
 from penstock.gateway.dashboard.pages.try_pages import TryPages
 from penstock.gateway.dashboard.poller import OverviewPoller
@@ -39,7 +39,7 @@ SIGN_IN = "/ui/login"
 
 
 def is_page(path: str) -> bool:
-    return path == "/" or path.startswith("/ui/")
+    return path in ("/", DOCS) or path.startswith("/ui/")
 
 
 class Pages:

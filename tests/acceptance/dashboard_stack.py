@@ -11,12 +11,15 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.browser import browsing
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
-from tests.security.keyed import BOSS, READER
+from tests.security.keyed import ALICE, BOSS, READER
 
+# Events go there in vain.
+NOWHERE = "http://127.0.0.1:9/"
 # The handler holds this item until a file is there.
 HELD = 999_999
 HANDLER = """
@@ -38,7 +41,7 @@ def moody(item: int) -> dict:
 # A model that takes a form with a file, and one whose outputs are of many kinds.
 MORE = """
 from __future__ import annotations
-import io, struct, wave, zlib
+import base64, io, struct, wave, zlib
 from dataclasses import dataclass
 import penstock
 from penstock import File, Media
@@ -80,13 +83,15 @@ def kinds(kind: str) -> object:
         return Media(noise(400), "image/png")
     if kind == "html":
         return Media(b"<script>alert(1)</script>", "text/html")
+    if kind.startswith("base64:"):
+        return base64.b64decode(kind[7:])
     return {"words": "<script>alert(1)</script>", "deep": {"list": [[1, 2], [3]], "none": None}}
 """
 
 
 @dataclass
 class DashboardStack:
-    """`gateway` needs no key; `keyed` needs keys and serves its pages below /penstock, as behind a proxy."""
+    """`gateway` needs no key; `keyed` needs keys, sends webhooks and serves its pages below /penstock, as behind a proxy."""
 
     gateway: GatewayClient
     keyed: GatewayClient
@@ -129,11 +134,17 @@ def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
     """
     (folder / "moody.py").write_text(HANDLER)
     keys = folder / "keys.toml"
-    keys.write_text(READER.toml + BOSS.toml)
+    keys.write_text(READER.toml + BOSS.toml + ALICE.toml)
     (folder / "more.py").write_text(MORE)
     models: dict[str, Any] = {"moody": {"source": str(folder / "moody.py"), "workers": 1, "keep_tracebacks": True}}
     models |= {name: {"source": f"{folder / 'more.py'}:{name}", "workers": 1} for name in more}
-    env = {"PENSTOCK_KEYS_FILE": str(keys)}
+    env = {
+        "PENSTOCK_KEYS_FILE": str(keys),
+        "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(),
+        "PENSTOCK_WEBHOOKS__URLS": NOWHERE,
+        "PENSTOCK_WEBHOOKS__GIVE_UP_S": "0.5",
+        "PENSTOCK_WEBHOOKS__CIRCUIT_S": "0.1,0.2",
+    }
     with (
         browsing() as browser,
         EmbeddedServer(folder / "store", fsync="everysec") as server,

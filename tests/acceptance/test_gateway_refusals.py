@@ -233,7 +233,7 @@ def test_a_foreign_host_name_is_refused(client: httpx2.Client, method: str, path
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/predictions", "/predictions/", "/v1/models//jobs", "/docs", "/v1/jobs/"])
+@pytest.mark.parametrize("path", ["/nothing", "/predictions", "/predictions/", "/v1/models//jobs", "/docs/", "/v1/jobs/"])
 def test_an_unknown_path_is_a_problem_too(client: httpx2.Client, path: str) -> None:
     check_problem(client.get(path), 404)
 

@@ -62,7 +62,7 @@ def failed_job(hand: Hand, owner: str, *, message: str = "no", content_type: str
 def test_the_pages_are_these() -> None:
     assert set(CLOSED) <= ROLES.keys()
     assert {path for _, path in PAGES} > PUBLIC_PAGES
-    assert len(PAGES) == 40
+    assert len(PAGES) == 41
 
 
 @pytest.mark.parametrize(("method", "path"), [*CLOSED, ("GET", "/ui/nothing"), ("POST", "/ui/nothing"), ("PUT", "/ui/jobs")])

@@ -65,7 +65,7 @@ def test_a_key_in_the_query_string_is_never_taken(stranger: httpx2.Client, name:
     assert ALICE.secret not in answer.text
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/metrics/x", "/openapi.json", "/docs", "/v1/models/nobody", "/livez/"])
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/metrics/x", "/openapi.json", "/docs/", "/v1/models/nobody", "/livez/"])
 def test_a_stranger_learns_neither_which_paths_nor_which_models_there_are(stranger: httpx2.Client, path: str) -> None:
     assert {method: stranger.request(method, path).status_code for method in ("GET", "POST", "PUT")} == dict.fromkeys(
         ("GET", "POST", "PUT"), 401

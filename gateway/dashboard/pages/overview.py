@@ -39,6 +39,7 @@ RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 _STREAM_HEADERS = {**HEADERS, "cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 Document = Callable[[], dict[str, Any]]
+DOCS = "/docs"
 
 
 class OverviewPages:
@@ -68,9 +69,10 @@ class OverviewPages:
         router.add_api_route("/", self.queues, methods=["GET"])
         router.add_api_route("/ui/live", self.live, methods=["GET"])
         router.add_api_route("/ui/models/{model}", self.model, methods=["GET"])
-        router.add_api_route("/ui/models/{model}/series", self.series, methods=["GET"])
         router.add_api_route("/ui/workers", self.workers, methods=["GET"])
         router.add_api_route("/ui/api", self.api, methods=["GET"])
+        router.add_api_route("/ui/openapi.json", self.openapi, methods=["GET"])
+        router.add_api_route(DOCS, self.docs, methods=["GET"])
 
     async def queues(self, caller: CallerParam, span: str = "") -> Response:
         overview = await self._poller.overview()
@@ -137,15 +139,6 @@ class OverviewPages:
 
         return await SplitService(self._store, self._registry).view(entry.name)
 
-    async def series(self, model: str, caller: CallerParam) -> Response:
-        """The depths of the last minutes for the chart: seconds before now, and jobs waiting."""
-        await self._registry.find(model)
-        await self._poller.overview()
-        samples = self._poller.history(model).samples
-        end = samples[-1].at if samples else 0.0
-        points = {"x": [round(sample.at - end, 1) for sample in samples], "y": [sample.depth for sample in samples]}
-        return json_response(points, headers=HEADERS)
-
     async def workers(self, caller: CallerParam) -> Response:
         await self._registry.refresh()
         rows = worker_rows(self._registry.workers, await self._registry.now())
@@ -163,6 +156,14 @@ class OverviewPages:
             "origin": f"{request.url.scheme}://{request.headers.get('host', '')}{self._renderer.url('')}",
         }
         return await self._renderer.page("api.html", caller, shown)
+
+    async def docs(self, caller: CallerParam) -> Response:
+        """Swagger UI over the gateway's own document (D120)."""
+        return await self._renderer.page("docs.html", caller, {"here": "api"})
+
+    async def openapi(self) -> Response:
+        """`GET /openapi.json` for a signed-in browser, whose session the API does not accept."""
+        return json_response(self._document(), headers=HEADERS)
 
 
 def _sample(entry: ModelEntry) -> str:

@@ -1,4 +1,4 @@
-// Beyond htmx: dialogs, copy buttons, the live mark, charts, and a banner for refused requests.
+// Beyond htmx: dialogs, copy buttons, the live mark, and a banner for refused requests.
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
@@ -58,41 +58,4 @@
     clearTimeout(forget);
     forget = setTimeout(() => byId("toast").replaceChildren(), 8000);
   }
-
-  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const axis = (values, size) => ({
-    stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif", values, size,
-  });
-
-  function options(box, unit, xWords) {
-    const label = box.dataset.chart === "time" ? box.dataset.label : "run time";
-    return {
-      width: Math.max(200, box.clientWidth), height: 200, cursor: { y: false }, legend: { show: false }, padding: [10, 12, 0, 0],
-      scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [axis((_, ticks) => ticks.map(xWords), 30), axis((_, ticks) => ticks.map((tick) => `${tick}${unit}`), 56)],
-      series: [{}, { label, stroke: color("--accent"), fill: color("--spark"), width: 2, points: { show: box.dataset.chart === "latency", size: 7, fill: color("--accent") } }],
-    };
-  }
-
-  function time(box) {
-    let chart = null;
-    async function poll() {
-      if (document.hidden) return;
-      const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" } }).catch(() => null);
-      if (!answer?.ok) return;
-      const points = await answer.json();
-      if (!chart) chart = new uPlot(options(box, "", (tick) => (tick === 0 ? "now" : `${tick} s`)), [points.x, points.y], box);
-      chart.setData([points.x, points.y]);
-    }
-    poll();
-    setInterval(poll, 2000);
-    return () => chart;
-  }
-
-  function draw() {
-    if (!window.uPlot) return;
-    const charts = [...document.querySelectorAll("[data-chart]")].map((box) => [box, time(box)]);
-    addEventListener("resize", () => charts.forEach(([box, chart]) => chart()?.setSize({ width: Math.max(200, box.clientWidth), height: 200 })));
-  }
-  document.addEventListener("DOMContentLoaded", draw);
 })();

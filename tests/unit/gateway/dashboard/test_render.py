@@ -24,7 +24,7 @@ DIGESTS = re.findall(r"^\| `([\w.-]+)` \| `([0-9a-f]{64})` \|$", NOTES, re.MULTI
 
 
 def test_third_party_files_are_those_that_were_taken_and_their_licences_lie_beside_them() -> None:
-    assert {name for name, _ in DIGESTS} == {"htmx.min.js", "htmx-sse.min.js", "uplot.min.js", "uplot.min.css"}
+    assert {name for name, _ in DIGESTS} == {"htmx.min.js", "htmx-sse.min.js", "swagger-ui-bundle.js", "swagger-ui.css"}
     for name, digest in DIGESTS:
         assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest, name
     for licence in set(re.findall(r"`([\w-]+\.LICENSE\.txt)`", NOTES)):
@@ -33,10 +33,12 @@ def test_third_party_files_are_those_that_were_taken_and_their_licences_lie_besi
 
 def test_every_file_that_is_served_is_ours_or_named_among_the_third_parties() -> None:
     served = {file.name for file in STATIC.iterdir() if file.name.endswith((".js", ".css", ".svg"))}
-    assert served - {name for name, _ in DIGESTS} == {"penstock.js", "penstock.css", "icon.svg"}
+    assert served - {name for name, _ in DIGESTS} == {"penstock.js", "docs.js", "penstock.css", "icon.svg"}
 
 
-@pytest.mark.parametrize("name", ["../render.py", "THIRD_PARTY.md", "htmx.LICENSE.txt", "", "nothing.js", "%2e%2e/x.js"])
+@pytest.mark.parametrize(
+    "name", ["../render.py", "THIRD_PARTY.md", "htmx.LICENSE.txt", "swagger-ui.NOTICE.txt", "", "nothing.js", "%2e%2e/x.js"]
+)
 def test_nothing_else_is_served(name: str) -> None:
     with pytest.raises(NotFound):
         asset(name)
@@ -49,7 +51,7 @@ def test_a_file_is_kept_by_browsers_under_a_name_that_changes_with_it() -> None:
     assert re.fullmatch(r"penstock\.css\?v=[0-9a-f]{12}", asset_address("penstock.css"))
 
 
-OURS = [*(FOLDER / "templates").iterdir(), STATIC / "penstock.css", STATIC / "penstock.js"]
+OURS = [*(FOLDER / "templates").iterdir(), STATIC / "penstock.css", STATIC / "penstock.js", STATIC / "docs.js"]
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.name)

@@ -90,7 +90,8 @@ def test_a_sign_in_leads_back_to_the_requested_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "page"), [("/", True), ("/ui/jobs", True), ("/uix", False), ("/v1/jobs", False), ("/ui", False)]
+    ("path", "page"),
+    [("/", True), ("/ui/jobs", True), ("/docs", True), ("/docs/", False), ("/uix", False), ("/v1/jobs", False), ("/ui", False)],
 )
 def test_a_page_is_known_by_its_path(path: str, page: bool) -> None:
     assert is_page(path) is page
