@@ -23,11 +23,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.images", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT, help="folder that gets the pictures by their paths (the tree)")
     parser.add_argument("--only", default="", help="pictures whose path has this text")
-    parser.add_argument("--skip", default="", help="no pictures whose path has this text")
+    parser.add_argument("--skip", default=[], action="append", help="no pictures whose path has this text; may be repeated")
     parser.add_argument("--processes", type=int, default=1, help="how many recordings and stacks at once (1)")
     asked = parser.parse_args()
     wanted = {
-        name for name in (*DRAWN, *PHOTOGRAPHED, *RECORDED) if asked.only in name and not (asked.skip and asked.skip in name)
+        name
+        for name in (*DRAWN, *PHOTOGRAPHED, *RECORDED)
+        if asked.only in name and not any(text in name for text in asked.skip)
     }
     missing = make(asked.out, wanted, asked.processes)
     sys.exit(f"left out: {', '.join(missing)}" if missing else 0)
@@ -59,7 +61,7 @@ def _photographed(out: Path, wanted: set[str]) -> list[str]:
     left = {name for name in wanted if "chromium" in lacking or ("prometheus" in lacking and "prometheus" in name)}
     if wanted - left:
         with tempfile.TemporaryDirectory(prefix="penstock-pictures-") as folder:
-            photograph(Path(folder), out, {name: PHOTOGRAPHED[name] for name in wanted - left})
+            photograph(Path(folder), out, {name: one for name, one in PHOTOGRAPHED.items() if name in wanted - left})
     return [f"{name} (needs {' and '.join(lacking)})" for name in sorted(left)]
 
 
