@@ -284,7 +284,7 @@ def findings(page: Page, path: str) -> list[str]:
         page.set_viewport_size({"width": width, "height": 740})
         page.emulate_media(color_scheme=scheme)
         if path == "/docs":
-            eventually(lambda scheme=scheme: page.locator("html.dark-mode").count() == (scheme == "dark"))
+            expect(page.locator("html.dark-mode")).to_have_count(int(scheme == "dark"))
         found += [f"{path} {width} {scheme}: {line}" for line in page.evaluate(SERIOUS)]
         if page.evaluate("document.documentElement.scrollWidth") > width:
             found.append(f"{path} {width}: scrolls sideways")

@@ -37,7 +37,7 @@ def arrays_of(head: bytes) -> tuple[ShownArray, ...]:
 
 def _tensors(head: bytes) -> Iterator[Tensor]:
     """Of the last one the data may be cut."""
-    reader = _Reader(head)
+    reader = _PackedReader(head)
     for _ in range(min(reader.count(), _MOST_ARRAYS)):
         if reader.is_at_end():
             return
@@ -49,7 +49,7 @@ def _tensors(head: bytes) -> Iterator[Tensor]:
             reader.data()
 
 
-class _Reader:
+class _PackedReader:
     """Reads MessagePack as `encode_tensors` writes it. Raises `IndexError` where the bytes end."""
 
     def __init__(self, data: bytes) -> None:
