@@ -344,7 +344,6 @@ class GatewayParts:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
-            # The document's paths begin below the prefix of a proxy.
             servers=[{"url": self._options.root_path}] if self._options.root_path else None,
             dependencies=[Depends(authorize)],
         )
