@@ -71,7 +71,7 @@ class Pose(ArrayHandler):
             return picture
         figures = [found for found in one.figures if found.get("label") == _BODY]
         if not figures:
-            return Failure("there is no figure in the picture", "no_figure")
+            return Failure("there is no figure in the picture", "bad_drawing")
         box = max(figures, key=lambda found: found["score"])["box"]
         middle = (box["x1"] + box["x2"]) / 2, (box["y1"] + box["y2"]) / 2
         half = REACH * (box["x2"] - box["x1"] + box["y2"] - box["y1"]) / 4

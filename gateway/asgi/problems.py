@@ -178,6 +178,8 @@ FAILURE_STATUS = {
     "not_explainable": 501,
     "load_failed": 503,
 }
+# A model's own codes that begin so say that the input is at fault, such as bad_image or invalid_date.
+_OF_INPUTS = ("bad_", "invalid_")
 
 TITLES = {
     "bad_request": "The request cannot be read",
@@ -198,7 +200,7 @@ TITLES = {
     "not_supported": "penstock does not have this part of the protocol",
     "cross_site": "A page of another site sent this",
     "wrong_host": "This gateway does not answer to that host name",
-    "invalid_input": "The input does not fit the model's schema",
+    "invalid_input": "The model cannot take this input",
     "idempotency_key_reused": "The idempotency key belongs to another request",
     "overloaded": "The model cannot accept more jobs now",
     "rate_limited": "Too many requests",
@@ -249,6 +251,16 @@ def status_of(error: PenstockError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
+def is_of_input(code: str) -> bool:
+    """Whether a code that a model made up says that the caller's input is at fault."""
+    return code.startswith(_OF_INPUTS) and code not in TITLES
+
+
+def failure_status(code: str) -> int:
+    """The status of an answer for a job that failed with this code, on routes that wait for the output."""
+    return FAILURE_STATUS.get(code, 422 if is_of_input(code) else 500)
+
+
 def retry_after(drain_s: float, *, draw: float) -> int:
     """Whole seconds for a Retry-After header, from 1 to 120; `draw` is uniform in [0, 1).
 
@@ -269,8 +281,7 @@ def render(error: PenstockError, *, request_id: str, instance: str, trace: Trace
     status = status_of(error)
     members = members_of(error)
     code = members.pop("code")
-    # A model may fail items with codes of its own. These share the page and the title of all failures of models.
-    page = "handler_error" if isinstance(error, EndedWithoutOutput) and code not in TITLES else code
+    page = _page_of_end(code) if isinstance(error, EndedWithoutOutput) else code
     content: dict[str, Any] = {
         "type": f"/problems/{page}",
         "title": TITLES.get(page, HTTPStatus(status).phrase),
@@ -337,7 +348,14 @@ def _ended_status(error: EndedWithoutOutput) -> int:
     if error.code == PREDICTION_EXCEPTION:
         # Of the statuses that a handler of TorchServe's may name, our own routes tell apart whose fault it was.
         return 422 if split_prediction_message(error.message)[1] < 500 else 500
-    return FAILURE_STATUS.get(error.code, 500)
+    return failure_status(error.code)
+
+
+def _page_of_end(code: str) -> str:
+    """A model may fail items with codes of its own, which share a page and a title."""
+    if code in TITLES:
+        return code
+    return "invalid_input" if is_of_input(code) else "handler_error"
 
 
 def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:

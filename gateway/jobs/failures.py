@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.gateway.asgi.problems import is_of_input
 from penstock.job import Job, JobState
 
 MESSAGE_CHARS = 200
@@ -29,8 +30,9 @@ class FaultSide(StrEnum):
     MODEL = "model"
 
 
-# Codes that are said of an input: it does not fit the schema, is too large, or names a file that cannot be fetched.
-CALLER_CODES = frozenset({"invalid_input", "input_url_failed", "too_large", "unsupported_media_type"})
+# Codes that are said of an input: it cannot be read, does not fit the schema, is too large, or names a file that cannot be
+# fetched. Besides those that models make up: `is_of_input`.
+CALLER_CODES = frozenset({"bad_request", "invalid_input", "input_url_failed", "too_large", "unsupported_media_type"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def fault_of(job: Job) -> FaultSide:
 
 
 def _fault_of_code(code: str) -> FaultSide:
-    return FaultSide.CALLER if code in CALLER_CODES else FaultSide.MODEL
+    return FaultSide.CALLER if code in CALLER_CODES or is_of_input(code) else FaultSide.MODEL
 
 
 def group_id(kind: tuple[str, str, str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.errors import NoWorker, UnknownModel
-from penstock.gateway.asgi.problems import FAILURE_STATUS, EndedWithoutOutput, Headers, NoAnswerYet, ProblemResponse
+from penstock.gateway.asgi.problems import EndedWithoutOutput, Headers, NoAnswerYet, ProblemResponse, failure_status
 from penstock.gateway.asgi.wire import WORDING, Scope
 from penstock.gateway.torchserve.errors import TorchServeError, torchserve_error
 from penstock.gateway.torchserve.replies import FIXED_HEADERS, pretty
@@ -65,7 +65,7 @@ def _end_error(error: EndedWithoutOutput, target: TorchServeTarget) -> TorchServ
     if error.code == PREDICTION_EXCEPTION:
         message, status = split_prediction_message(error.message)
         return TorchServeError(status, _FAILED, message)
-    status = FAILURE_STATUS.get(error.code, 500)
+    status = failure_status(error.code)
     status = 400 if status == 422 else status
     if status == 503:
         return TorchServeError(status, "ServiceUnavailableException", error.message)

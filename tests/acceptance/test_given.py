@@ -200,7 +200,7 @@ def test_the_example_draws_a_frame_of_the_color_that_a_field_names(up: Up, http:
         assert (framed.size, framed.getpixel((0, 0))) == (plain.size, (255, 0, 0))
         assert framed.getpixel((2, 2)) == plain.convert("RGB").getpixel((2, 2))
     broken = http.post("/predictions/annotate", files={"image": ("cat.png", b"no image", "image/png")})
-    assert broken.json()["code"] == "bad_image"
+    assert (broken.status_code, broken.json()["code"], broken.json()["type"]) == (422, "bad_image", "/problems/invalid_input")
     # A file name with folders once failed the item, because an output's name may have none.
     named = http.post("/predictions/annotate", files={"image": ("pets/cat.png", picture.read_bytes(), "image/png")})
     assert (named.status_code, "framed-cat.png" in named.headers["content-disposition"]) == (200, True)

@@ -99,4 +99,4 @@ def test_joints_and_picture_come_back_and_the_joints_are_where_they_were_drawn(
 def test_a_picture_without_a_figure_fails_at_the_stage_that_looks_for_its_joints(example: Example) -> None:
     empty = io.BytesIO()
     Image.new("RGB", (640, 480), "grey").save(empty, "PNG")
-    assert example.run(empty.getvalue(), "image/png") == ("joints", "no_figure", "there is no figure in the picture")
+    assert example.run(empty.getvalue(), "image/png") == ("joints", "bad_drawing", "there is no figure in the picture")

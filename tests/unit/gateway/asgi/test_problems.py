@@ -15,6 +15,7 @@ from penstock.gateway.asgi.problems import (
     NoResult,
     ProblemResponse,
     internal_error,
+    is_of_input,
     render,
     request_id_of,
     status_of,
@@ -83,10 +84,24 @@ def test_reading_the_result_of_a_job_without_one_is_a_conflict_whatever_the_mode
 
 def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() -> None:
     # Regression: the type of the problem named a page that does not exist, and its title was "Internal Server Error".
-    ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code="bad_image")
+    ended = EndedWithoutOutput("no vowels", job=new_job_id("square"), state=JobState.FAILED, code="too_quiet")
     problem = content_of(render(ended, request_id="r1", instance="/x"))
-    assert (problem["code"], problem["type"]) == ("bad_image", "/problems/handler_error")
+    assert (problem["status"], problem["code"], problem["type"]) == (500, "too_quiet", "/problems/handler_error")
     assert problem["title"] == TITLES["handler_error"]
+
+
+@pytest.mark.parametrize("code", ["bad_image", "invalid_date"])
+def test_a_models_own_code_for_a_bad_input_is_the_callers_fault(code: str) -> None:
+    # Regression: a picture that the model could not read was a 500, like a bug of the model.
+    ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code=code)
+    problem = content_of(render(ended, request_id="r1", instance="/x"))
+    assert (problem["status"], problem["code"], problem["type"]) == (422, code, "/problems/invalid_input")
+    assert problem["title"] == TITLES["invalid_input"]
+
+
+@pytest.mark.parametrize("code", sorted(code for code in TITLES if code.startswith("bad_")))
+def test_codes_of_our_own_keep_the_status_that_they_have(code: str) -> None:
+    assert not is_of_input(code)
 
 
 def test_capacity_problems_say_when_to_come_back() -> None:

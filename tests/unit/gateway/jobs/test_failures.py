@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.gateway.jobs.failures import MESSAGE_CHARS, group_id, grouped, kind_of, normalised
+from penstock.gateway.jobs.failures import MESSAGE_CHARS, FaultSide, fault_of, group_id, grouped, kind_of, normalised
 from penstock.job import Job, JobError, JobId, JobState, Priority, new_job_id
 
 
@@ -63,6 +63,20 @@ def test_groups_are_by_model_code_and_message_and_the_largest_comes_first() -> N
     assert [(group.model, group.code, group.count) for group in others] == [("ocr", "handler_error", 1), ("square", "oom", 1)]
     assert len({group.id for group in (first, *others)}) == 3
     assert first.id == group_id(kind_of(jobs[0]))
+
+
+@pytest.mark.parametrize(
+    ("code", "side"),
+    [
+        ("invalid_input", FaultSide.CALLER),
+        ("bad_image", FaultSide.CALLER),
+        ("bad_archive", FaultSide.MODEL),
+        ("bad_output_value", FaultSide.MODEL),
+        ("handler_error", FaultSide.MODEL),
+    ],
+)
+def test_bad_inputs_stand_apart_from_the_models_faults(code: str, side: FaultSide) -> None:
+    assert fault_of(failed("why", code=code)) is side
 
 
 def test_a_job_without_words_of_its_own_is_named_by_its_state() -> None:

@@ -32,6 +32,8 @@ def ended(code: str = "", message: str = "why", state: JobState = JobState.FAILE
         (ended(PREDICTION_EXCEPTION, prediction_message("broken", 500)), 500, FAILED, "broken"),
         (ended("a_code_of_its_own"), 500, FAILED, "why"),
         (ended("invalid_input"), 400, "BadRequestException", "why"),
+        (ended("bad_image"), 400, "BadRequestException", "why"),
+        (ended("bad_output_value"), 503, FAILED, "Unsupported model output data type."),
         (ended("not_explainable"), 501, FAILED, "why"),
         (ended("load_failed"), 503, "ServiceUnavailableException", "why"),
         (ended(state=JobState.EXPIRED), 504, "RequestTimeoutException", "why"),
