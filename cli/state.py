@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from penstock.cli.exits import StartError
-from penstock.running_stack import NOTE, RunningStack, read_note
+from penstock.running_stack import NOTE, NOTE_OF_ELSEWHERE, RunningStack, read_note, state_dir_of
+
+_IGNORED = ".gitignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def state_lock(state_dir: Path) -> Iterator[IO[str]]:
 
     The kernel releases the lock however the process ends, so a crash never leaves a folder locked.
     """
-    note = _open_note(state_dir)
+    note = _open_note(state_dir, NOTE)
     with note:
         if not _try_lock(note):
             raise _already_running(state_dir, note.read())
@@ -42,6 +44,39 @@ def state_lock(state_dir: Path) -> Iterator[IO[str]]:
         finally:
             note.seek(0)
             note.truncate()
+
+
+@contextmanager
+def note_of_elsewhere(state_dir: Path, folder: Path) -> Iterator[IO[str] | None]:
+    """The locked note by which commands that are started in `folder` find a stack whose state folder they would not look in.
+
+    None if they would, if `folder` cannot be written, and if another stack is noted there: the user then names the gateway.
+    """
+    found = state_dir_of(folder)
+    is_made = not found.exists()
+    try:
+        note = None if found.absolute() == state_dir.absolute() else _open_note(found, NOTE_OF_ELSEWHERE)
+    except StartError:
+        note = None
+    if note is None:
+        yield None
+        return
+    with note:
+        is_ours = _try_lock(note)
+        try:
+            yield note if is_ours else None
+        finally:
+            if is_ours:
+                _remove(found, is_made=is_made)
+
+
+def _remove(found: Path, *, is_made: bool) -> None:
+    (found / NOTE_OF_ELSEWHERE).unlink(missing_ok=True)
+    if is_made:
+        (found / _IGNORED).unlink(missing_ok=True)
+        # Another command may have put something there meanwhile.
+        with suppress(OSError):
+            found.rmdir()
 
 
 def write_note(note: IO[str], stack: RunningStack) -> None:
@@ -83,11 +118,11 @@ def reason_of(content: bytes) -> str:
     return "; ".join(parts) or str(body.get("detail") or "")
 
 
-def _open_note(state_dir: Path) -> IO[str]:
+def _open_note(state_dir: Path, name: str) -> IO[str]:
     try:
         _make_folder(state_dir)
         # The note holds the store's address, which may hold a password.
-        descriptor = os.open(state_dir / NOTE, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(state_dir / name, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
         raise StartError(
             f"the state folder {state_dir} cannot be used: {fault.strerror}", hint="choose another one with --state-dir"
@@ -99,7 +134,7 @@ def _make_folder(state_dir: Path) -> None:
     """A folder that is made here keeps itself out of Git: it holds jobs and passwords."""
     if not state_dir.exists():
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (state_dir / ".gitignore").write_text("*\n")
+        (state_dir / _IGNORED).write_text("*\n")
 
 
 def _try_lock(note: IO[str]) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 NOTE = "up.json"
+# In the state folder of the folder where `penstock up` was started, if the settings that it was given lie elsewhere.
+NOTE_OF_ELSEWHERE = "up-elsewhere.json"
 _STATE_VARIABLE, _CONFIG_VARIABLE = "PENSTOCK_STORE__STATE_DIR", "PENSTOCK_CONFIG"
 
 
@@ -28,17 +30,23 @@ class RunningStack:
 
 
 def running_stack(state_dir: Path) -> RunningStack | None:
-    """What runs in `state_dir`, or None. A note that nobody locks was left behind by a process that is gone."""
+    """What runs in `state_dir`, or None."""
+    return _noted(state_dir / NOTE)
+
+
+def _noted(file: Path) -> RunningStack | None:
+    """What a note names. A note that nobody locks was left behind by a process that is gone."""
     try:
-        with (state_dir / NOTE).open("r+", encoding="utf-8") as note:
+        with file.open("r+", encoding="utf-8") as note:
             return read_note(note.read()) if _is_locked(note) else None
     except OSError:
         return None
 
 
 def running_gateway(folder: Path, env: Mapping[str, str] = os.environ) -> str | None:
-    """The address of the gateway of the `penstock up` that was started in `folder`, if it runs."""
-    stack = running_stack(state_dir_of(folder, env))
+    """The address of the gateway of the `penstock up` that was started in `folder`, or has its state there, if it runs."""
+    state_dir = state_dir_of(folder, env)
+    stack = running_stack(state_dir) or _noted(state_dir / NOTE_OF_ELSEWHERE)
     # A `penstock run` with a store of its own writes the note too, and has no gateway.
     return stack.url or None if stack else None
 

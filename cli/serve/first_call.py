@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from penstock.cli.place import gateway_option
 from penstock.handlers.example_input import NoExample, example_input
-from penstock.running_stack import state_dir_of
+from penstock.running_stack import running_gateway, state_dir_of
 
 _UNKNOWN = "INPUT"
 # Long enough for a machine whose cores are all at work while the models warm up.
@@ -25,7 +25,7 @@ def first_call(url: str, model: str, *, state_dir: Path) -> str:
 
     The address is part of it only where the command would not find the gateway by itself: with a state folder elsewhere.
     """
-    found = state_dir.absolute() == state_dir_of(Path.cwd()).absolute()
+    found = state_dir.absolute() == state_dir_of(Path.cwd()).absolute() or running_gateway(Path.cwd()) == url
     return f"penstock call {model} {_example(_schema(url, model))}{'' if found else gateway_option(url)}"
 
 

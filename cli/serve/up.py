@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
 from penstock.cli.serve.start_watch import StartWatch, check_places, farewell, running_jobs
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
-from penstock.cli.state import Readiness, check_readiness, state_lock, write_note
+from penstock.cli.state import Readiness, check_readiness, note_of_elsewhere, state_lock, write_note
 from penstock.running_stack import RunningStack
 from penstock.settings.keys import is_loopback
 from penstock.settings.store_url import MAIN_STORE, without_secrets
@@ -81,7 +82,10 @@ def up(
     plan.need_models(chosen.settings)
     _keep_tracebacks_at_a_terminal(chosen)
     celery_port = plan.celery_port(chosen.settings) if celery else 0
-    raise typer.Exit(serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port))
+    # Who names a state folder, in the settings' place, names the gateway too.
+    with nullcontext() if state_dir else note_of_elsewhere(chosen.settings.store.state_dir, Path.cwd()) as note:
+        code = serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port, noted_here=note)
+    raise typer.Exit(code)
 
 
 def _keep_tracebacks_at_a_terminal(chosen: ServePlan) -> None:
@@ -90,8 +94,13 @@ def _keep_tracebacks_at_a_terminal(chosen: ServePlan) -> None:
         chosen.env["PENSTOCK_WORKER__KEEP_TRACEBACKS"] = "true"
 
 
-def serve(chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: int = 0) -> int:
-    """Run the whole stack until a signal ends it; returns the exit code. Raises `PenstockError` if it cannot start."""
+def serve(
+    chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: int = 0, noted_here: IO[str] | None = None
+) -> int:
+    """Run the whole stack until a signal ends it; returns the exit code. Raises `PenstockError` if it cannot start.
+
+    `noted_here`: see `note_of_elsewhere`.
+    """
     plan.need_linux()
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
@@ -99,10 +108,13 @@ def serve(chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: i
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
-        return _serve(chosen, note, stop, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port)
+        notes = [note, noted_here] if noted_here else [note]
+        return _serve(chosen, notes, stop, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port)
 
 
-def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int) -> int:
+def _serve(
+    chosen: ServePlan, notes: Sequence[IO[str]], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int
+) -> int:
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
     url = plan.local_url(settings.gateway.host, port)
@@ -110,7 +122,8 @@ def _serve(chosen: ServePlan, note: IO[str], stop: StopSignals, *, keep_trying: 
     with store_server(settings, port=celery_port) as server:
         if not settings.store.url:
             check_places(server.url, (MAIN_STORE, *settings.stores))
-        write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
+        for note in notes:
+            write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))
         # Readiness does not depend on the runner, so it starts last and delays no other process.
         runner = processes.pop("runner")

@@ -16,6 +16,7 @@ from threading import Thread
 import pytest
 
 from penstock import Client, JobFailed
+from penstock.running_stack import running_gateway
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually
 
@@ -30,17 +31,27 @@ def slow(seconds: float) -> float:
 
 
 def test_up_names_the_dashboard_first_and_at_ctrl_c_says_how_many_jobs_it_finishes(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
+    # Started from above its settings: regression, the other commands there did not find it.
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (folder / "slow.py").write_text(SLOW)
+    (folder / "penstock.toml").write_text('[models.slow]\nsource = "slow.py"\n')
     said, log = tmp_path / "said.txt", tmp_path / "log.txt"
     with said.open("w") as out, log.open("w") as err:
         up = subprocess.Popen(
-            [*COMMAND, "up", "slow.py", "--port", "0"], cwd=tmp_path, env=clean_environment(), stdout=out, stderr=err
+            [*COMMAND, "up", "service/penstock.toml", "--port", "0"],
+            cwd=tmp_path,
+            env=clean_environment(),
+            stdout=out,
+            stderr=err,
         )
     try:
         eventually(lambda: "try" in said.read_text(), timeout_s=60)
         lines = said.read_text().splitlines()
         assert lines[1].split()[0] == "open"
         url = lines[1].split()[1]
+        assert running_gateway(tmp_path, {}) == running_gateway(folder, {}) == url.rstrip("/")
+        assert "--" not in next(line for line in lines if line.split()[0] == "try"), "the call needs no address"
         with Client(url) as client:
             job = client.submit("slow", 1.5)
             eventually(lambda: job.refresh().status == "running", timeout_s=30)
@@ -50,7 +61,8 @@ def test_up_names_the_dashboard_first_and_at_ctrl_c_says_how_many_jobs_it_finish
         up.kill()
         up.wait()
     assert "finishing 1 job; Ctrl-C again stops at once" in log.read_text()
-    assert (tmp_path / ".penstock" / ".gitignore").read_text() == "*\n"
+    assert (folder / ".penstock" / ".gitignore").read_text() == "*\n"
+    assert not (tmp_path / ".penstock").exists(), "nothing stays where it was started"
 
 
 CARELESS = """

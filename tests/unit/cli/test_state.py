@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.state import check_readiness, reason_of, state_lock, write_note
+from penstock.cli.state import check_readiness, note_of_elsewhere, reason_of, state_lock, write_note
 from penstock.running_stack import RunningStack, running_gateway, running_stack, state_dir_of
 
 STACK = RunningStack(pid=os.getpid(), url="http://127.0.0.1:8080", redis_url="unix:///x")
@@ -53,6 +54,33 @@ def test_a_run_that_has_a_store_and_no_gateway_is_no_gateway(tmp_path: Path) -> 
         assert running_gateway(tmp_path, {}) is None
         write_note(note, STACK)
         assert running_gateway(tmp_path, {}) == STACK.url
+
+
+def test_a_stack_whose_settings_lie_elsewhere_is_found_where_it_was_started(tmp_path: Path) -> None:
+    """Regression: `penstock up SUB/penstock.toml` printed that it was ready, and `penstock jobs` said that nothing ran."""
+    elsewhere = tmp_path / "service" / ".penstock"
+    with state_lock(elsewhere), note_of_elsewhere(elsewhere, tmp_path) as note:
+        assert note is not None
+        write_note(note, STACK)
+        assert running_gateway(tmp_path, {}) == STACK.url
+        with note_of_elsewhere(tmp_path / "another", tmp_path) as second:
+            assert second is None, "the first stack keeps the note"
+        assert running_gateway(tmp_path, {}) == STACK.url
+        with state_lock(tmp_path / ".penstock") as own:
+            write_note(own, replace(STACK, url="http://127.0.0.1:9999"))
+            assert running_gateway(tmp_path, {}) == "http://127.0.0.1:9999", "what has its state here comes first"
+    assert running_gateway(tmp_path, {}) is None
+
+
+def test_nothing_stays_of_a_note_but_what_others_put_beside_it(tmp_path: Path) -> None:
+    with note_of_elsewhere(tmp_path / "service", tmp_path):
+        assert (tmp_path / ".penstock" / "up-elsewhere.json").exists()
+    assert list(tmp_path.iterdir()) == []
+    with note_of_elsewhere(tmp_path / ".penstock", tmp_path) as note:
+        assert note is None, "it would be found anyway"
+    with note_of_elsewhere(tmp_path / "service", tmp_path):
+        (tmp_path / ".penstock" / "up.json").touch()
+    assert [file.name for file in (tmp_path / ".penstock").iterdir()] == ["up.json"]
 
 
 def test_a_gateway_that_does_not_listen_is_not_ready() -> None:
