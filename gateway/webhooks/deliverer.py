@@ -42,6 +42,8 @@ _LEASE_TIMES, _LEASE_BEYOND_S = 2.0, 1.0
 _SETTLE_RETRY_S = 0.5
 # At most this many events of one queue are taken at a time, so that others get their turn.
 _TAKE = 16
+# Keys of models that nobody has announced yet, which hints named since all outboxes were asked.
+_MOST_STRANGERS = 1_000
 _STORE_AWAY = Backoff(0.1, 2.0)
 CountDelivery = Callable[[str], None]
 
@@ -68,6 +70,8 @@ class OutboxRound:
         self.ask_at: dict[str, float] = {}
         self.asked_all_at = -ASK_S
         self.changed = asyncio.Event()
+        self.is_seeking = False
+        self._strangers: set[str] = set()
 
     def add(self, key: str, outbox: AsyncOutbox, queue: str) -> None:
         if key not in self.outboxes:
@@ -76,10 +80,24 @@ class OutboxRound:
             self.changed.set()
 
     def hear(self, key: str) -> None:
-        """Something is due there. A key that is not known yet may be another store's, or be found in a moment."""
+        """Something is due there. A key that is not known may be another store's."""
         if key in self.outboxes:
             self.ask_at[key] = 0.0
             self.changed.set()
+
+    def seek(self, key: str) -> None:
+        """Have the outboxes found anew, because no round knows this key: the model is new. Once per key until all are asked,
+        so that hints of models that are never found cost no more.
+        """
+        if key not in self._strangers and len(self._strangers) < _MOST_STRANGERS:
+            self._strangers.add(key)
+            self.is_seeking = True
+            self.changed.set()
+
+    def ask_all_if_due(self, now: float) -> None:
+        if now - self.asked_all_at >= ASK_S:
+            self.asked_all_at, self.ask_at, self.is_seeking = now, dict.fromkeys(self.outboxes, 0.0), True
+            self._strangers.clear()
 
 
 class Deliverer:
@@ -116,6 +134,8 @@ class Deliverer:
         """This prefix has something due."""
         for round in self._rounds:
             round.hear(key)
+        if not any(key in round.outboxes for round in self._rounds):
+            self._rounds[0].seek(key)
 
     def _wake(self) -> None:
         for round in self._rounds:
@@ -151,9 +171,9 @@ class Deliverer:
     async def _turn(self, round: OutboxRound) -> float:
         """Ask each outbox of this store whose time has come; returns the seconds until the next one's."""
         now = time.monotonic()
-        if now - round.asked_all_at >= ASK_S:
-            round.asked_all_at = now
-            round.ask_at = dict.fromkeys(round.outboxes, 0.0)
+        round.ask_all_if_due(now)
+        if round.is_seeking:
+            round.is_seeking = False
             if round is self._rounds[0]:
                 await self._find_outboxes()
         for key in [key for key, at in round.ask_at.items() if at <= now and key in round.outboxes]:
