@@ -55,7 +55,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   local key = p .. 'job:' .. serial
   if job.webhook then
     job.noted = job.noted or {}
-    append(job.noted, end_fields(p, serial, job.webhook, state, now))
+    append(job.noted, outbox.end_fields(p, serial, job.webhook, state, now))
   end
   if state == 'succeeded' then
     local small = blob == '' and #last.output <= SMALL
@@ -72,7 +72,7 @@ local function end_job(p, serial, job, state, now, todo, last)
   end
   -- A failed, dead or expired job keeps its input for a replay; other jobs no longer need theirs (D13: docs/design/store.md).
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
-  if job.webhook then place_end(p, serial, job.webhook, job.owner, state, now, todo) end
+  if job.webhook then outbox.place_end(p, serial, job.webhook, job.owner, state, now, todo) end
   todo.ended = todo.ended or {}
   append(todo.ended, {now + job.ttl, serial})
   count(todo, 'ended:' .. state, 1)
@@ -109,7 +109,7 @@ local function drop_job(p, serial, todo)
   local key, blobs = p .. 'job:' .. serial, {}
   local input, output, owner, ttl, code, tags, webhook, event_state =
     unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags', 'webhook', 'event_state'))
-  if is_pending(webhook, event_state) then return end -- guard:pending
+  if outbox.is_pending(webhook, event_state) then return end -- guard:pending
   for _, ref in ipairs({input or '', output or ''}) do
     if string.sub(ref, 1, #serial) == serial then blobs[#blobs + 1] = ref end -- guard:own_blob
   end
@@ -122,7 +122,7 @@ local function drop_job(p, serial, todo)
   end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)
-  for _, place in ipairs(webhook and event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
+  for _, place in ipairs(webhook and outbox.event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
   for _, index in ipairs({'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
   if not ttl then read_lists_again(p, todo) end
   return blobs, owner or '', tonumber(ttl or 0)

@@ -132,7 +132,7 @@ local function reconcile(keys, args, todo)
     end
     if job.state then
       local listed, tagged = mend_lists(p, serial, job.owner), mend_tags(p, serial, job)
-      local mended = job.webhook and mend_event(p, serial, job, now, todo)
+      local mended = job.webhook and outbox.mend_event(p, serial, job, now, todo)
       if listed or tagged or mended then listless = listless + 1 end
     end
   end

@@ -57,7 +57,7 @@ local function report_one(p, serial, token, progress, restarts, before, chunks, 
     if chunks == '' and progress == '' then return job.cancel == '1' and 'cancelled' or 'ok' end
   end
   if progress ~= '' then redis.call('HSET', p .. 'job:' .. serial, 'progress', job.epoch .. ',' .. now .. ',' .. progress) end
-  if job.webhook and progress ~= '' then note_progress(p, serial, job.webhook, progress, now, todo) end
+  if job.webhook and progress ~= '' then outbox.note_progress(p, serial, job.webhook, progress, now, todo) end
   push_report(todo, p, serial, job, progress, restarts, before, chunks)
   return job.cancel == '1' and 'cancelled' or 'ok'
 end

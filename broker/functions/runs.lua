@@ -91,7 +91,7 @@ local function forget(r, id)
   leave_line(r, id, owner)
   for _, index in ipairs({'index', 'of:' .. owner, 'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
   -- Of what its event stands in, the line goes last: while there is a record, its event is delivered.
-  local places = webhook and event_places(webhook, owner) or NOTHING
+  local places = webhook and outbox.event_places(webhook, owner) or NOTHING
   for i = 2, #places do redis.call('ZREM', r .. places[i], id) end
   for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do redis.call('DEL', r .. 'run:' .. one) end
   for _, index in ipairs({'parts:', 'open:'}) do redis.call('DEL', r .. index .. id) end
@@ -104,7 +104,7 @@ local function forget_old(r, keep, now)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'final', '-inf', now - keep, 'LIMIT', 0, KEEP_LOOK)) do
     local state, webhook, event, since = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'webhook', 'event_state', 'event_since'))
     if state and not ENDED[state] then redis.call('ZREM', r .. 'final', id)
-    elseif is_pending(webhook, event) and now - (since or now) < HELD_MOST_MS then -- guard:pending_run
+    elseif outbox.is_pending(webhook, event) and now - (since or now) < HELD_MOST_MS then -- guard:pending_run
       redis.call('ZADD', r .. 'final', now - keep + HOLD_MS, id)
     else forget(r, id) end
   end
@@ -116,11 +116,11 @@ local function end_run(r, id, state, now, todo)
   -- event has its place before, since nobody mends runs; a place without an event is passed over.
   redis.call('ZADD', r .. 'final', now, id)
   if webhook then
-    place_end(r, id, webhook, owner, state, now, todo)
+    outbox.place_end(r, id, webhook, owner, state, now, todo)
     flush(r, todo)
   end
   redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now,
-    unpack(webhook and end_fields(r, id, webhook, state, now) or NOTHING))
+    unpack(webhook and outbox.end_fields(r, id, webhook, state, now) or NOTHING))
   leave_line(r, id, owner or '')
   for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
 end
@@ -282,7 +282,7 @@ end
 local function take_back_event(r, id, key, webhook, owner)
   redis.call('HINCRBY', key, 'event_number', 1)
   redis.call('HDEL', key, 'event', 'event_state')
-  for _, place in ipairs(event_places(webhook, owner)) do redis.call('ZREM', r .. place, id) end
+  for _, place in ipairs(outbox.event_places(webhook, owner)) do redis.call('ZREM', r .. place, id) end
   redis.call('ZADD', r .. 'pending:' .. owner, 0, id)
 end
 

@@ -163,8 +163,8 @@ end
 
 -- The record of an event that is still to be delivered stays.
 local function hold(p, serial, now)
-  local since = redis.call('HGET', event_key(p, serial), 'event_since')
-  if since and now - since >= HELD_MOST_MS then return give_up_untried(p, serial, now, 'nobody delivered it') end -- guard:held_most
+  local since = redis.call('HGET', outbox.event_key(p, serial), 'event_since')
+  if since and now - since >= HELD_MOST_MS then return outbox.give_up_untried(p, serial, now, 'nobody delivered it') end -- guard:held_most
   redis.call('ZADD', p .. 'final', now + HOLD_MS, serial)
 end
 

@@ -34,13 +34,13 @@ def succeeds(queue: ModelQueue) -> None:
 WEBHOOKS = [
     Mutant(
         "an end has no event",
-        "    append(job.noted, end_fields(p, serial, job.webhook, state, now))",
+        "    append(job.noted, outbox.end_fields(p, serial, job.webhook, state, now))",
         "",
         succeeds,
     ),
     Mutant(
         "an event has no place",
-        "  if job.webhook then place_end(p, serial, job.webhook, job.owner, state, now, todo) end",
+        "  if job.webhook then outbox.place_end(p, serial, job.webhook, job.owner, state, now, todo) end",
         "",
         succeeds,
     ),
