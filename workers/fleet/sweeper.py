@@ -31,8 +31,8 @@ _LOOK_AGAIN_S = 0.4
 # A second look may come a little early by the store's clock.
 _MISSING_FOR_S = 0.35
 _RECONCILE_S = 30.0
-# Each sweep of a model moves at most a thousand jobs, so that no call blocks the store for long. Where more is due, sweeps
-# follow each other, models in turn; after so many the sweeper looks around first.
+# Each sweep of a queue moves at most a thousand jobs, so that no call blocks the store for long. Where more is due, sweeps
+# follow each other, queues in turn; after so many the sweeper looks around first.
 SLICES = 20
 _GO_ON_S = 0.01
 
@@ -59,11 +59,11 @@ class SweepObserver(Protocol):
 
 
 class Sweeper:
-    """One call sweeps every model: promotes, expires and collects what is due, and takes back the jobs of dead workers.
+    """One call sweeps every queue: promotes, expires and collects what is due, and takes back the jobs of dead workers.
 
-    Every half minute one sweeper compares a page of each model's records with its queue, and every ten minutes each collects
-    blobs without a record. An error in one model is logged, and the others are swept. `name` is unlike that of any other
-    sweeper. `models` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back. `finds_orphans`: blobs
+    Every half minute one sweeper compares a page of each queue's records with its lines, and every ten minutes each collects
+    blobs without a record. An error in one queue is logged, and the others are swept. `name` is unlike that of any other
+    sweeper. `queues` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back. `finds_orphans`: blobs
     are looked for in all stores, so one sweeper does it for all.
     """
 
@@ -71,7 +71,7 @@ class Sweeper:
         self,
         store: SweepStore,
         blobs: BlobStore,
-        models: Collection[str],
+        queues: Collection[str],
         *,
         name: str,
         lease_s: float,
@@ -83,7 +83,7 @@ class Sweeper:
     ) -> None:
         self._store = store
         self._blobs = blobs
-        self._models = models
+        self._queues = queues
         self._name = name
         self._pace_s = sweep_s / 2
         self._lease_s = lease_s
@@ -126,44 +126,44 @@ class Sweeper:
 
     def _sweep_all(self, now: float) -> bool:
         """Whether more is due than one call of the sweeper does."""
-        # Sorted into a list of its own, because the beat's thread adds models.
-        models = sorted(self._models)
-        found = self._on_each(models, lambda model: self._to_sweep(model, now))
-        left = self._sweep_in_slices({model: absent.gone for model, absent in found.items() if absent.looked})
+        # Sorted into a list of its own, because the beat's thread adds queues.
+        queues = sorted(self._queues)
+        found = self._on_each(queues, lambda queue: self._to_sweep(queue, now))
+        left = self._sweep_in_slices({queue: absent.gone for queue, absent in found.items() if absent.looked})
         if self._linked_at is None:
             self._linked_at = now
         if now >= self._reconcile_at:
-            self._on_each(models, self._reconcile)
+            self._on_each(queues, self._reconcile)
             self._reconcile_at = now + _RECONCILE_S
         if self._orphans is not None:
             self._orphans.run_once(now)
         return left
 
     def _sweep_in_slices(self, gone: dict[str, tuple[str, ...]]) -> bool:
-        """Sweep each of these models until nothing more is due there; whether that took too long. `gone`: lease holders."""
+        """Sweep each of these queues until nothing more is due there; whether that took too long. `gone`: lease holders."""
         left: Sequence[str] = list(gone)
         for _ in range(SLICES):
             # A worker that held more than one sweep takes back is still gone in the next.
-            swept = self._on_each(left, lambda model: self._sweep(model, gone[model]))
-            left = [model for model, is_more in swept.items() if is_more]
+            swept = self._on_each(left, lambda queue: self._sweep(queue, gone[queue]))
+            left = [queue for queue, is_more in swept.items() if is_more]
             if not left:
                 break
         return bool(left)
 
-    def _on_each(self, models: Iterable[str], step: Callable[[str], _Done]) -> dict[str, _Done]:
-        """What `step` returned, by model; without the models where it failed. Raises `StoreUnavailable`, which concerns all."""
+    def _on_each(self, queues: Iterable[str], step: Callable[[str], _Done]) -> dict[str, _Done]:
+        """What `step` returned, by queue; without the queues where it failed. Raises `StoreUnavailable`, which concerns all."""
         done = {}
-        for model in models:
+        for queue in queues:
             try:
-                done[model] = step(model)
+                done[queue] = step(queue)
             except StoreUnavailable:
                 raise
             except Exception:
-                log.exception(MODEL_NOT_SWEPT, model=model)
+                log.exception(MODEL_NOT_SWEPT, model=queue)
         return done
 
-    def _to_sweep(self, model: str, now: float) -> Absent:
-        """Who is missing of the model's lease holders, or that another sweeper looks and sweeps for all just now.
+    def _to_sweep(self, queue: str, now: float) -> Absent:
+        """Who is missing of the queue's lease holders, or that another sweeper looks and sweeps for all just now.
 
         For a while after the link to the store came back nobody counts as gone: after a restart of Redis all are missing. Then
         this sweeper does not look either, so that one without a broken link does.
@@ -171,15 +171,15 @@ class Sweeper:
         # D5: presence is a subscription.
         if self._linked_at is None or now - self._linked_at <= self._lease_s * 2 / 3:
             return Absent()
-        absent = self._store.absent(model, sweeper=self._name, pace_s=self._pace_s, again_s=_MISSING_FOR_S)
+        absent = self._store.absent(queue, sweeper=self._name, pace_s=self._pace_s, again_s=_MISSING_FOR_S)
         self._look_again = self._look_again or absent.fresh > 0
         return absent
 
-    def _sweep(self, model: str, gone: Sequence[str]) -> bool:
+    def _sweep(self, queue: str, gone: Sequence[str]) -> bool:
         """Whether more is due than one sweep does."""
         failpoint("in_sweep")
         # D18: one call promotes, expires, collects and takes back.
-        report = self._store.sweep(model, gone=gone)
+        report = self._store.sweep(queue, gone=gone)
         self._observer.swept(report)
         # D28: whoever ends a job without a worker logs it.
         if report.changes:
@@ -187,21 +187,21 @@ class Sweeper:
         self._blobs.delete_all(report.blobs)
         if report.requeued or report.cancelled:
             log.warning(
-                JOBS_TAKEN_BACK, model=model, requeued=report.requeued, workers=list(report.workers_lost), gone=len(gone)
+                JOBS_TAKEN_BACK, model=queue, requeued=report.requeued, workers=list(report.workers_lost), gone=len(gone)
             )
         if report.dead:
-            log.warning(JOBS_GIVEN_UP, model=model, jobs=report.dead)
-        _tell_gone(model, report.gone)
+            log.warning(JOBS_GIVEN_UP, model=queue, jobs=report.dead)
+        _tell_gone(queue, report.gone)
         return report.more
 
-    def _reconcile(self, model: str) -> None:
-        found = self._store.reconcile_next(model, pace_s=_RECONCILE_S * 0.9)
+    def _reconcile(self, queue: str) -> None:
+        found = self._store.reconcile_next(queue, pace_s=_RECONCILE_S * 0.9)
         self._observer.on_repaired(found)
         if found.orphans or found.tickets:
-            log.error(RECORDS_REPAIRED, model=model, orphans=found.orphans, tickets=found.tickets)
-        _tell_gone(model, found.gone)
+            log.error(RECORDS_REPAIRED, model=queue, orphans=found.orphans, tickets=found.tickets)
+        _tell_gone(queue, found.gone)
 
 
-def _tell_gone(model: str, jobs: int) -> None:
+def _tell_gone(queue: str, jobs: int) -> None:
     if jobs:
-        log.error(RECORDS_GONE, model=model, jobs=jobs, hint=GONE_HINT)
+        log.error(RECORDS_GONE, model=queue, jobs=jobs, hint=GONE_HINT)

@@ -77,7 +77,7 @@ class Slot:
         self._inputs = inputs(context.blobs)
         self.progress = LaneProgress()
         self._reports = Reports()
-        self._has_lapsed = self._is_draining = self._is_reload_due = self._is_over = False
+        self._has_lapsed = self._is_draining = self._is_disowned = self._is_reload_due = self._is_over = False
         self._fenced = ""
         self._drain_by: float | None = None
         self.turned_at = time.monotonic()
@@ -205,7 +205,7 @@ class Slot:
             self._inputs.again_at(now),
             self._claims.due_at(now, is_draining=self._drain_by is not None),
         ]
-        if self._drain_by is not None:
+        if self._drain_by is not None and not self._is_disowned:
             times.append(self._drain_by)
         if self._reports.pending and not self._debts.has_debts:
             times.append(self._reports.due_at)
@@ -341,6 +341,7 @@ class Slot:
             self._give_back_waiting(ReleaseReason.DRAIN)
         self._child_supervisor.end_if_hung(now)
         if now >= drain_by:
+            self._is_disowned = True
             self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
         if not self._claims.is_holding() and not self._claims.is_expecting:
             self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
@@ -372,8 +373,7 @@ class Slot:
         filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._child_supervisor.asks)
         if filled is None:
             return
-        claimed = waiting.pop(0)
-        batch, missing = filled
+        claimed, (batch, missing) = waiting.pop(0), filled
         if missing:
             self._verdicts.fail(claimed, missing, INPUT_MISSING_CODE, INPUT_MISSING, unrun_stamp(claimed))
         if batch.items:

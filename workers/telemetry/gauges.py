@@ -53,7 +53,7 @@ class UpkeepMetrics:
         state_dir: Path,
     ) -> None:
         self._on_store_failure = on_store_failure
-        self._sweeps = Counter("penstock_sweeps", "Rounds of one model by the sweeper.", registry=registry)
+        self._sweeps = Counter("penstock_sweeps", "Rounds of one queue by the sweeper.", registry=registry)
         self._swept = Counter("penstock_swept", "Jobs moved by sweeps.", ["to"], registry=registry)
         self._repairs = Counter("penstock_repairs", "Records found wrong and mended.", ["what"], registry=registry)
         build = Gauge("penstock_build_info", "Always 1; the version runs here.", ["version"], registry=registry)

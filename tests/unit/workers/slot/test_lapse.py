@@ -9,7 +9,7 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext
-from penstock.workers.slot.slot import Slot
+from penstock.workers.slot.slot import IDLE_POLL_S, Slot
 from tests.unit.workers.slot.test_outcomes import batch, job
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
@@ -37,3 +37,12 @@ def test_what_is_handed_over_in_the_turn_after_a_lapse_is_given_back_too(tmp_pat
     assert [(name, [item.id.serial for item in items]) for name, items in store.calls] == [
         ("release", [f"{turn:026d}"]) for turn in (1, 2)
     ]
+
+
+def test_a_slot_that_cannot_settle_what_it_owes_at_its_drains_end_does_not_spin(tmp_path: Path) -> None:
+    """Regression: between the end of the drain and the moment when it gave up, a slot with a broken link used a whole core."""
+    slot = idle_slot(ShakyStore(), tmp_path)
+    slot._drain_by = 100.0
+    assert slot._pause_s(100.1) == 0.0, "its batches are still to be given back"
+    slot._wind_down(100.1, 100.0)
+    assert [slot._pause_s(now) for now in (100.1, 104.5, 105.5)] == [IDLE_POLL_S] * 3
