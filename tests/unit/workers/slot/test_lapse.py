@@ -8,8 +8,9 @@ from typing import Any
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
+from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext
-from penstock.workers.slot.slot import IDLE_POLL_S, Slot
+from penstock.workers.slot.slot import Slot
 from tests.unit.workers.slot.test_outcomes import batch, job
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
