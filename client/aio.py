@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -316,19 +317,20 @@ class AsyncClient:
     async def run(
         self,
         model: str,
-        inputs: Iterable[Any] | Path | str,
+        inputs: Iterable[Any] | os.PathLike[str] | str,
         *,
         options: RunOptions | None = None,
     ) -> AsyncRunHandle:
-        """A run over many inputs: values, a local file, or the id of an uploaded file. Returns once the run is stored.
+        """A run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns once it is stored.
 
+        Raises `BadRequest` for a file that cannot be read, and for bytes and Paths among the values, which are no rows.
         `async for result in run` waits for the end of the run and gives one result per input, in order.
         """
         wanted = options or RunOptions()
-        if isinstance(inputs, str):
+        if runs.is_file_id(inputs):
             return await self._run(model, inputs, wanted, rows=None)
-        if isinstance(inputs, Path):
-            file_id = runs.file_of(await self.send(runs.upload_call(inputs)))
+        if isinstance(inputs, (str, os.PathLike)):
+            file_id = runs.file_of(await self.send(runs.upload_call(Path(inputs))))
             return await self._run(model, file_id, wanted, rows=None)
         async with runs.as_file_aio(inputs) as (file, count):
             file_id = runs.file_of(await self.send(runs.upload_call(file)))

@@ -25,7 +25,7 @@ BYTES = "application/octet-stream"
 PROBLEM = "application/problem+json"
 # The gateway holds a long poll for at most 30 s. Proxies that cut requests at 30 s need a little less.
 LONGEST_POLL_S = 25.0
-_FILES = (Path, bytes, bytearray, memoryview)
+FILES = (Path, bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def body_of(value: Any, content_type: str | None = None) -> InputBody:
 
     Text is sent as it is if `content_type` is given and is not JSON. Raises `BadRequest` for a value that JSON cannot hold.
     """
-    if isinstance(value, _FILES):
+    if isinstance(value, FILES):
         file = _file_of(value)
         return InputBody(content_type or file.content_type, bytes(file))
     if isinstance(value, dict) and content_type is None and any(map(_has_files, value.values())):
@@ -129,7 +129,7 @@ def file_part(name: str, value: Path | bytes | bytearray | memoryview) -> HttpPa
 
 def _form_parts(name: str, value: Any) -> list[HttpPart]:
     """A file, or several as parts of one name; all else in JSON, so that no type is lost."""
-    if isinstance(value, _FILES):
+    if isinstance(value, FILES):
         return [file_part(name, value)]
     if _has_files(value):
         return [file_part(name, own) for own in value]
@@ -139,8 +139,8 @@ def _form_parts(name: str, value: Any) -> list[HttpPart]:
 def _has_files(value: Any) -> bool:
     """Whether it is a file, or a list of files alone."""
     if isinstance(value, (list, tuple)):
-        return bool(value) and all(isinstance(own, _FILES) for own in value)
-    return isinstance(value, _FILES)
+        return bool(value) and all(isinstance(own, FILES) for own in value)
+    return isinstance(value, FILES)
 
 
 def _file_of(value: Path | bytes | bytearray | memoryview) -> File:
@@ -158,7 +158,7 @@ def is_json(media_type: str) -> bool:
 
 def row_of(value: Any) -> bytes:
     """The value as one line of JSON. Raises `BadRequest` for bytes and files, which no line can hold."""
-    if isinstance(value, _FILES):
+    if isinstance(value, FILES):
         raise BadRequest("many inputs are sent as JSON values; send bytes and files one by one with submit, or as a run")
     return json_bytes(value)
 

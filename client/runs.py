@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
 from penstock.client.problems import UnexpectedAnswer
-from penstock.client.protocol import JSON, Answer, HttpCall, json_bytes, object_of
-from penstock.errors import PenstockError
+from penstock.client.protocol import FILES, JSON, Answer, HttpCall, json_bytes, object_of
+from penstock.errors import BadRequest, PenstockError
 
 POLL_S = 0.5
 # An iterable is sent as JSON lines with one member each, so that a value of any type can be a row.
 ROW = "input"
+_FILE_ID = "file-"
 FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
@@ -125,6 +127,11 @@ def run_of(answer: Answer) -> RunView:
     return run_view(object_of(answer))
 
 
+def is_file_id(inputs: object) -> TypeGuard[str]:
+    """Whether a run's inputs are the id of an uploaded file. Any other text is the path of a local one."""
+    return isinstance(inputs, str) and inputs.startswith(_FILE_ID) and not Path(inputs).exists()
+
+
 def upload_call(file: Path) -> HttpCall:
     return HttpCall("POST", "/v1/files", upload=file, params={}, repeatable=False)
 
@@ -170,6 +177,15 @@ def cancel_tagged_call(tag: str, after: str) -> HttpCall:
     return HttpCall("POST", "/v1/runs:cancel", params={"tag": tag} | ({"after": after} if after else {}))
 
 
+def _line_of(value: Any) -> bytes:
+    if isinstance(value, (os.PathLike, *FILES)):
+        raise BadRequest(
+            "a run's values are rows of JSON, and bytes and files are none",
+            hint="give run() one file with rows; send pictures one by one with submit(), or a folder with `penstock run`",
+        )
+    return json_bytes({ROW: value}) + b"\n"
+
+
 @contextmanager
 def as_file(inputs: Iterable[Any]) -> Iterator[tuple[Path, int]]:
     """The values as a file of JSON lines, and their number. The file is deleted when the block ends."""
@@ -177,7 +193,7 @@ def as_file(inputs: Iterable[Any]) -> Iterator[tuple[Path, int]]:
         path, count = Path(folder) / "inputs.jsonl", 0
         with path.open("wb") as file:
             for value in inputs:
-                file.write(json_bytes({ROW: value}) + b"\n")
+                file.write(_line_of(value))
                 count += 1
         yield path, count
 

@@ -127,7 +127,7 @@ async def test_the_asyncio_client_does_the_same(gateway: GatewayClient, redis_ur
 def test_a_local_file_is_uploaded_and_its_columns_are_named(client: Client, tmp_path: Path, runner: Runner) -> None:
     (tmp_path / "rows.jsonl").write_text('{"x": 1, "id": 7}\n')
     options = RunOptions(columns={"x": "x"}, carry=("id",), max_failed=3, metadata={"team": "data"}, deadline_s=60.0)
-    run = client.run("square", tmp_path / "rows.jsonl", options=options)
+    run = client.run("square", str(tmp_path / "rows.jsonl"), options=options)
     made = runner.runs.read(run.id)
     assert made is not None
     spec = made.spec
@@ -228,6 +228,11 @@ def test_a_wrong_member_is_named(gateway: GatewayClient, asked: dict[str, object
 def test_what_is_not_there_is_not_found(client: Client) -> None:
     with pytest.raises(NotFound):
         client.run("square", "file-01k9xw3c5t8ze2m4v6b7n0q1rs")
+    # Regression: the path of a local file, as text, was taken for the id of an uploaded one.
+    with pytest.raises(BadRequest, match=r"cannot read the input file nowhere\.jsonl"):
+        client.run("square", "nowhere.jsonl")
+    with pytest.raises(BadRequest, match="rows of JSON"):
+        client.run("square", [Path("a.png")])
     with pytest.raises(NotFound, match="Did you mean square"):
         client.run("squre", [1])
     with pytest.raises(NotFound):
