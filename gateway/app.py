@@ -122,7 +122,7 @@ class Gateway:
             self._starting = asyncio.create_task(self._keep_starting())
         await self.parts.key_beat.start()
         await self.parts.registry.start()
-        if self._options.history:
+        if self._options.history.is_kept:
             self._history.start()
         self.parts.files.start()
         if self._management is not None:

@@ -42,7 +42,8 @@ def operator_routers(
     return [
         Rollouts(changes, registry).router(),
         OperationRoutes(operations).router(),
-        *(kind(store, registry).router() for kind in (SplitRoutes, Profiles, HistoryReads)),
+        *(kind(store, registry).router() for kind in (SplitRoutes, Profiles)),
+        HistoryReads(store, registry, options.history).router(),
         QueueReads(store, registry=registry).router(),
         StoreReads(store, registry=registry).router(),
         KeyRoutes(key_beat, auth, store=store, options=options, uploads=uploads).router(),

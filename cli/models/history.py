@@ -28,7 +28,10 @@ def history(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Default: all models together.", autocompletion=model_names)
     ] = None,
-    last: Annotated[str, typer.Option("--last", metavar="TIME", help="How far to look back: 5m to 7d. Default: 1h.")] = "",
+    last: Annotated[
+        str,
+        typer.Option("--last", metavar="TIME", help="How far to look back, such as 5m or 7d. Default: 1h."),
+    ] = "",
     since: Annotated[str, typer.Option("--from", metavar="MOMENT", help="The begin, such as 2026-12-24T18:00:00Z.")] = "",
     until: Annotated[str, typer.Option("--to", metavar="MOMENT", help="The end. Default: now.")] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show the steps in which nothing happened, too.")] = False,
@@ -88,7 +91,9 @@ def is_idle(row: Sequence[str]) -> bool:
 
 
 def remarks(found: Mapping[str, Any], *, idle: int) -> list[str]:
-    error = f"percentiles are within {percent(found['percentile_error'])}; waiting and oldest are the highest of each step"
+    of_store = f"percentiles are within {percent(found['percentile_error'])}"
+    error = of_store if found["source"] == "store" else "from Prometheus, which interpolates percentiles"
+    error += "; waiting and oldest are the highest of each step"
     left_out = [f"{plural(idle, 'step')} in which nothing happened left out; --all shows them"] if idle else []
     away = [f"without {', '.join(found['away'])}: the store does not answer"] if found.get("away") else []
     return [error, *left_out, *away]

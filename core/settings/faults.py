@@ -59,8 +59,8 @@ def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseMode
     if fault["type"] == "missing":
         return "missing"
     text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])
-    # The URL may hold a password, so the message leaves it out.
-    return text if fault["type"] == "value_error" or path[-1:] == ["url"] else f"{text}, not {_short(fault['input'])}"
+    # A URL may hold a password, so the message leaves it out.
+    return text if fault["type"] == "value_error" or path[-1].endswith("url") else f"{text}, not {_short(fault['input'])}"
 
 
 def _plainly(text: str) -> str:

@@ -197,10 +197,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         stack.callback(server.stop)
         [gateway_port], [worker_port] = ports.values()
         worker = stack.enter_context(WorkerProcess(server.url, folder, TABLES, metrics_port=worker_port))
-        gateway = stack.enter_context(
-            gateway_process(server.url, folder, models=TABLES, metrics_port=gateway_port, max_json_bytes=4_000)
-        )
-        prometheus = stack.enter_context(Prometheus(folder / "prometheus", ports))
+        prometheus = Prometheus(folder / "prometheus", ports)
+        options = {"metrics_port": gateway_port, "max_json_bytes": 4_000, "prometheus_url": prometheus.url}
+        gateway = stack.enter_context(gateway_process(server.url, folder, models=TABLES, **options))
+        stack.enter_context(prometheus)
         watcher = stack.enter_context(flower(folder, PENSTOCK_REDIS_URL=server.url))
         worker.await_ready()
         store = stack.enter_context(closing(RedisStore(server.url)))

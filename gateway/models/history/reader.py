@@ -83,7 +83,7 @@ class HistoryReader:
         return await asyncio.shield(task)
 
     async def _read(self, model: str, entries: Sequence[ModelEntry], asked: HistoryRange) -> ModelHistory:
-        level = level_of(asked, 0.0 if asked.ends_now else await self._store.now())
+        level = level_of(asked, 0.0 if asked.is_usual else await self._store.now())
         now, found, away = 0.0, dict[int, HistoryStep](), dict[str, StoreUnavailable]()
         places = [(entry.name, queue) for entry in entries for queue in queues_of_model(entry.info)]
         # A few queues at a time, whose steps become one history before the next are read: many models need no more memory.
@@ -99,7 +99,7 @@ class HistoryReader:
                     now, found = max(now, read.now), await asyncio.to_thread(_add, found, read, level)
         if away and len(away) == len(entries):
             raise next(iter(away.values()))
-        window = window_of(asked, level, now or await self._store.now())
+        window = window_of(asked, LENGTHS_S[level], now or await self._store.now())
         return history_of(found, model=model, window=window, away=sorted(away))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from penstock.broker.history import LENGTHS_S, LONGEST_S, level_for
+from penstock.broker.history import LONGEST_S, level_for
 from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_moment
 from penstock.gateway.asgi.wire import rfc3339
@@ -24,20 +24,17 @@ class HistoryRange:
     until: float | None = None
 
     @property
-    def ends_now(self) -> bool:
-        return self.since is None and self.until is None
+    def is_usual(self) -> bool:
+        """Whether it ends now and the store keeps it, whatever the time is."""
+        return self.since is None and self.until is None and (self.range_s or DEFAULT_S) <= LONGEST_S
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """The steps of `LENGTHS_S[level]` that begin at the moments `at`, in Unix seconds of the store's clock."""
+    """The steps of `length_s` that begin at the moments `at`, in Unix seconds of the store's clock."""
 
-    level: int
+    length_s: int
     at: range
-
-    @property
-    def length_s(self) -> int:
-        return LENGTHS_S[self.level]
 
 
 def asked_range(range_s: int | None = None, since: str | None = None, until: str | None = None) -> HistoryRange:
@@ -55,33 +52,47 @@ def level_of(asked: HistoryRange, now: float) -> int:
     """Of the shortest steps that reach back so far. `now` is by the store's clock; a range that ends now has the same level at
     any time. Raises `BadRequest` for steps that are not kept.
     """
-    since, until = _ends(asked, now)
-    if asked.since is not None and asked.since >= now:
-        raise BadRequest(f"from lies in the future: by the store's clock it is {rfc3339(now)}")
-    # The earliest moments that can be written have no date in UTC.
-    begin, kept_from = rfc3339(max(0.0, since)), rfc3339(now - LONGEST_S)
-    if since >= until:
-        raise BadRequest(f"from ({begin}) does not lie before to ({rfc3339(max(0.0, until))})")
-    if since < now - LONGEST_S - _SLACK_S:
+    refuse_no_time(asked, now)
+    since, _ = ends_of(asked, now)
+    if is_too_old(asked, now):
         raise BadRequest(
-            f"{begin} is too long ago: the history is kept for {LONGEST_S // 86_400} days, from {kept_from}",
-            hint="Ask for a later time, or a shorter one.",
+            f"{_utc(since)} is too long ago: the history is kept for {LONGEST_S // 86_400} days, from {_utc(now - LONGEST_S)}",
+            hint="Ask for a later time, or for a shorter one; longer ones come from a Prometheus (gateway.prometheus_url).",
         )
     return level_for(min(LONGEST_S, now - since))
 
 
-def window_of(asked: HistoryRange, level: int, now: float) -> HistoryWindow:
+def is_too_old(asked: HistoryRange, now: float) -> bool:
+    """Whether the store keeps steps of that time no longer."""
+    return ends_of(asked, now)[0] < now - LONGEST_S - _SLACK_S
+
+
+def refuse_no_time(asked: HistoryRange, now: float) -> None:
+    """Raises `BadRequest` if the end does not come after the begin, or nothing has happened yet."""
+    since, until = ends_of(asked, now)
+    if asked.since is not None and asked.since >= now:
+        raise BadRequest(f"from lies in the future: by the store's clock it is {_utc(now)}")
+    if since >= until:
+        raise BadRequest(f"from ({_utc(since)}) does not lie before to ({_utc(until)})")
+
+
+def window_of(asked: HistoryRange, length: int, now: float) -> HistoryWindow:
     """What comes after `now` is left out. Where the range ends now, there are as many steps at any time."""
-    (since, until), length = _ends(asked, now), LENGTHS_S[level]
+    since, until = ends_of(asked, now)
     # The last step is the one that holds the moment before `until`.
     last = math.ceil(until / length) * length - length
     first = int(since // length) * length if asked.since is not None else last + length - _steps(until - since, length) * length
-    return HistoryWindow(level, range(first, last + 1, length))
+    return HistoryWindow(length, range(first, last + 1, length))
 
 
-def _ends(asked: HistoryRange, now: float) -> tuple[float, float]:
+def ends_of(asked: HistoryRange, now: float) -> tuple[float, float]:
     until = now if asked.until is None else min(asked.until, now)
     return until - (asked.range_s or DEFAULT_S) if asked.since is None else asked.since, until
+
+
+def _utc(at: float) -> str:
+    # The earliest moments that can be written have no date in UTC.
+    return rfc3339(max(0.0, at))
 
 
 def _steps(seconds: float, length: int) -> int:

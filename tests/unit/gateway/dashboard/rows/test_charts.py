@@ -37,7 +37,7 @@ def test_no_value_is_above_the_upper_edge(highest: float) -> None:
 
 @pytest.mark.parametrize(("model", "charts"), [("m", 10), ("", 9)])
 def test_every_figure_has_its_chart(model: str, charts: int) -> None:
-    history = history_of({1_000: STEP}, model=model, window=window_of(HistoryRange(300), 0, 1_009.0))
+    history = history_of({1_000: STEP}, model=model, window=window_of(HistoryRange(300), 10, 1_009.0))
     drawn = charts_of(history, view(history), 300)
     assert len(drawn.charts) == charts
     assert drawn.since == ("5 min ago", "2 min 30 s ago", "now")

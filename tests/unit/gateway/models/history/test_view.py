@@ -17,7 +17,7 @@ from penstock.broker.history import (
 from penstock.gateway.models.history.view import history_of, view
 from penstock.gateway.models.history.window import HistoryRange, window_of
 
-LAST = window_of(HistoryRange(300), 0, 1_009.0)
+LAST = window_of(HistoryRange(300), 10, 1_009.0)
 STEP = HistoryStep(
     1_000,
     {

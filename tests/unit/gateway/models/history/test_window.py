@@ -15,7 +15,7 @@ MOMENTS = st.floats(NOW - LONGEST_S, NOW).map(lambda at: round(at, 3))
 
 
 def window(asked: HistoryRange, now: float = NOW) -> HistoryWindow:
-    return window_of(asked, level_of(asked, now), now)
+    return window_of(asked, LENGTHS_S[level_of(asked, now)], now)
 
 
 @given(st.integers(SHORTEST_S, LONGEST_S), st.floats(NOW, NOW + 2_000))
@@ -37,8 +37,9 @@ def test_from_and_to_lie_in_the_first_and_the_last_step(since: float, until: flo
 def test_steps_reach_back_to_from_and_are_not_longer_than_they_must(since: float) -> None:
     assume(since < NOW)
     found = window(HistoryRange(since=since))
-    assert len(found.at) <= KEPT[found.level] + 1
-    assert all(NOW - since > length * kept for length, kept in zip(LENGTHS_S[: found.level], KEPT, strict=False))
+    level = LENGTHS_S.index(found.length_s)
+    assert len(found.at) <= KEPT[level] + 1
+    assert all(NOW - since > length * kept for length, kept in zip(LENGTHS_S[:level], KEPT, strict=False))
 
 
 def test_a_range_may_end_before_now() -> None:
