@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import NoMatchFound
 
 from penstock.broker.backlog import SlotCapacity
 from penstock.broker.blobs.files import LocalBlobs
@@ -105,3 +106,14 @@ def test_an_input_with_fields_may_be_a_form(gateway: Gateway, schema: dict[str, 
     entry = ModelEntry(ModelInfo("m", versions={"1": info}), version, {"1": version})
     body = document(gateway.parts.api, {"m": entry})["paths"]["/predictions/m"]["post"]["requestBody"]["content"]
     assert ("multipart/form-data" in body) is takes
+
+
+def test_a_document_names_the_prefix_of_a_proxy_and_its_page_is_off_with_the_dashboard(gateway: Gateway) -> None:
+    options = GatewayOptions(dashboard=False, root_path="/penstock")
+    nowhere = AsyncStore("redis://127.0.0.1:1")
+    plain = Gateway(options, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    assert document(plain.parts.api, {})["servers"] == [{"url": "/penstock"}]
+    assert "servers" not in document(gateway.parts.api, {})
+    assert gateway.parts.api.url_path_for("docs") == "/docs"
+    with pytest.raises(NoMatchFound):
+        plain.parts.api.url_path_for("docs")
