@@ -119,11 +119,17 @@ def _as_map(found: Any) -> Buckets:
 
 
 def added(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
-    return {number: one.get(number, 0) + other.get(number, 0) for number in one.keys() | other.keys()}
+    found = dict(one)
+    for number, value in other.items():
+        found[number] = found.get(number, 0) + value
+    return found
 
 
 def _highest(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
-    return {number: max(one.get(number, 0), other.get(number, 0)) for number in one.keys() | other.keys()}
+    found = dict(one)
+    for number, value in other.items():
+        found[number] = max(found.get(number, 0), value)
+    return found
 
 
 def _side_by_side(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
@@ -131,7 +137,9 @@ def _side_by_side(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
     return {**added(one, other), OLDEST: max(one.get(OLDEST, 0), other.get(OLDEST, 0))}
 
 
-def coarser(buckets: Mapping[int, int], grain: int) -> Buckets:
+def coarser(buckets: Mapping[int, int], grain: int) -> Mapping[int, int]:
+    if not grain:
+        return buckets
     found: Buckets = {}
     for number, count in buckets.items():
         first = number - number % 2**grain
