@@ -164,6 +164,9 @@ local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', '
   'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker', 'epoch',
   'not_before', 'webhook'}
 
+-- The set that notes lost jobs now. The other one has those from before the reading of lists that is under way (see lists.lua).
+local function lost_now(p) return p .. (redis.call('EXISTS', p .. 'swapped') == 1 and 'losing' or 'lost') end
+
 -- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
 -- that it holds up no other job, and it is counted once. One that had not ended is noted in `lost`: it counts as open until its
 -- owner is found (see lists.lua).
@@ -171,7 +174,7 @@ local function forget_gone(p, serial, todo)
   if redis.call('ZREM', p .. 'index', serial) == 1 then -- else it was counted before
     count(todo, 'gone', 1)
     read_lists_again(p, todo)
-    if redis.call('ZSCORE', p .. 'final', serial) then count(todo, 'gone:ended', 1) else later(todo, 'SADD', p .. 'lost', serial) end
+    if redis.call('ZSCORE', p .. 'final', serial) then count(todo, 'gone:ended', 1) else later(todo, 'SADD', lost_now(p), serial) end
   end
   for _, index in ipairs({'delayed', 'final', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
   drop(todo, p .. 'stream:' .. serial)

@@ -28,7 +28,7 @@
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
 --   strays            hash    there while the lists above may have entries of records that are gone (see lists.lua)
 --   lost, losing      set     serials of jobs that had not ended when their record was found gone, since and before the last reading
---                             of these lists began
+--                             of these lists began; the other way round while there is `swapped` (string)
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet

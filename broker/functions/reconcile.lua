@@ -148,3 +148,17 @@ local function reconcile(keys, args, todo)
 end
 
 register('reconcile', reconcile, {'allow-oom'})
+
+-- reconcile_next: reconcile the page behind the last one, for all workers.
+-- ARGS: ms in which nobody else reconciles, limit
+-- REPLY: as reconcile; if somebody did so a moment ago: '', 0, 0, 0, 0
+-- LARGEST: as reconcile
+local function reconcile_next(keys, args, todo)
+  local p = keys[1]
+  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0, 0} end
+  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[2]}, todo)
+  redis.call('SET', p .. 'reconcile_from', reply[1])
+  return reply
+end
+
+register('reconcile_next', reconcile_next, {'allow-oom'})

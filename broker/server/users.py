@@ -23,7 +23,7 @@ _PASSWORD_BYTES = 24
 # The commands that the Lua functions call; a test compares them with the source.
 CALLED_BY_FUNCTIONS = (
     "del exists get hdel hexists hget hgetall hincrby hkeys hlen hmget hrandfield hset hsetnx lindex llen lpos lpush "
-    "lrange lrem mset pexpire publish pubsub|shardnumsub rename rpop rpush sadd set smembers spublish srem time zadd zcard "
+    "lrange lrem mset pexpire publish pubsub|shardnumsub rpop rpush sadd set smembers spublish srem time zadd zcard "
     "zcount zrange zrangebylex zrangebyscore zrank zrem zrevrangebylex zscore"
 )
 # The commands that our clients send besides.
