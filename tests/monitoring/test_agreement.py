@@ -189,9 +189,11 @@ def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
 
 
 async def from_prometheus(told: Stack, model: str) -> dict[str, Any]:
-    """The last ten minutes in steps of 5 s, which take the scrapes of this stack to fill."""
-    source = PrometheusHistory(told.prometheus.url, 'job=~"penstock.*"', lengths_s=(5,))
-    return await source.read(model, HistoryRange(600), time.time())
+    """Steps of five minutes, asked for as if they were over: what happened between two scrapes is lost to a rate where one step
+    ends and the next begins, so steps should be few.
+    """
+    source = PrometheusHistory(told.prometheus.url, 'job=~"penstock.*"', lengths_s=(300,))
+    return await source.read(model, HistoryRange(600), time.time() + 300.0)
 
 
 def highest(values: list[float | None]) -> float:
@@ -210,7 +212,8 @@ async def test_a_history_from_prometheus_says_what_happened(told: Stack, model: 
     assert 1.0 <= highest(shown["batch_size"]) <= BATCH
     assert highest(shown["slots"]) == highest(shown["workers"]) == 1.0
     assert highest(shown["memory_bytes"]) > 1e6
-    assert 0.0 < highest(shown["releases"]["full"]) <= 1.0
+    # A reason that came up between two scrapes for the first time has no rate yet.
+    assert all(0.0 < highest(shares) <= 1.0 for shares in shown["releases"].values())
 
 
 async def test_times_from_prometheus_lie_in_the_bucket_of_what_callers_measured(told: Stack) -> None:
