@@ -49,7 +49,7 @@ DRAWN: Mapping[str, Callable[[], str]] = {
 # By a measurement that takes minutes, together with its figures.
 MEASURED: Mapping[str, str] = {"docs/images/autoscale.svg": "make scale"}
 PHOTOGRAPHED: Mapping[str, Photograph] = {
-    "docs/images/dashboard-curve.png": Photograph("/ui/models/scores", part=".card:has(.curve)"),
+    "docs/images/dashboard-curve.png": Photograph("/ui/models/scores", awaited=".card:has(.curve)", part=".card:has(.curve)"),
     "docs/images/dashboard-errors.png": Photograph("/ui/models/thumbnails", awaited="#errors", part="#errors"),
     "docs/images/dashboard-operate.png": Photograph("/ui/models/{model}", clicked="#operate summary", part="#operate"),
     "docs/images/dashboard-jobs.png": Photograph("/ui/jobs", height=480),

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from PIL import Image
+from playwright.sync_api import Browser, Page
+from playwright.sync_api import TimeoutError as PageTimeout
 
 from penstock import Client, JobFailed
 from penstock.loadtest.stack import free_port
@@ -26,14 +28,14 @@ from tests.monitoring.flower import LOGIN, flower
 from tests.monitoring.prometheus import Prometheus
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
     from docs.images.catalogue import Photograph
     from penstock.client.handles.job_handle import JobHandle
 
 _WIDTH = 1100
 # A page has few colors: with so many a picture is a third as large and looks the same.
 _COLORS = 128
+# How often a page is loaded that lacks what is awaited, and how long each of these loads may take to show it.
+_LOADS, _LOAD_MS = 15, 6_000.0
 # Events go there in vain, so that the page of those has some.
 _NOWHERE = "http://127.0.0.1:9/"
 _MODELS = Path(__file__).parents[2] / "tests" / "blocks" / "models.py"
@@ -97,7 +99,7 @@ def _take(browser: Browser, stack: PictureStack, picture: Photograph, file: Path
     )
     page = context.new_page()
     page.goto(stack.servers[picture.server] + picture.path.format(job=stack.job, run=stack.run, model="captions"))
-    page.locator(picture.awaited).first.wait_for()
+    _await_shown(page, picture.awaited)
     # Charts are drawn from what comes by stream or is asked for after the page.
     page.wait_for_timeout(picture.settles_ms)
     if picture.clicked:
@@ -105,6 +107,18 @@ def _take(browser: Browser, stack: PictureStack, picture: Photograph, file: Path
     shot = page.locator(picture.part).first.screenshot() if picture.part else page.screenshot()
     Image.open(io.BytesIO(shot)).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
     context.close()
+
+
+def _await_shown(page: Page, awaited: str) -> None:
+    """Load the page again until it has this. What a model learned, for one, is on a page up to half a minute after its jobs."""
+    for _ in range(_LOADS):
+        try:
+            page.locator(awaited).first.wait_for(timeout=_LOAD_MS)
+        except PageTimeout:
+            page.reload()
+        else:
+            return
+    raise RuntimeError(f"{page.url} has no {awaited!r} after {_LOADS} loads")
 
 
 @contextmanager
