@@ -1,8 +1,9 @@
-"""The cost of the history that models have: CPU time per request of gateway, worker, child and store, with it and without.
+"""The cost of the dashboard: CPU time per request of gateway, worker, child and store, with the history and without.
 
-`python -m benchmarks.experiments.history [--rate 1000] [--rounds 10]` takes about five minutes and writes
-`benchmarks/results/history.json`. Two stacks take the same load in turns, either of them first in turn, so that a machine
-whose speed drifts slows both equally. On a machine that does other work, the result means nothing.
+`python -m benchmarks.experiments.history [--rate 1000] [--rounds 10]` takes about six minutes and writes
+`benchmarks/results/history.json`. Three stacks take the same load in turns, each of them first in turn, so that a machine
+whose speed drifts slows all equally: one without a history, one with it, and one with it whose first page somebody looks at.
+On a machine that does other work, the result means nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Thread
 
+import httpx2
 import redis
 
 from benchmarks.main_path.http_figures import NOOP_BODY
@@ -32,6 +36,8 @@ _MODEL = "noop"
 # Two beats of a worker, and two of a gateway, lie in each turn.
 _TURN_S = 10.0
 _CONNECTIONS = 64
+# As templates/_history.html asks.
+_CHARTS_EVERY_S = 10.0
 _DEFAULT_OUT = Path("benchmarks/results/history.json")
 
 
@@ -69,50 +75,91 @@ class HistorySide:
             return sum(client.memory_usage(key, samples=0) or 0 for key in keys)
 
 
+class OpenPage:
+    """Asks the gateway for what a browser asks for while it shows the first page of the dashboard."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx2.Client(base_url=url, timeout=60.0)
+        self._ended = Event()
+
+    def __enter__(self) -> OpenPage:
+        self._threads = [Thread(target=self._hear), Thread(target=self._ask)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+
+    def _hear(self) -> None:
+        """The table of the queues, each time it changes."""
+        while not self._ended.is_set():
+            with self._client.stream("GET", "/ui/live") as answer:
+                answer.raise_for_status()
+                for _ in answer.iter_bytes():
+                    if self._ended.is_set():
+                        return
+
+    def _ask(self) -> None:
+        self._client.get("/").raise_for_status()
+        while not self._ended.wait(_CHARTS_EVERY_S):
+            self._client.get("/ui/history").raise_for_status()
+
+
 @contextmanager
-def _side(folder: Path, *, history: bool) -> Iterator[HistorySide]:
+def _side(folder: Path, *, history: bool, page: bool = False) -> Iterator[HistorySide]:
     plan = StackPlan(folder, free_port())
     with store_server(plan) as server:
         extra = {**stores_environment(plan, server.url), "PENSTOCK_STORE__HISTORY": str(history).lower()}
         with running(Processes(plan.folder, extra), []) as processes:
             roots = (server.pid, processes.start("gateway"), processes.start("worker"))
             await_ready(plan.port, processes, path="/readyz")
-            yield HistorySide(plan.url, server.url, roots)
+            with OpenPage(plan.url) if page else nullcontext():
+                yield HistorySide(plan.url, server.url, roots)
 
 
 def measure_history(folder: Path, *, rate: float, rounds: int) -> dict[str, float]:
     with ExitStack() as stack:
-        kept = stack.enter_context(_side(folder / "kept", history=True))
         none = stack.enter_context(_side(folder / "none", history=False))
-        for side in (kept, none):
+        kept = stack.enter_context(_side(folder / "kept", history=True))
+        seen = stack.enter_context(_side(folder / "seen", history=True, page=True))
+        sides = deque((none, kept, seen))
+        for side in sides:
             side.turn(rate)
-        for number in range(rounds):
-            for side in (kept, none) if number % 2 else (none, kept):
+        for _ in range(rounds):
+            for side in sides:
                 side.measure(rate)
-        found = _figures(kept, none)
+            sides.rotate()
+        found = {
+            **_more(kept, none),
+            **{f"page_{name}": value for name, value in _more(seen, none).items()},
+            "cpu_us_per_request_without": statistics.median(none.us_per_request()),
+            "answers_per_s_without": statistics.median(none.answered) / _TURN_S,
+        }
         return {"rate_per_s": rate, "rounds": rounds, **found, "history_bytes_of_the_model": kept.history_bytes()}
 
 
-def _figures(kept: HistorySide, none: HistorySide) -> dict[str, float]:
-    """`cpu_more_share`: the median over the pairs of turns; its quartiles say how far they differ."""
-    ratios = [one / other - 1.0 for one, other in zip(kept.us_per_request(), none.us_per_request(), strict=True)]
+def _more(side: HistorySide, none: HistorySide) -> dict[str, float]:
+    """`cpu_more_share`: the median over the rounds; its quartiles say how far they differ."""
+    ratios = [one / other - 1.0 for one, other in zip(side.us_per_request(), none.us_per_request(), strict=True)]
     low, median, high = statistics.quantiles(ratios, n=4)
     return {
         "cpu_more_share": median,
         "cpu_more_share_lower_quartile": low,
         "cpu_more_share_upper_quartile": high,
-        "cpu_more_share_of_sums": sum(kept.cpu_s) / sum(kept.answered) / (sum(none.cpu_s) / sum(none.answered)) - 1.0,
-        "cpu_us_per_request_with": statistics.median(kept.us_per_request()),
-        "cpu_us_per_request_without": statistics.median(none.us_per_request()),
-        "answers_per_s_with": statistics.median(kept.answered) / _TURN_S,
-        "answers_per_s_without": statistics.median(none.answered) / _TURN_S,
+        "cpu_more_share_of_sums": sum(side.cpu_s) / sum(side.answered) / (sum(none.cpu_s) / sum(none.answered)) - 1.0,
+        "cpu_us_per_request": statistics.median(side.us_per_request()),
+        "answers_per_s": statistics.median(side.answered) / _TURN_S,
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments.history", description=__doc__)
     parser.add_argument("--rate", type=float, default=1_000.0, help="requests per second")
-    parser.add_argument("--rounds", type=int, default=10, help="pairs of turns")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of a turn each")
     parser.add_argument("--out", type=Path, default=_DEFAULT_OUT)
     parser.add_argument("--state-dir", default=None, help="where the stores keep their files (default: the temp folder)")
     options = parser.parse_args(arguments)
