@@ -15,10 +15,11 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import httpx2
 import redis
@@ -76,23 +77,25 @@ class HistorySide:
 
 
 class OpenPage:
-    """Asks the gateway for what a browser asks for while it shows the first page of the dashboard."""
+    """Asks the gateway for what a browser asks for while it shows the first page of the dashboard.
+
+    Leaving it raises what went wrong with a request, so that no figure is of a page that was not served.
+    """
 
     def __init__(self, url: str) -> None:
         self._client = httpx2.Client(base_url=url, timeout=60.0)
-        self._ended = Event()
+        self._pool, self._ended = ThreadPoolExecutor(2), Event()
 
     def __enter__(self) -> OpenPage:
-        self._threads = [Thread(target=self._hear), Thread(target=self._ask)]
-        for thread in self._threads:
-            thread.start()
+        self._asking = [self._pool.submit(part) for part in (self._hear, self._ask)]
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        self._pool.shutdown()
         self._client.close()
+        for part in self._asking:
+            part.result()
 
     def _hear(self) -> None:
         """The table of the queues, each time it changes."""
