@@ -51,8 +51,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeptAnswer]:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_answer_is_that_of_torchserve(ours: dict[str, KeptAnswer], key: str) -> None:
-    if key not in ours:
-        pytest.skip("its archive needs torch")
+    lists_all = key.startswith("management: ") and not all(archive.is_buildable for archive in ARCHIVES)
+    if key not in ours or lists_all:
+        pytest.skip("its archive, or one that it lists or describes, needs torch")
     assert not unmeant(differences({key: THEIRS[key]}, {key: ours[key]}))
 
 
