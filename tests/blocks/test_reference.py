@@ -10,7 +10,6 @@ from tests.blocks.pages import BLOCK_PAGES
 from tests.blocks.running import run_page
 from tests.markdown import name_of
 
-
 NEEDS_TORCH = ("runtimes.md",)
 
 
