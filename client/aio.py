@@ -1,4 +1,4 @@
-"""The asyncio client. It sends and sleeps; protocol, flows and retries decide. `sync.py` is generated from this file."""
+"""The asyncio client. It makes the calls; protocol and flows read the answers. `sync.py` is generated from this file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
 import httpx2
 
-from penstock.client import calls, exchange, flows, protocol, runs
+from penstock.client import calls, flows, protocol, runs
 from penstock.client.calls import JobOptions, Moment
-from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map_aio, stream_aio
 from penstock.client.handles.job_handle_aio import AsyncJobHandle
 from penstock.client.handles.keys_aio import AsyncKeys
@@ -25,16 +23,16 @@ from penstock.client.handles.operators_aio import AsyncFailedInbox, AsyncOperato
 from penstock.client.handles.run_handle_aio import AsyncRunHandle
 from penstock.client.handles.webhooks_aio import AsyncWebhooks
 from penstock.client.job_events import OnRestart
-from penstock.client.protocol import Answer, HttpCall
-from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.retries import RetryPolicy
 from penstock.client.runs import CancelledRuns, RunOptions
+from penstock.client.sender_aio import AsyncSender
 from penstock.client.timelines import TimelineView
 from penstock.client.views import CancelledJobs, job_view
 from penstock.errors import BadRequest
 from penstock.job import Priority
 
 
-class AsyncClient:
+class AsyncClient(AsyncSender):
     """Talks to one gateway. Close it with `aclose`, or use it in an `async with` block. The tasks of one loop may share it.
 
     `base_url` falls back to PENSTOCK_URL, then to the `penstock up` of this folder, then to http://127.0.0.1:8080; `api_key`
@@ -50,26 +48,9 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._address = exchange.gateway_address(base_url, api_key, timeout_s)
-        self._retries = Retries(retry or RetryPolicy(), RetryBudget())
-        self._http = httpx2.AsyncClient(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
+        super().__init__(base_url, api_key, timeout_s=timeout_s, retry=retry, transport=transport)
         self.webhooks, self.keys = AsyncWebhooks(self), AsyncKeys(self)
         self.operators, self.failed = AsyncOperators(self), AsyncFailedInbox(self)
-
-    @property
-    def base_url(self) -> str:
-        return self._address.base_url
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
 
     async def submit(
         self, model: str, input: Any, *, content_type: str | None = None, **options: Unpack[JobOptions]
@@ -348,52 +329,3 @@ class AsyncClient:
     async def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> AsyncRunHandle:
         view = runs.run_of(await self.send(runs.create_call(model, file_id, options)))
         return AsyncRunHandle(self, view, rows=rows, output_format=options.output_format)
-
-    async def lines(self, link: str) -> AsyncIterator[str]:
-        """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
-        if link:
-            async for line in self.streamed(HttpCall("GET", link)):
-                yield line
-
-    async def streamed(self, call: HttpCall) -> AsyncIterator[str]:
-        """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""
-        try:
-            with self._address.open_request(call) as request:
-                async with self._http.stream(**request) as response:
-                    if response.status_code >= 400:
-                        await response.aread()
-                    protocol.accepted(exchange.head_of(response))
-                    async for line in response.aiter_lines():
-                        yield line
-        except httpx2.TransportError as error:
-            raise self._address.transport_fault(error) from error
-
-    async def send(self, call: HttpCall) -> Answer:
-        """The gateway's last answer, whatever its status, after the retries that the call allows.
-
-        Raises `GatewayUnreachable` if no answer came.
-        """
-        return await self._retries.asynchronous(call)(self._exchange, call)
-
-    async def follow(self, flow: Flow[T]) -> T:
-        """The flow's return value, after all of its steps."""
-        try:
-            step = next(flow)
-            while True:
-                step = flow.send(await self._reply(step))
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
-    async def _reply(self, step: HttpCall | Pause) -> Reply:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return Reply(flows.NOTHING, time.monotonic())
-        return Reply(await self.send(step), time.monotonic())
-
-    async def _exchange(self, call: HttpCall) -> Answer:
-        try:
-            with self._address.open_request(call) as request:
-                return exchange.answer_of(await self._http.request(**request))
-        except httpx2.TransportError as error:
-            raise self._address.transport_fault(error) from error

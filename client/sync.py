@@ -1,5 +1,5 @@
 # Generated from client/aio.py by `make sync-client`. Change that file, not this one.
-"""The blocking client. It sends and sleeps; protocol, flows and retries decide."""
+"""The blocking client. It makes the calls; protocol and flows read the answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
 import httpx2
 
-from penstock.client import calls, exchange, flows, protocol, runs
+from penstock.client import calls, flows, protocol, runs
 from penstock.client.calls import JobOptions, Moment
-from penstock.client.flows import Flow, Pause, Reply, T
 from penstock.client.handles import job_map, stream
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.handles.keys import Keys
@@ -25,16 +23,16 @@ from penstock.client.handles.operators import FailedInbox, Operators
 from penstock.client.handles.run_handle import RunHandle
 from penstock.client.handles.webhooks import Webhooks
 from penstock.client.job_events import OnRestart
-from penstock.client.protocol import Answer, HttpCall
-from penstock.client.retries import Retries, RetryBudget, RetryPolicy
+from penstock.client.retries import RetryPolicy
 from penstock.client.runs import CancelledRuns, RunOptions
+from penstock.client.sender import Sender
 from penstock.client.timelines import TimelineView
 from penstock.client.views import CancelledJobs, job_view
 from penstock.errors import BadRequest
 from penstock.job import Priority
 
 
-class Client:
+class Client(Sender):
     """Talks to one gateway. Close it with `close`, or use it in a `with` block. Threads may share it.
 
     `base_url` falls back to PENSTOCK_URL, then to the `penstock up` of this folder, then to http://127.0.0.1:8080; `api_key`
@@ -50,24 +48,9 @@ class Client:
         retry: RetryPolicy | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._address = exchange.gateway_address(base_url, api_key, timeout_s)
-        self._retries = Retries(retry or RetryPolicy(), RetryBudget())
-        self._http = httpx2.Client(headers=exchange.user_agent(), transport=transport, limits=exchange.CONNECTIONS)
+        super().__init__(base_url, api_key, timeout_s=timeout_s, retry=retry, transport=transport)
         self.webhooks, self.keys = Webhooks(self), Keys(self)
         self.operators, self.failed = Operators(self), FailedInbox(self)
-
-    @property
-    def base_url(self) -> str:
-        return self._address.base_url
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
 
     def submit(self, model: str, input: Any, *, content_type: str | None = None, **options: Unpack[JobOptions]) -> JobHandle:
         """A handle on the stored job, which survives restarts from now on.
@@ -341,49 +324,3 @@ class Client:
     def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> RunHandle:
         view = runs.run_of(self.send(runs.create_call(model, file_id, options)))
         return RunHandle(self, view, rows=rows, output_format=options.output_format)
-
-    def lines(self, link: str) -> Iterator[str]:
-        """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
-        if link:
-            yield from self.streamed(HttpCall("GET", link))
-
-    def streamed(self, call: HttpCall) -> Iterator[str]:
-        """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""
-        try:
-            with self._address.open_request(call) as request, self._http.stream(**request) as response:
-                if response.status_code >= 400:
-                    response.read()
-                protocol.accepted(exchange.head_of(response))
-                yield from response.iter_lines()
-        except httpx2.TransportError as error:
-            raise self._address.transport_fault(error) from error
-
-    def send(self, call: HttpCall) -> Answer:
-        """The gateway's last answer, whatever its status, after the retries that the call allows.
-
-        Raises `GatewayUnreachable` if no answer came.
-        """
-        return self._retries.blocking(call)(self._exchange, call)
-
-    def follow(self, flow: Flow[T]) -> T:
-        """The flow's return value, after all of its steps."""
-        try:
-            step = next(flow)
-            while True:
-                step = flow.send(self._reply(step))
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
-    def _reply(self, step: HttpCall | Pause) -> Reply:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return Reply(flows.NOTHING, time.monotonic())
-        return Reply(self.send(step), time.monotonic())
-
-    def _exchange(self, call: HttpCall) -> Answer:
-        try:
-            with self._address.open_request(call) as request:
-                return exchange.answer_of(self._http.request(**request))
-        except httpx2.TransportError as error:
-            raise self._address.transport_fault(error) from error

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "client"
 GENERATED = {
     "aio.py": "sync.py",
+    "sender_aio.py": "sender.py",
     "handles/job_handle_aio.py": "handles/job_handle.py",
     "handles/keys_aio.py": "handles/keys.py",
     "handles/operators_aio.py": "handles/operators.py",
