@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from fastapi import APIRouter, FastAPI
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.space import DiskReserve, FileCensus
 from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
-from penstock.errors import PenstockError
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.negotiation import read_head
-from penstock.gateway.asgi.wire import CLIENT_GONE, BodyMemory, ClientGone, headers_for, json_response
+from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
-from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
-from penstock.gateway.auth.roles import WaitingResponses, authorize
-from penstock.gateway.cog.mount import CogMount
-from penstock.gateway.cog.predictions import CogPredictions
-from penstock.gateway.dashboard.router import Pages, is_page
-from penstock.gateway.error_responses import from_framework, problem_of
+from penstock.gateway.auth.keys import KeyAuth, Shares
+from penstock.gateway.auth.roles import WaitingResponses
+from penstock.gateway.dashboard.router import Pages
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.events.routes import JobEvents
@@ -48,20 +38,13 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.oip.endpoint import InferEndpoint
 from penstock.gateway.oip.inference import Inference
 from penstock.gateway.oip.repository import Repository
-from penstock.gateway.oip.routes import OpenInference
-from penstock.gateway.openai.batches import OpenAIBatches
-from penstock.gateway.openai.embeddings import Embeddings
 from penstock.gateway.openai.file_quota import FileQuota
 from penstock.gateway.openai.files import OpenAIFiles
-from penstock.gateway.openapi import document
 from penstock.gateway.operating import operator_routers
 from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions, TorchServeOptions
-from penstock.gateway.replicate.catalog import ReplicateCatalog
-from penstock.gateway.replicate.inputs import UploadedInputs
-from penstock.gateway.replicate.predictions import Predictions
-from penstock.gateway.replicate.stream import PredictionStream
-from penstock.gateway.runs.routes import RunRoutes
+from penstock.gateway.protocols import ForeignProtocols
+from penstock.gateway.routing import RoutedApi
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.telemetry.health import Health
 from penstock.gateway.telemetry.metrics import GatewayMetrics
@@ -128,7 +111,12 @@ class GatewayParts:
         self.torchserve, self.management = self._torchserve(options.torchserve)
         self.pages = self._dashboard()
         self.routers = self._routers()
-        self.api = self._build_api()
+        self._routed = self._route()
+
+    @property
+    def api(self) -> FastAPI:
+        """What serves every path but those of the submit families."""
+        return self._routed.app
 
     def _file_services(self, files: FileStore) -> tuple[OpenAIFiles, RunService, Deliveries]:
         options = self._options
@@ -229,13 +217,26 @@ class GatewayParts:
             audit=self.audit,
         )
 
+    def _route(self) -> RoutedApi:
+        return RoutedApi(
+            self._options,
+            routers=self.routers,
+            pages=self.pages,
+            auth=self.auth,
+            audit=self.audit,
+            registry=self.registry,
+            torchserve=self.torchserve,
+        )
+
+    def _document(self) -> dict[str, Any]:
+        # The pages show it and are among its paths, so they are made before it.
+        return self._routed.document()
+
     def _routers(self) -> list[APIRouter]:
         """Every path but those of the submit families."""
         return [
             *self._job_routers(),
-            *self._foreign_routers(),
-            *self._replicate_routers(),
-            self._cog_router(),
+            *self._foreign_protocols().routers(),
             WebhookRoutes(self._deliveries, options=self._options, uploads=self._uploads).router(),
             *self._model_routers(),
             self.health.router(),
@@ -270,58 +271,28 @@ class GatewayParts:
         parts = (submits, many, cancels, reads, self._replays, events, InboxRoutes(self._inbox))
         return [part.router() for part in parts]
 
-    def _foreign_routers(self) -> list[APIRouter]:
-        """Runs, and what OpenAI's clients call: embeddings, files, batches."""
-        embeddings = Embeddings(
-            self._submitter,
+    def _foreign_protocols(self) -> ForeignProtocols:
+        return ForeignProtocols(
             self._options,
-            predict=self.predict,
             store=self._store,
             registry=self.registry,
-            results=self._results,
-            lifetime=self._lifetime,
-            uploads=self._uploads,
-            held=self._held,
-        )
-        runs = [
-            kind(self._runs, registry=self.registry, options=self._options, uploads=self._uploads)
-            for kind in (RunRoutes, OpenAIBatches)
-        ]
-        oip = OpenInference(self.inference, registry=self.registry).router()
-        return [embeddings.router(), self.files.router(), *(run.router() for run in runs), self.repository.router(), oip]
-
-    def _held(self, caller: Caller) -> AbstractContextManager[None]:
-        """A place among the predictions, in the stead of the request's own."""
-        return self.predictions.held(caller, instead_of=self.requests)
-
-    def _replicate_routers(self) -> list[APIRouter]:
-        options, store = self._options, self._store
-        predictions = Predictions(
-            self._submitter,
-            options,
-            store=store,
-            registry=self.registry,
-            results=self._results,
-            uploads=self._uploads,
-            inputs=UploadedInputs(self._file_store, options.max_raw_bytes, self._uploads),
-            stream=PredictionStream(store, self._follower, lifetime=self._lifetime, waiting=self._waiting),
-            preferred=self._preferred,
-            waiting=self._waiting,
-        )
-        return [predictions.router(), ReplicateCatalog(self.registry, self._file_store, options, self.files).router()]
-
-    def _cog_router(self) -> APIRouter:
-        options, store = self._options, self._store
-        predictions = CogPredictions(
-            self._submitter,
-            options,
+            submitter=self._submitter,
             predict=self.predict,
-            store=store,
+            preferred=self._preferred,
+            inference=self.inference,
+            repository=self.repository,
             results=self._results,
-            waiting=self._held,
-            streaming=lambda caller: self.streams.held(caller, instead_of=self.requests),
+            follower=self._follower,
+            runs=self._runs,
+            files=self._file_store,
+            openai_files=self.files,
+            uploads=self._uploads,
+            lifetime=self._lifetime,
+            waiting=self._waiting,
+            requests=self.requests,
+            predictions=self.predictions,
+            streams=self.streams,
         )
-        return CogMount(predictions, options, store=store, registry=self.registry, uploads=self._uploads).router()
 
     def _model_routers(self) -> list[APIRouter]:
         return operator_routers(
@@ -334,53 +305,6 @@ class GatewayParts:
             auth=self.auth,
             uploads=self._uploads,
         )
-
-    def _build_api(self) -> FastAPI:
-        # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
-        api = FastAPI(
-            title="penstock",
-            version="1",
-            openapi_url=None,
-            docs_url=None,
-            redoc_url=None,
-            redirect_slashes=False,
-            servers=[{"url": self._options.root_path}] if self._options.root_path else None,
-            dependencies=[Depends(authorize)],
-        )
-        for router in self.routers:
-            # The pages note acts themselves, once they know that one of them sent the form.
-            notes = [] if self.pages is not None and router is self.routers[-1] else [Depends(self.audit.note)]
-            api.include_router(router, dependencies=notes)
-        api.add_api_route(
-            "/openapi.json", self._answer_document, methods=["GET"], include_in_schema=False, response_class=Response
-        )
-        for kind in (PenstockError, HTTPException, RequestValidationError, Exception):
-            api.add_exception_handler(kind, self._answer_error)
-        for kind in (ClientGone, ClientDisconnect):
-            api.add_exception_handler(kind, _end_unheard)
-        return api
-
-    async def _answer_document(self) -> Response:
-        return json_response(self._document())
-
-    def _document(self) -> dict[str, Any]:
-        found = document(self.api, self.registry.models, keyed=self.auth.keyed)
-        return found if self.torchserve is None else self.torchserve.add_routes(found, keyed=self.auth.keyed)
-
-    async def _answer_error(self, request: Request, error: Exception) -> Response:
-        given_id = request.headers.get("x-request-id", "").encode("latin-1")
-        ours = from_framework(error, request, self.routers)
-        problem = problem_of(ours, request.scope, given_id or None)  # type: ignore[arg-type]
-        if self.pages is not None and is_page(request.scope["path"]):
-            return await self.pages.error_page(request, problem, ours)
-        response = Response(problem.body, status_code=problem.status)
-        response.raw_headers = headers_for(problem, read_head(request.headers.raw))
-        return response
-
-
-async def _end_unheard(_: Request, __: Exception) -> Response:
-    """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
-    return Response(status_code=CLIENT_GONE)
 
 
 def _torchserve_counts() -> TorchServeCounts:

@@ -1,0 +1,99 @@
+"""The paths that FastAPI serves, all but those of the submit families: their document, and how their errors are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from penstock.errors import PenstockError
+from penstock.gateway.asgi.negotiation import read_head
+from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, headers_for, json_response
+from penstock.gateway.auth.audit import AuditLog
+from penstock.gateway.auth.keys import KeyAuth
+from penstock.gateway.auth.roles import authorize
+from penstock.gateway.dashboard.router import Pages, is_page
+from penstock.gateway.error_responses import from_framework, problem_of
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.openapi import document
+from penstock.gateway.options import GatewayOptions
+
+if TYPE_CHECKING:
+    from penstock.gateway.torchserve.door import TorchServeDoor
+
+
+class RoutedApi:
+    """`app` serves `routers`, the last of which is that of `pages` if there are pages."""
+
+    def __init__(
+        self,
+        options: GatewayOptions,
+        *,
+        routers: Sequence[APIRouter],
+        pages: Pages | None,
+        auth: KeyAuth,
+        audit: AuditLog,
+        registry: ModelRegistry,
+        torchserve: TorchServeDoor | None,
+    ) -> None:
+        self._options = options
+        self._routers = routers
+        self._pages = pages
+        self._auth = auth
+        self._audit = audit
+        self._registry = registry
+        self._torchserve = torchserve
+        self.app = self._build()
+
+    def _build(self) -> FastAPI:
+        # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
+        app = FastAPI(
+            title="penstock",
+            version="1",
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            servers=[{"url": self._options.root_path}] if self._options.root_path else None,
+            dependencies=[Depends(authorize)],
+        )
+        for router in self._routers:
+            # The pages note acts themselves, once they know that one of them sent the form.
+            notes = [] if self._pages is not None and router is self._routers[-1] else [Depends(self._audit.note)]
+            app.include_router(router, dependencies=notes)
+        app.add_api_route(
+            "/openapi.json", self._answer_document, methods=["GET"], include_in_schema=False, response_class=Response
+        )
+        for kind in (PenstockError, HTTPException, RequestValidationError, Exception):
+            app.add_exception_handler(kind, self._answer_error)
+        for kind in (ClientGone, ClientDisconnect):
+            app.add_exception_handler(kind, _end_unheard)
+        return app
+
+    async def _answer_document(self) -> Response:
+        return json_response(self.document())
+
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document of all paths, with the models that the gateway knows now."""
+        found = document(self.app, self._registry.models, keyed=self._auth.keyed)
+        return found if self._torchserve is None else self._torchserve.add_routes(found, keyed=self._auth.keyed)
+
+    async def _answer_error(self, request: Request, error: Exception) -> Response:
+        given_id = request.headers.get("x-request-id", "").encode("latin-1")
+        ours = from_framework(error, request, self._routers)
+        problem = problem_of(ours, request.scope, given_id or None)  # type: ignore[arg-type]
+        if self._pages is not None and is_page(request.scope["path"]):
+            return await self._pages.error_page(request, problem, ours)
+        response = Response(problem.body, status_code=problem.status)
+        response.raw_headers = headers_for(problem, read_head(request.headers.raw))
+        return response
+
+
+async def _end_unheard(_: Request, __: Exception) -> Response:
+    """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
+    return Response(status_code=CLIENT_GONE)
