@@ -13,13 +13,16 @@ from typing import Any
 
 import orjson
 
+from penstock import errors
 from penstock.errors import (
     BadRequest,
     CallerError,
     CapacityError,
+    ConfigError,
     Conflict,
     Gone,
     HandlerTimeout,
+    InputUrlFailed,
     InternalError,
     InvalidInput,
     KeyReused,
@@ -166,7 +169,11 @@ STATUS: dict[type[PenstockError], int] = {
     PenstockError: 500,
 }
 
-# The status of an answer-now request by the code of its failed job. Codes that are not listed are failures of the model: 500.
+# The codes of the caller's errors that model code may raise. Settings that a model cannot use are no caller's fault.
+_KINDS = {one.kind for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CallerError)}
+INPUT_CODES = frozenset(_KINDS - {ConfigError.kind} | {InputUrlFailed.kind})
+# The status of an answer-now request by the code of its failed job. Other codes that blame the input are 422: a 401, 404 or 409
+# would be read as said of the key, the model or the job. All others are failures of the model: 500.
 FAILURE_STATUS = {
     "bad_request": 400,
     "invalid_input": 422,
@@ -253,8 +260,8 @@ def status_of(error: PenstockError) -> int:
 
 
 def is_of_input(code: str) -> bool:
-    """Whether a code that a model made up says that the caller's input is at fault."""
-    return code.startswith(_OF_INPUTS) and code not in TITLES
+    """Whether the code of a failed job blames the input: that of a caller's error, or one that a model made up for it."""
+    return code in INPUT_CODES or (code.startswith(_OF_INPUTS) and code not in TITLES)
 
 
 def failure_status(code: str) -> int:
@@ -353,8 +360,8 @@ def _ended_status(error: EndedWithoutOutput) -> int:
 
 
 def _page_of_end(code: str) -> str:
-    """A model may fail items with codes of its own, which share a page and a title."""
-    if code in TITLES:
+    """A model may fail items with codes of its own, or with those of the gateway's refusals; both share a page and a title."""
+    if code in FAILURE_STATUS or (code in TITLES and not is_of_input(code)):
         return code
     return "invalid_input" if is_of_input(code) else "handler_error"
 

@@ -30,11 +30,6 @@ class FaultSide(StrEnum):
     MODEL = "model"
 
 
-# Codes that are said of an input: it cannot be read, does not fit the schema, is too large, or names a file that cannot be
-# fetched. Besides those that models make up: `is_of_input`.
-CALLER_CODES = frozenset({"bad_request", "invalid_input", "input_url_failed", "too_large", "unsupported_media_type"})
-
-
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
     """The jobs with one fault. `id` is a hash of model, code and message. `versions` are those that the jobs failed with."""
@@ -72,7 +67,7 @@ def fault_of(job: Job) -> FaultSide:
 
 
 def _fault_of_code(code: str) -> FaultSide:
-    return FaultSide.CALLER if code in CALLER_CODES or is_of_input(code) else FaultSide.MODEL
+    return FaultSide.CALLER if is_of_input(code) else FaultSide.MODEL
 
 
 def group_id(kind: tuple[str, str, str]) -> str:

@@ -124,8 +124,8 @@ EXPLANATIONS = {
     "invalid_input": Explanation(
         "422 of a submit or an answer-now request, else 409",
         "The input is readable, but does not fit the types that the model asks for: `errors` has a pointer and a sentence per "
-        "fault. Or the model refused it with a code of its own that begins with `bad_` or `invalid_`, such as `bad_image`: "
-        "`detail` has the model's words.",
+        "fault. Or the model refused it, with the code of a caller's error or one of its own that begins with `bad_` or "
+        "`invalid_`, such as `bad_image`: `detail` has the model's words.",
         "Correct the input. `penstock models show MODEL` and `GET /openapi.json` have the schema.",
     ),
     "idempotency_key_reused": Explanation(

@@ -18,7 +18,6 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
-from penstock.errors import Conflict
 from penstock.job import JobId, JobState, Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
 from penstock.pipelines.spec import PipelineSpec, PipelineStage, stage_job
@@ -28,7 +27,7 @@ from penstock.workers.pipelines.drive import Drive, Driven, DriveServices
 from penstock.workers.pipelines.driver import PipelineDriver, PipelineKnown
 from penstock.workers.pipelines.joiner import Joiner
 from penstock.workers.pipelines.leftovers import Leftovers
-from penstock.workers.pipelines.stage_models import StageModels
+from penstock.workers.pipelines.stage_models import StageModels, StageUnusable
 from penstock.workers.slot.batch import Batch
 from tests.eventually import eventually
 
@@ -44,9 +43,9 @@ def store(redis_url: str) -> Iterator[RedisStore]:
         yield store
 
 
-def claimed(store: RedisStore) -> Batch:
+def claimed(store: RedisStore, given: Payload = GIVEN) -> Batch:
     """A pipeline's job, as its slot has claimed it."""
-    store.submit([NewJob(new_job_id("chain"), "1", GIVEN)])
+    store.submit([NewJob(new_job_id("chain"), "1", given)])
     claim = store.claim(ClaimRequest("chain", "1", "w.0", "n1", 1))
     return Batch(tuple(claim.jobs), "idle", "w.0", "n1", time.monotonic(), leased_at=claim.now)
 
@@ -92,6 +91,31 @@ def test_a_stage_whose_submit_the_store_has_lost_is_submitted_again(
 
     found = asyncio.run(driven())
     assert (found.state, found.output) == (JobState.SUCCEEDED, MADE)
+
+
+NOBODY = PipelineStage("only", "nobody")
+JOINED = PipelineStage("only", "model", input={"x": "input"})
+LOST = Payload("application/json", blob="1".zfill(26) + ".in")
+
+
+@pytest.mark.parametrize(("stage", "given", "code"), [(NOBODY, GIVEN, "load_failed"), (JOINED, LOST, "input_missing")])
+def test_a_model_or_a_blob_that_is_not_there_does_not_blame_the_caller(
+    redis_url: str, store: RedisStore, tmp_path: Path, stage: PipelineStage, given: Payload, code: str
+) -> None:
+    # Regression: these ended as `not_found` and `gone`, which are codes of a caller's errors.
+    batch = claimed(store, given)
+
+    async def driven() -> Driven:
+        gateway = AsyncStore(redis_url)
+        await gateway.start()
+        services = DriveServices(gateway, Joiner(LocalBlobs(tmp_path)), StageModels(gateway), 65_536)
+        try:
+            return await Drive(PipelineSpec((stage,)), batch, services, lambda *_: None).run()
+        finally:
+            await gateway.close()
+
+    found = asyncio.run(driven())
+    assert (found.state, found.code) == (JobState.FAILED, code)
 
 
 def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
@@ -166,7 +190,7 @@ def test_pipelines_of_several_workers_that_are_stages_of_each_other_are_refused(
             await gateway.close()
 
     assert asyncio.run(found("four")) == "1"
-    with pytest.raises(Conflict, match="pipelines two, three, one: each is a stage of itself by way of the others"):
+    with pytest.raises(StageUnusable, match="pipelines two, three, one: each is a stage of itself by way of the others"):
         asyncio.run(found("two"))
 
 

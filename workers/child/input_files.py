@@ -8,8 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import Gone
-from penstock.workers.ipc.frames import Item
+from penstock.errors import PenstockError
+from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, Item
+
+
+class InputMissing(PenstockError):
+    """Not `Gone`, which is a caller's error: a job that fails with its code blames the input."""
+
+    kind = INPUT_MISSING_CODE
 
 
 def with_data(items: Sequence[Item]) -> list[Item]:
@@ -19,10 +25,10 @@ def with_data(items: Sequence[Item]) -> list[Item]:
 
 
 def input_of(item: Item) -> bytes:
-    """One item's input; raises `Gone` if it is not there any more."""
+    """One item's input; raises `InputMissing` if it is not there any more."""
     [read] = with_data([item])
     if read.is_missing:
-        raise Gone("the input is not there any more")
+        raise InputMissing(INPUT_MISSING)
     return read.data
 
 

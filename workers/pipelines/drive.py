@@ -22,15 +22,16 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.records import Ending, NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import Conflict, InternalError, InvalidInput, PenstockError, StoreUnavailable
+from penstock.errors import Gone, InternalError, InvalidInput, PenstockError, StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.job import Call, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.pipelines.spec import INPUT, PipelineSpec, PipelineStage, Wanted, stage_job
+from penstock.workers.ipc.frames import INPUT_MISSING_CODE
 from penstock.workers.pipelines.binding import bound_input, bound_result
 from penstock.workers.pipelines.joiner import Joiner
 from penstock.workers.pipelines.progress import FailedStage, PipelineProgress, StageEnd, needless_blobs
-from penstock.workers.pipelines.stage_models import StageModels
+from penstock.workers.pipelines.stage_models import StageModels, StageUnusable
 from penstock.workers.slot.batch import Batch, blob_name
 
 log = structlog.get_logger(__name__)
@@ -128,7 +129,7 @@ class Drive:
             if (end := opening.result()) is not None:
                 self._on_end(stage, end)
         except PenstockError as error:
-            self._on_end(stage, StageEnd(JobState.FAILED, code=error.kind, message=error.message))
+            self._on_end(stage, StageEnd(JobState.FAILED, code=_code_of(error), message=error.message))
         except Exception as error:  # noqa: BLE001 - a bug ends this pipeline, whose error names the stage
             bug = InternalError(f"{type(error).__name__}: {error}")
             self._on_end(stage, StageEnd(JobState.FAILED, code=bug.kind, message=bug.message))
@@ -194,7 +195,7 @@ class Drive:
             submitted = await answered(partial(self._store, job, limits.max_queue_depth))
             if submitted is SubmitStatus.CLOSED:
                 # D109: a stage's job has the same id whoever submits it, so it lies in its model's first queue of all.
-                raise Conflict(f"stage {stage.name!r}: the model {stage.model!r} was moved to another store, out of its reach")
+                raise StageUnusable(f"stage {stage.name!r}: {stage.model!r} was moved to another store, out of its reach")
             if submitted is not SubmitStatus.FULL:
                 return submitted is SubmitStatus.CREATED
             self._on_progress(self._progress.fraction, f"{stage.name}: waits, as the queue of {stage.model} is full")
@@ -261,7 +262,7 @@ class Drive:
         try:
             output = await self._result()
         except PenstockError as error:
-            return Driven(JobState.FAILED, code=error.kind, message=f"the result cannot be put together: {error.message}")
+            return Driven(JobState.FAILED, code=_code_of(error), message=f"the result cannot be put together: {error.message}")
         failpoint("before_pipeline_end")
         return Driven(JobState.SUCCEEDED, output, needless=needless_blobs(self._progress.outputs, output, self._job.input))
 
@@ -291,6 +292,11 @@ def _pushed_end(push: Push) -> StageEnd:
 def _end_of(job: Job, output: Payload | None) -> StageEnd:
     error = job.error
     return StageEnd(job.state, output, error.code if error else "", error.message if error else "")
+
+
+def _code_of(error: PenstockError) -> str:
+    """A blob that is gone has no caller's code, because it is not the input's fault."""
+    return INPUT_MISSING_CODE if isinstance(error, Gone) else error.kind
 
 
 def _lost(id: JobId) -> StageEnd:

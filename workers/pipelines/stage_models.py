@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import Conflict, NotFound
+from penstock.errors import HandlerLoadError
 from penstock.model_spec import Limits, ModelInfo, VersionInfo
 from penstock.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.rollout import followed
@@ -27,6 +27,10 @@ class StageModel(NamedTuple):
     info: VersionInfo | None
 
 
+class StageUnusable(HandlerLoadError):
+    """A stage names a model that cannot run it. No caller's error, because those blame the input of the pipeline's job."""
+
+
 class StageModels:
     """For one event loop. Every call raises `StoreUnavailable` while the store is away."""
 
@@ -37,19 +41,21 @@ class StageModels:
         self._reading: asyncio.Task[None] | None = None
 
     async def find(self, stage: PipelineStage) -> StageModel:
-        """The version that runs a stage submitted now. Raises `NotFound`, with the stage's name and what to do, and `Conflict`
-        for a pipeline that is a stage of itself.
+        """The version that runs a stage submitted now. Raises `StageUnusable`, with the stage's name and what to do, also for a
+        pipeline that is a stage of itself.
         """
         await self._refresh()
         info = self._known.get(stage.model)
         if info is None:
-            raise NotFound(f"stage {stage.name!r} needs the model {stage.model!r}: {self._why_unknown(stage.model)}")
+            raise StageUnusable(f"stage {stage.name!r} needs the model {stage.model!r}: {self._why_unknown(stage.model)}")
         version = stage.version or info.default_version
         if version not in info.versions:
             known = ", ".join(info.versions) or "none"
-            raise NotFound(f"stage {stage.name!r} needs version {version!r} of {stage.model!r}, whose versions are {known}")
+            raise StageUnusable(
+                f"stage {stage.name!r} needs version {version!r} of {stage.model!r}, whose versions are {known}"
+            )
         if circle := self._circle(stage, ()):
-            raise Conflict(
+            raise StageUnusable(
                 f"pipelines {', '.join(circle)}: each is a stage of itself by way of the others, so none could ever end",
                 hint="load one of them with other stages",
             )
@@ -98,7 +104,7 @@ class StageModels:
 async def described(spec: PipelineSpec, models: StageModels) -> VersionInfo | None:
     """What callers are told of a pipeline: what its first stages take, and what its last one gives.
 
-    None while the model of a first stage is still being loaded. Raises `NotFound` as `find` does.
+    None while the model of a first stage is still being loaded. Raises `StageUnusable` as `find` does.
     """
     found = {stage.name: await models.find(stage) for stage in spec.stages}
     first = [found[stage.name].info for stage in spec.roots()]

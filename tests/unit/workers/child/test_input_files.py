@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Gone
 from penstock.job import Call
-from penstock.workers.child.input_files import input_of, with_data
+from penstock.workers.child.input_files import InputMissing, input_of, with_data
 from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
 from tests.unit.workers.child.test_runner import echo, model
@@ -38,7 +37,7 @@ def test_what_is_gone_damaged_or_cut_short_is_missing(file: Path) -> None:
     items = [Item(PNG, path=str(gone)), part(gone, 0, b"x"), elsewhere, part(file, 15, b"nd__more")]
     assert [(item.is_missing, item.data) for item in with_data(items)] == [(True, b"")] * 4
     for item in items:
-        with pytest.raises(Gone):
+        with pytest.raises(InputMissing):
             input_of(item)
     assert input_of(part(file, 11, b"second")) == b"second"
 
