@@ -14,6 +14,8 @@ from penstock.job import BatchRecord
 from penstock.model_spec import HostLoad, SlotDeviceUse, WorkerInfo
 
 UNVERSIONED = "default"
+# The ending of counters' names.
+COUNTED = "_total"
 _MIB, _GIB = 1024.0**2, 1024.0**3
 # The first number of TorchServe's names of workers.
 _FIRST_WORKER = 9000
@@ -22,7 +24,11 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class TorchServeFamily:
-    """One name with its samples. `kind` is counter or gauge, `unit` as TorchServe's help text has it."""
+    """One name with its samples. `kind` is counter or gauge, `unit` as TorchServe's help text has it.
+
+    A counter whose name lacks the ending that Prometheus asks of counters has no declared type, as on workers' pages: these
+    may be read as OpenMetrics, which refuses such a counter.
+    """
 
     name: str
     kind: str
@@ -31,7 +37,7 @@ class TorchServeFamily:
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} Torchserve prometheus {self.kind} metric with unit: {self.unit}"
-        yield f"# TYPE {self.name} {self.kind}"
+        yield f"# TYPE {self.name} {'untyped' if self.kind == 'counter' and not self.name.endswith(COUNTED) else self.kind}"
         for labels, value in self.samples:
             inner = "".join(f'{name}="{_escaped(text)}",' for name, text in labels)
             yield f"{self.name}{{{inner}}} {value}"

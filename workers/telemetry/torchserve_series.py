@@ -18,6 +18,8 @@ from penstock.workers.telemetry.handler_series import write_series
 
 # In one worker. A model of ours has at most 200, and TorchServe's names add the model's own.
 MOST_SERIES = 2_000
+# The ending of counters' names.
+COUNTED = "_total"
 HOST_LABEL = "Hostname"
 _OF_GATEWAYS = frozenset({"HandlerTime", "PredictionTime"})
 
@@ -66,12 +68,15 @@ class TorchServeSeries(Collector):
 
     def _page(self, name: str, samples: list[MetricSample]) -> Metric:
         first = samples[0]
-        # TorchServe's counters lack the ending that Prometheus asks of counters, so they have no declared type.
-        kind = "unknown" if first.kind is MetricKind.COUNTER else first.kind.value
-        page = Metric(name, f"Torchserve prometheus {first.kind.value} metric with unit: {first.foreign[1]}", kind)
+        # A counter without the ending that OpenMetrics asks of counters has no declared type, as on a gateway's page.
+        is_counter = first.kind is MetricKind.COUNTER
+        ending = COUNTED if is_counter and name.endswith(COUNTED) else ""
+        kind = "unknown" if is_counter and not ending else first.kind.value
+        words = f"Torchserve prometheus {first.kind.value} metric with unit: {first.foreign[1]}"
+        page = Metric(name.removesuffix(ending), words, kind)
         for sample in samples:
             labels = dict(zip(sample.foreign[2:], sample.label_values, strict=True))
-            write_series(page, {**labels, HOST_LABEL: self._host}, sample)
+            write_series(page, {**labels, HOST_LABEL: self._host}, sample, ending=ending)
         return page
 
 
