@@ -120,6 +120,7 @@ local function drop_job(p, serial, todo)
   for _, entry in ipairs(tag_entries(tags, serial)) do
     for _, list in ipairs(tag_lists(p, owner)) do redis.call('ZREM', list, entry) end -- guard:untag
   end
+  if owner then forget_owner(p, owner) end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)
   for _, place in ipairs(webhook and outbox.event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
@@ -176,6 +177,7 @@ local function forget_gone(p, serial, todo)
     read_lists_again(p, todo)
     if redis.call('ZSCORE', p .. 'final', serial) then count(todo, 'gone:ended', 1) else later(todo, 'SADD', lost_now(p), serial) end
   end
+  count_start(p, serial, todo)
   for _, index in ipairs({'delayed', 'final', 'inbox'}) do later(todo, 'ZREM', p .. index, serial) end
   drop(todo, p .. 'stream:' .. serial)
 end
@@ -192,7 +194,7 @@ end
 local function cancel_in_line(p, serial, job, now, todo)
   dequeue(p, serial, job)
   cancel_job(p, serial, job, now, todo)
-  if job.state == 'delayed' then count_start(todo, job) end
+  if job.state == 'delayed' then count_start(p, serial, todo) end
 end
 
 local function kill_job(p, serial, job, now, todo, code, message, token)

@@ -70,9 +70,18 @@ local function count_planned(todo, owner, n)
   todo.planned[owner] = (todo.planned[owner] or 0) + n
 end
 
--- A job that waited for its start, and not for a retry, does so no longer.
-local function count_start(todo, job)
-  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end
+-- A job waits for its start.
+local function plan_start(p, serial, owner, todo)
+  if owner == '' then return end
+  later(todo, 'HSET', p .. 'starts', serial, owner)
+  count_planned(todo, owner, 1)
+end
+
+-- A job that was delayed is so no longer. One that waited for its start, and not for a retry, has an entry in `starts`, which says
+-- its owner even where its record is gone.
+local function count_start(p, serial, todo)
+  local owner = redis.call('HGET', p .. 'starts', serial)
+  if owner and redis.call('HDEL', p .. 'starts', serial) == 1 then count_planned(todo, owner, -1) end
 end
 
 -- Report a change that is not a settling by the job's holder: the caller logs it. Six values: event, serial, state, version, token,
@@ -104,6 +113,20 @@ local function add_up(key, counts)
   end
 end
 
+-- Count what owners have. Whoever has no more of it leaves the hash, which would grow with every owner that ever came.
+local function add_owned(key, counts)
+  for owner, n in pairs(counts or NOTHING) do
+    if n ~= 0 and redis.call('HINCRBY', key, owner, n) <= 0 then redis.call('HDEL', key, owner) end
+    counts[owner] = nil
+  end
+end
+
+-- An owner without any list is forgotten.
+local function forget_owner(p, owner)
+  local lists = redis.call('EXISTS', p .. 'index:' .. owner, p .. 'inbox:' .. owner, p .. 'tagged:' .. owner)
+  if lists == 0 then redis.call('SREM', p .. 'owners', owner) end
+end
+
 local function send_values(todo)
   if todo.store then send('MSET', nil, todo.store) end
   todo.store = nil
@@ -125,8 +148,8 @@ function flush(p, todo)
   if todo.drop then send('DEL', nil, todo.drop) end
   todo.drop = nil
   add_up(p .. 'counters', todo.tally)
-  add_up(p .. 'open', todo.open)
-  add_up(p .. 'planned', todo.planned)
+  add_owned(p .. 'open', todo.open)
+  add_owned(p .. 'planned', todo.planned)
   for key, counts in pairs(todo.splits or NOTHING) do
     add_up(key, counts)
     redis.call('PEXPIRE', key, SPLIT_MS)

@@ -32,8 +32,9 @@
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
 --   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
---   open              hash    owner -> jobs of theirs that have not ended; the empty owner is not counted
---   planned           hash    owner -> those of them that wait for their start
+--   open              hash    owner -> jobs of theirs that have not ended; nobody whose jobs have all ended, and no empty owner
+--   planned           hash    owner -> those of them that wait for their start; starts  hash  serial -> owner of each such job
+--   owners            set     owners with a list of their own, until their last record is collected
 --   learned           hash    version, device, runtime and threads -> how long batches take there
 --   history           string  what happened lately; history:<length> lists of closed steps of so many seconds (see history.lua)
 --   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)

@@ -6,10 +6,8 @@ local PER_OWNER = {'inbox', 'index', 'tagged'}
 
 local function names_of(p)
   local names = {'tagged'}
-  for _, owner in ipairs(redis.call('HKEYS', p .. 'open')) do
-    if owner ~= '' then
-      for _, list in ipairs(PER_OWNER) do names[#names + 1] = list .. ':' .. owner end
-    end
+  for _, owner in ipairs(redis.call('SMEMBERS', p .. 'owners')) do
+    for _, list in ipairs(PER_OWNER) do names[#names + 1] = list .. ':' .. owner end
   end
   table.sort(names)
   return names
@@ -26,7 +24,7 @@ local function close_lost(p, owner, entries)
   for _, serial in ipairs(entries) do
     if was_open(p, serial) then lost = lost + 1 end
   end
-  if lost > 0 then redis.call('HINCRBY', p .. 'open', owner, -lost) end
+  add_owned(p .. 'open', {[owner] = -lost})
 end
 
 -- Drop the entries of records that are gone from one page of a list, behind the entry `from`. Returns the page's length, and its
@@ -38,9 +36,10 @@ local function clear_page(p, list, from, limit)
     local is_gone = redis.call('EXISTS', p .. 'job:' .. serial) == 0
     if is_gone and not redis.call('ZSCORE', p .. 'index', serial) then gone[#gone + 1] = entry end
   end
-  local owner = string.match(list, '^.-}:index:(.*)$')
-  if owner then close_lost(p, owner, gone) end
+  local kind, owner = string.match(list, '^.-}:(%a+):(.*)$')
+  if kind == 'index' then close_lost(p, owner, gone) end
   send('ZREM', list, gone)
+  if owner then forget_owner(p, owner) end
   return #page, page[#page]
 end
 
@@ -58,14 +57,12 @@ local function begin_reading(p)
   if redis.call('DEL', p .. 'swapped') == 0 then redis.call('SET', p .. 'swapped', '1') end
 end
 
--- All lists were read. Of lost jobs with a delay nobody knows whether they waited for a start or for a retry; where nothing is
--- delayed, no owner has planned jobs.
+-- All lists were read.
 local function end_reading(p, key)
   redis.call('HDEL', key, 'list', 'from')
   local now = lost_now(p)
   redis.call('DEL', p .. (now == p .. 'lost' and 'losing' or 'lost'))
   if redis.call('EXISTS', now) == 0 then redis.call('DEL', p .. 'swapped') end
-  if redis.call('EXISTS', p .. 'delayed') == 0 then redis.call('DEL', p .. 'planned') end
 end
 
 -- `limit`: entries and lists looked at.

@@ -54,7 +54,7 @@ local function give_place(p, serial, job, now, todo)
     return later(todo, 'ZADD', p .. 'delayed', math.min(job.not_before, job.deadline), serial)
   end
   set_state(p, serial, job, 'queued')
-  if job.state == 'delayed' then count_start(todo, job) end
+  if job.state == 'delayed' then count_start(p, serial, todo) end
   requeue(p, serial, job)
 end
 
@@ -71,6 +71,7 @@ end
 -- not agree.
 local function mend_lists(p, serial, owner)
   if not owner or owner == '' then return false end
+  redis.call('SADD', p .. 'owners', owner)
   local mended = redis.call('ZADD', p .. 'index:' .. owner, 'NX', 0, serial) == 1
   local own, listed = p .. 'inbox:' .. owner, redis.call('ZSCORE', p .. 'inbox', serial)
   if listed then return redis.call('ZADD', own, 'NX', 0, serial) == 1 or mended end
@@ -141,6 +142,7 @@ local function reconcile(keys, args, todo)
   if args[1] == '0' or orphans + #gone > 0 then mended = mend_tickets(p) end
   count(todo, 'repaired', orphans + listless + mended)
   flush(p, todo)
+  if redis.call('EXISTS', p .. 'starts') == 0 then redis.call('DEL', p .. 'planned') end
   clear_lists(p, limit)
   if orphans > 0 then wake(p) end
   local cursor = #page < limit and '0' or page[#page]

@@ -127,7 +127,7 @@ local function create(p, todo, now, args, call)
     todo.unborn[serial] = nil
     count(todo, 'accepted', 1)
     count_open(todo, args[at + 5], 1)
-    if job.start then count_planned(todo, args[at + 5], 1) end
+    if job.start then plan_start(p, serial, args[at + 5], todo) end
     if args[at + 9] ~= '' then
       local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
       set_later(todo, p .. 'idem:' .. args[at + 9], serial .. args[at + 10], kept)
@@ -136,7 +136,10 @@ local function create(p, todo, now, args, call)
   end
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
-    if args[at + 5] ~= '' then later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial) end
+    if args[at + 5] ~= '' then
+      later(todo, 'SADD', p .. 'owners', args[at + 5])
+      later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial)
+    end
     if args[at + 21] ~= '' then later(todo, 'ZADD', p .. 'pending:' .. args[at + 5], 0, serial) end
     for _, entry in ipairs(tag_entries(args[at + 20], serial)) do
       for _, list in ipairs(tag_lists(p, args[at + 5])) do later(todo, 'ZADD', list, 0, entry) end

@@ -93,11 +93,11 @@ local function promote(p, now, todo, tally)
     elseif job.state ~= 'delayed' then tally.left = tally.left - 1
     elseif tonumber(job.deadline) <= now then
       expire_job(p, serial, job, now, todo)
-      count_start(todo, job)
+      count_start(p, serial, todo)
       swept(tally, 'expired')
     else
       set_state(p, serial, job, 'queued', todo)
-      count_start(todo, job)
+      count_start(p, serial, todo)
       requeue(p, serial, job)
       swept(tally, 'promoted')
     end

@@ -23,6 +23,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   local kind, parts = redis.call('TYPE', key).ok, {}
   if kind == 'hash' then parts = redis.call('HGETALL', key)
   elseif kind == 'zset' then parts = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then parts = redis.call('SMEMBERS', key)
   elseif kind == 'list' then parts = redis.call('LRANGE', key, 0, -1) end
   found[#found + 1] = {key, parts}
 end
@@ -60,7 +61,8 @@ class Dump:
     `turnless` are owned jobs in a line that never gets its turn. `turns` holds, per version and band, the owners in the order
     of their turns. `gone` counts jobs whose record vanished, `gone_ended` those of them that had ended.
     `repaired` counts what the reconciler mended. `events` are those of the jobs that have a webhook. `open` counts the jobs of
-    each owner that have not ended.
+    each owner that have not ended, `planned` those of them that wait for their start; neither may have an entry of 0. `owners`
+    are those with a list of their own.
     """
 
     jobs: dict[str, Stored]
@@ -80,6 +82,8 @@ class Dump:
     repaired: int = 0
     events: dict[str, StoredEvent] = field(default_factory=dict)
     open: dict[str, int] = field(default_factory=dict)
+    planned: dict[str, int] = field(default_factory=dict)
+    owners: set[str] = field(default_factory=set)
 
 
 def dump_memory(store: MemoryStore, model: str) -> Dump:
@@ -134,6 +138,8 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
         },
         events=events_in_memory(queue.outbox),
         open=dict(queue.open_jobs()),
+        planned=dict(queue.planned_jobs()),
+        owners={record.new.owner for record in queue.records.values()} - {""},
     )
 
 
@@ -171,7 +177,9 @@ class RedisDump:
             mislisted=_mislisted(keys, "index", records) | _mislisted(keys, "inbox", records) | _mistagged(keys, records),
             repaired=counters.get("repaired", 0),
             events=events_in_redis(records, keys.event_lists()),
-            open={owner: int(n) for owner, n in keys.hash("open").items() if int(n)},
+            open={owner: int(n) for owner, n in keys.hash("open").items()},
+            planned={owner: int(n) for owner, n in keys.hash("planned").items()},
+            owners=keys.elements("owners"),
         )
 
     def delete(self) -> None:
@@ -202,6 +210,10 @@ class _Keys:
 
     def members(self, name: str) -> set[str]:
         return set(self.scores(name))
+
+    def elements(self, name: str) -> set[str]:
+        """Return what is in a plain set."""
+        return {part.decode() for part in self._parts.get(name, ())}
 
     def tickets(self, band: int) -> int:
         """Count the tickets in the list that stock Celery, Flower and KEDA measure."""

@@ -79,6 +79,10 @@ def _token_fits(job: Stored) -> bool:
     return job.token == ""
 
 
+def _waits_for_its_start(job: Stored) -> bool:
+    return job.state is JobState.DELAYED and job.epoch == 0
+
+
 def _totals(dump: Dump) -> Iterator[str]:
     live = sum(not job.state.final for job in dump.jobs.values())
     ended = sum(dump.ended.values())
@@ -88,6 +92,12 @@ def _totals(dump: Dump) -> Iterator[str]:
     open_jobs = dict(Counter(job.owner for job in dump.jobs.values() if job.owner and not job.state.final))
     if dump.open != open_jobs and dump.gone == dump.gone_ended:
         yield f"I6: {open_jobs} jobs of owners have not ended, {dump.open} were counted"
+    planned = dict(Counter(job.owner for job in dump.jobs.values() if job.owner and _waits_for_its_start(job)))
+    if dump.planned != planned:
+        yield f"I6: {planned} jobs of owners wait for their start, {dump.planned} were counted"
+    owners = {job.owner for job in dump.jobs.values() if job.owner}
+    if dump.owners != owners and (owners - dump.owners or not dump.gone):
+        yield f"I6: {owners} have jobs, {dump.owners} were noted"
     for state in filter(lambda state: state.final and not dump.collected and not dump.gone_ended, JobState):
         stored = sum(job.state is state for job in dump.jobs.values())
         if stored != dump.ended.get(state.value, 0):

@@ -60,3 +60,28 @@ def test_a_collected_job_is_remembered_with_its_owner(queue: ModelQueue) -> None
     assert queue.store.collected_owner(mine.id) == "a"
     assert queue.store.collected_owner(nobodys.id) == ""
     assert queue.store.cancel(mine.id, owner="a") is CancelStatus.MISSING
+
+
+def test_nothing_is_kept_of_an_owner_whose_jobs_have_ended_and_were_collected(queue: ModelQueue) -> None:
+    # Regression: each owner that ever came left an entry of 0 for ever, and each reading of the queue's figures sent them all.
+    owners = [f"owner-{number}" for number in range(20)]
+    for owner in owners:
+        queue.finish(queue.leased(owner=owner, result_ttl_s=0.0))
+        queue.store.cancel(queue.submit(owner=owner, delay_s=60.0, result_ttl_s=0.0), owner=owner)
+    stays = queue.submit(owner="stays")
+    dump = queue.dump()
+    assert (dump.open, dump.planned, dump.owners) == ({"stays": 1}, {}, {*owners, "stays"})
+    assert queue.store.sweep(queue.name).collected == 40
+    assert queue.dump().owners == {"stays"}
+    queue.store.cancel(stays, owner="stays")
+    assert queue.dump().open == {}
+
+
+def test_an_owner_with_a_job_left_is_known_until_it_is_collected(queue: ModelQueue) -> None:
+    first, second = (queue.leased(owner="a", result_ttl_s=ttl_s) for ttl_s in (0.0, 1_000.0))
+    queue.finish(first)
+    queue.finish(second)
+    assert queue.store.sweep(queue.name).collected == 1
+    assert (queue.dump().open, queue.dump().owners) == ({}, {"a"})
+    queue.submit(owner="a")
+    assert queue.dump().open == {"a": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.contract import test_store_claim as claiming
 from tests.contract import test_store_delays as delaying
 from tests.contract import test_store_hand_over as handing
+from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as sharding
@@ -126,17 +127,38 @@ HAND_OVER = [
     ),
 ]
 
+OWNERS = [
+    Mutant(
+        "an owner without open jobs is counted for ever",
+        "    if n ~= 0 and redis.call('HINCRBY', key, owner, n) <= 0 then redis.call('HDEL', key, owner) end",
+        "    if n ~= 0 then redis.call('HINCRBY', key, owner, n) end",
+        owning.test_nothing_is_kept_of_an_owner_whose_jobs_have_ended_and_were_collected,
+    ),
+    Mutant(
+        "an owner is noted for ever",
+        "  if lists == 0 then redis.call('SREM', p .. 'owners', owner) end",
+        "",
+        owning.test_nothing_is_kept_of_an_owner_whose_jobs_have_ended_and_were_collected,
+    ),
+    Mutant(
+        "an owner is forgotten with the first job that is collected",
+        "  if lists == 0 then redis.call('SREM', p .. 'owners', owner) end",
+        "  redis.call('SREM', p .. 'owners', owner)",
+        owning.test_an_owner_with_a_job_left_is_known_until_it_is_collected,
+    ),
+]
+
 DELAYS = [
     Mutant(
         "a start that has come is still to come",
-        "  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end",
+        "if owner and redis.call('HDEL', p .. 'starts', serial) == 1 then count_planned(todo, owner, -1) end",
         "",
         delaying.test_an_owners_jobs_that_wait_for_their_start_are_counted_apart,
     ),
     Mutant(
         "a retry counts as a start",
-        "  if job.not_before and not job.epoch then count_planned(todo, job.owner, -1) end",
-        "  if job.not_before then count_planned(todo, job.owner, -1) end",
+        "if owner and redis.call('HDEL', p .. 'starts', serial) == 1 then count_planned(todo, owner, -1) end",
+        "if owner then count_planned(todo, owner, -1) end",
         delaying.test_a_retry_is_no_start,
     ),
     Mutant(

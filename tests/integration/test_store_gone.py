@@ -204,6 +204,44 @@ def test_jobs_that_are_gone_do_not_count_as_open_for_ever(queue: ModelQueue, cli
     assert queue.store.newest("m", JobIndex.ALL, owner="b") == lives[1:]
 
 
+def test_a_job_that_is_gone_does_not_count_as_planned_although_others_are_delayed(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    # Regression: it was counted until nothing at all was delayed, and taken off the jobs that an owner has in line.
+    gone, kept, _ = (queue.submit(owner="a", delay_s=60.0) for _ in range(3))
+    queue.submit(delay_s=60.0)
+    queue.submit(owner="a")
+    retried = queue.take()
+    queue.retry(retried, delay_s=60.0)
+    evict(client, gone, retried.id)
+    walk(queue, limit=100)
+    stats = queue.store.stats("m")
+    assert (stats.open, stats.planned) == ({"a": 2}, {"a": 2})
+    queue.store.cancel(kept, owner="a")
+    assert queue.store.stats("m").planned == {"a": 1}
+    check_invariants(queue.dump())
+
+
+def test_the_lists_of_an_owner_who_has_no_open_job_are_read_and_then_the_owner_is_forgotten(
+    queue: ModelQueue, client: redis.Redis
+) -> None:
+    jobs = [queue.leased(owner="a", tags=("x",)) for _ in range(3)]
+    for job in jobs:
+        queue.fail(job)
+    queue.submit(owner="b")
+    assert queue.dump().open == {"b": 1}
+    evict(client, *(job.id for job in jobs))
+    walk(queue)
+    assert (listed(client)["index:a"], listed(client)["inbox:a"], listed(client)["tagged:a"]) == (0, 0, 0)
+    assert queue.dump().owners == {"b"}
+
+
+def test_counts_without_a_job_are_trued_up(queue: ModelQueue, client: redis.Redis) -> None:
+    client.hset("ps:{m}:planned", "a", 3)
+    queue.store.reconcile("m")
+    assert queue.store.stats("m").planned == {}
+
+
 def test_a_job_of_which_nobody_knows_yet_that_it_is_gone_is_found_by_the_next_reading(
     queue: ModelQueue, client: redis.Redis
 ) -> None:
