@@ -296,7 +296,8 @@ class SweepReport:
 class Repair:
     """What `reconcile` found wrong and mended; all but `scanned` must stay 0. `cursor` continues the scan; "0" is its end.
 
-    `gone`: jobs whose record was evicted or deleted; what was left of them has been cleared.
+    `gone`: jobs whose record was evicted or deleted; what was left of them has been cleared. `is_more_due`: others may be wrong
+    as well, and the next page is to be looked at soon.
     """
 
     cursor: str = "0"
@@ -304,6 +305,7 @@ class Repair:
     orphans: int = 0
     tickets: int = 0
     gone: int = 0
+    is_more_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)

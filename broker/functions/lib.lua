@@ -15,6 +15,7 @@
 --   solo:<version>    zset    suspects, each to be run alone. Those that crashed a child: serial -> created. Behind them those that
 --                             lost workers: serial -> 2^42 + `solo_clock` (counters: claims served while such suspects waited)
 --   reconciled        string  there while the last page was reconciled a moment ago; reconcile_from: where the next one begins
+--   healing           string  there while the next page is due soon (see reconcile)
 --   solo_due          hash    version -> the first deadline in its line of suspects, or an earlier moment
 --   delayed           zset    serial -> due, at the latest its deadline: a retry, or a job that was submitted with a delay, whose
 --                             record has the moment as `not_before`

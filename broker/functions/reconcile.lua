@@ -151,15 +151,29 @@ end
 
 register('reconcile', reconcile, {'allow-oom'})
 
+-- Whether the next page is due soon, since something was found wrong: until all records were looked at once more and nothing was
+-- found, and the lists of what is gone were read. `healing` is `found` in a round over the records in which something was wrong, and
+-- `sought` in the round after it. D122: docs/design/store.md
+local function heals_on(p, reply)
+  local healing = redis.call('GET', p .. 'healing')
+  if reply[3] + reply[4] + reply[5] > 0 then healing = 'found' end
+  if reply[1] == '0' then healing = healing == 'found' and 'sought' end
+  if healing then redis.call('SET', p .. 'healing', healing) else redis.call('DEL', p .. 'healing') end
+  return healing or redis.call('EXISTS', p .. 'strays') == 1
+end
+
 -- reconcile_next: reconcile the page behind the last one, for all workers.
--- ARGS: ms in which nobody else reconciles, limit
--- REPLY: as reconcile; if somebody did so a moment ago: '', 0, 0, 0, 0
+-- ARGS: ms in which nobody else reconciles, the same where the next page is due soon, limit
+-- REPLY: as reconcile, then 1 if the next page is due soon, else 0; if somebody did so a moment ago: '' and five times 0
 -- LARGEST: as reconcile
 local function reconcile_next(keys, args, todo)
   local p = keys[1]
-  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0, 0} end
-  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[2]}, todo)
+  if not redis.call('SET', p .. 'reconciled', '1', 'NX', 'PX', args[1]) then return {'', 0, 0, 0, 0, 0} end
+  local reply = reconcile(keys, {redis.call('GET', p .. 'reconcile_from') or '0', args[3]}, todo)
   redis.call('SET', p .. 'reconcile_from', reply[1])
+  local soon = heals_on(p, reply)
+  if soon then redis.call('PEXPIRE', p .. 'reconciled', args[2]) end
+  reply[6] = soon and 1 or 0
   return reply
 end
 

@@ -154,8 +154,8 @@ def reconcile(queue: str, *, cursor: str, limit: int) -> Operation[Repair]:
     return Operation("reconcile", prefix(queue), [cursor, limit], replies.repair_reply)
 
 
-def reconcile_next(queue: str, *, pace_s: float, limit: int) -> Operation[Repair]:
-    return Operation("reconcile_next", prefix(queue), [ms(pace_s), limit], replies.repair_reply)
+def reconcile_next(queue: str, *, pace_s: float, heal_s: float, limit: int) -> Operation[Repair]:
+    return Operation("reconcile_next", prefix(queue), [ms(pace_s), ms(heal_s), limit], replies.repair_reply)
 
 
 def read(job: JobId) -> Operation[Job | None]:

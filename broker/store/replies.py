@@ -128,7 +128,8 @@ def absent_reply(reply: Sequence[Any]) -> Absent:
 
 
 def repair_reply(reply: Sequence[Any]) -> Repair:
-    return Repair(reply[0].decode(), *reply[1:])
+    cursor, scanned, orphans, tickets, gone, *soon = reply
+    return Repair(cursor.decode(), scanned, orphans, tickets, gone, is_more_due=soon == [1])
 
 
 def text_reply(reply: bytes | None) -> str | None:

@@ -186,9 +186,11 @@ class RedisStore:
     def reconcile(self, queue: str, *, cursor: str = "0", limit: int = 1_000) -> Repair:
         return self.run(ops.reconcile(queue, cursor=cursor, limit=limit))
 
-    def reconcile_next(self, queue: str, *, pace_s: float, limit: int = 1_000) -> Repair:
-        """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`."""
-        return self.run(ops.reconcile_next(queue, pace_s=pace_s, limit=limit))
+    def reconcile_next(self, queue: str, *, pace_s: float, heal_s: float, limit: int = 1_000) -> Repair:
+        """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`, or within `heal_s` if more
+        is due since then.
+        """
+        return self.run(ops.reconcile_next(queue, pace_s=pace_s, heal_s=heal_s, limit=limit))
 
     def may_send(self, queue: str) -> bool:
         """Whether messages can be sent to a queue of Celery's."""

@@ -241,11 +241,11 @@ def test_a_page_of_records_is_reconciled_once_and_not_by_each_worker(queue: Mode
     store = queue.store
     assert isinstance(store, RedisStore)
     store.submit([queue.new() for _ in range(250)])
-    assert [store.reconcile_next(queue.name, pace_s=30.0, limit=100).scanned for _ in range(3)] == [100, 0, 0]
+    assert [store.reconcile_next(queue.name, pace_s=30.0, heal_s=30.0, limit=100).scanned for _ in range(3)] == [100, 0, 0]
     scanned: list[int] = []
     while not scanned or scanned[-1] == 100:
         assert client.delete(f"ps:{{{queue.name}}}:reconciled")
-        scanned.append(store.reconcile_next(queue.name, pace_s=30.0, limit=100).scanned)
+        scanned.append(store.reconcile_next(queue.name, pace_s=30.0, heal_s=30.0, limit=100).scanned)
     assert scanned == [100, 50], "the next page begins behind the last one"
 
 

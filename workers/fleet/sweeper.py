@@ -31,6 +31,9 @@ _LOOK_AGAIN_S = 0.4
 # A second look may come a little early by the store's clock.
 _MISSING_FOR_S = 0.35
 _RECONCILE_S = 30.0
+# D122: once something was found wrong, pages of a thousand records follow each other like this, so that claims and submits keep
+# most of the store.
+_HEAL_S = 0.2
 # Each sweep of a queue moves at most a thousand jobs, so that no call blocks the store for long. Where more is due, sweeps
 # follow each other, queues in turn; after so many the sweeper looks around first.
 SLICES = 20
@@ -47,7 +50,7 @@ class SweepStore(RecordLookup, Protocol):
 
     def sweep(self, queue: str, *, gone: Sequence[str] = ()) -> SweepReport: ...
 
-    def reconcile_next(self, queue: str, *, pace_s: float) -> Repair: ...
+    def reconcile_next(self, queue: str, *, pace_s: float, heal_s: float) -> Repair: ...
 
 
 class SweepObserver(Protocol):
@@ -61,10 +64,10 @@ class SweepObserver(Protocol):
 class Sweeper:
     """One call sweeps every queue: promotes, expires and collects what is due, and takes back the jobs of dead workers.
 
-    Every half minute one sweeper compares a page of each queue's records with its lines, and every ten minutes each collects
-    blobs without a record. An error in one queue is logged, and the others are swept. `name` is unlike that of any other
-    sweeper. `queues` may grow meanwhile. `on_changes` gets the jobs that a sweep ended or took back. `finds_orphans`: blobs
-    are looked for in all stores, so one sweeper does it for all.
+    Every half minute one sweeper compares a page of each queue's records with its lines, page after page where something was
+    wrong, and every ten minutes each collects blobs without a record. An error in one queue is logged, and the others are
+    swept. `name` is unlike that of any other sweeper. `queues` may grow meanwhile. `on_changes` gets the jobs that a sweep
+    ended or took back. `finds_orphans`: blobs are looked for in all stores, so one sweeper does it for all.
     """
 
     def __init__(
@@ -91,7 +94,9 @@ class Sweeper:
         self._observer = observer
         self._on_changes = on_changes
         self._orphans = OrphanCollector(store, blobs) if finds_orphans else None
-        self._reconcile_at = 0.0
+        self._reconcile_at = self._heal_at = 0.0
+        # Queues with records that this sweeper found wrong, the next one first.
+        self._healing: list[str] = []
         self._last_run_at: float | None = None
         # When the link to the store last came back. A fresh process has seen no link break: whoever is missing is gone,
         # mostly this worker's own predecessor.
@@ -108,9 +113,8 @@ class Sweeper:
         except StoreUnavailable:
             self._linked_at = None
             raise
-        if left:
-            return _GO_ON_S
-        return _LOOK_AGAIN_S if self._look_again else None
+        soon = {_GO_ON_S: left, _HEAL_S: bool(self._healing), _LOOK_AGAIN_S: self._look_again}
+        return min((wait_s for wait_s, is_due in soon.items() if is_due), default=None)
 
     def _is_quiet(self, now: float) -> bool:
         """Whether to take nothing back yet: this process was stopped for a while, so others may only seem dead to it.
@@ -132,9 +136,7 @@ class Sweeper:
         left = self._sweep_in_slices({queue: absent.gone for queue, absent in found.items() if absent.looked})
         if self._linked_at is None:
             self._linked_at = now
-        if now >= self._reconcile_at:
-            self._on_each(queues, self._reconcile)
-            self._reconcile_at = now + _RECONCILE_S
+        self._reconcile_due(queues, now)
         if self._orphans is not None:
             self._orphans.run_once(now)
         return left
@@ -194,12 +196,28 @@ class Sweeper:
         _tell_gone(queue, report.gone)
         return report.more
 
-    def _reconcile(self, queue: str) -> None:
-        found = self._store.reconcile_next(queue, pace_s=_RECONCILE_S * 0.9)
+    def _reconcile_due(self, queues: Iterable[str], now: float) -> None:
+        """Reconcile a page of each queue whose time has come, of those with wrong records one after the other.
+
+        Where another sweeper goes on with a queue, this one does not.
+        """
+        wrong = self._healing[:1] if now >= self._heal_at else []
+        usual = [queue for queue in queues if queue not in self._healing] if now >= self._reconcile_at else []
+        if now >= self._reconcile_at:
+            self._reconcile_at = now + _RECONCILE_S
+        if due := [*wrong, *usual]:
+            self._heal_at = now + _HEAL_S
+            found = self._on_each(due, self._reconcile)
+            self._healing = self._healing[len(wrong) :] + [queue for queue, is_more_due in found.items() if is_more_due]
+
+    def _reconcile(self, queue: str) -> bool:
+        """Whether more is due soon."""
+        found = self._store.reconcile_next(queue, pace_s=_RECONCILE_S * 0.9, heal_s=_HEAL_S * 0.9)
         self._observer.on_repaired(found)
         if found.orphans or found.tickets:
             log.error(RECORDS_REPAIRED, model=queue, orphans=found.orphans, tickets=found.tickets)
         _tell_gone(queue, found.gone)
+        return found.is_more_due
 
 
 def _tell_gone(queue: str, jobs: int) -> None:

@@ -54,7 +54,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.cancel(JOB, owner=""),
         ops.forget([JOB] * max(1, items)),
         ops.reconcile("m", cursor="0", limit=10),
-        ops.reconcile_next("m", pace_s=1.0, limit=10),
+        ops.reconcile_next("m", pace_s=1.0, heal_s=0.1, limit=10),
         history.note_history("m", history.HistoryWrite("w", 1, 13.0, 1, 0, history.HistoryCounts())),
         history.read_history("m", 0),
         celery_ops.reject_foreign("m", celery_ops.Rejected(b"", "", "")),

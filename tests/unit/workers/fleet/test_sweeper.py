@@ -19,6 +19,7 @@ class Store:
     """A store that lists missing workers and records those swept as gone. If `missing` is None, the store does not answer.
 
     `due` are the jobs that are due by model, and a sweep moves at most a thousand of them. Those of `broken` cannot be swept.
+    `wrong` are the records to be mended by model, of which one call mends at most a thousand.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,8 @@ class Store:
         self.fresh = 0
         self.due: Counter[str] = Counter()
         self.broken: set[str] = set()
+        self.wrong: Counter[str] = Counter()
+        self.reconciled: list[str] = []
         self.gone: list[list[str]] = []
         self.swept: list[str] = []
         self.looks = 0
@@ -48,8 +51,11 @@ class Store:
         self.due[model] -= collected
         return SweepReport(collected=collected, more=self.due[model] > 0)
 
-    def reconcile_next(self, model: str, *, pace_s: float) -> Repair:
-        return Repair()
+    def reconcile_next(self, model: str, *, pace_s: float, heal_s: float) -> Repair:
+        self.reconciled.append(model)
+        mended = min(1_000, self.wrong[model])
+        self.wrong[model] -= mended
+        return Repair(scanned=1_000, orphans=mended, is_more_due=mended > 0)
 
     def identity(self) -> str:
         return "this store"
@@ -181,3 +187,42 @@ def test_records_are_compared_with_their_queues_every_half_minute(sweeper: Sweep
     for now in range(0, 61, 2):
         sweeper.run_once(float(now))
     assert counts.reconciled == 3
+
+
+def test_what_a_crash_left_wrong_is_healed_page_after_page(sweeper: Sweeper, store: Store) -> None:
+    # Regression: a page of a thousand records every half minute took 50 minutes for a hundred thousand.
+    store.wrong["m"] = 100_000
+    now, calls = 0.0, 0
+    while (soon := sweeper.run_once(now)) is not None:
+        now, calls = now + soon, calls + 1
+    assert (store.wrong["m"], len(store.reconciled), calls) == (0, 101, 100)
+    assert now < 30.0
+    # The sweeps in between are as many as the pages: whatever else is due does not wait for the healing.
+    assert len(store.swept) == 101
+
+
+def test_calls_that_come_sooner_heal_no_more(sweeper: Sweeper, store: Store) -> None:
+    store.wrong["m"] = 100_000
+    for hundredths in range(100):
+        sweeper.run_once(hundredths / 100)
+    assert len(store.reconciled) == 5
+
+
+def test_queues_that_are_healed_take_turns_with_one_page_at_a_time(store: Store, counts: Counts, tmp_path: Path) -> None:
+    sweeper = sweeper_of(store, counts, tmp_path, "a", "b", "c")
+    store.wrong.update(a=3_000, c=2_000)
+    sweeper.run_once(0.0)
+    assert store.reconciled == ["a", "b", "c"]
+    for fifths in range(1, 10):
+        sweeper.run_once(fifths / 5 + 0.001)
+    assert store.reconciled[3:] == ["a", "c", "a", "c", "a"]
+    for seconds in range(3, 32, 2):
+        sweeper.run_once(float(seconds))
+    assert store.reconciled[8:] == ["a", "b", "c"]
+
+
+def test_a_queue_that_another_sweeper_heals_is_left_to_it(sweeper: Sweeper, store: Store) -> None:
+    store.wrong["m"] = 5_000
+    assert sweeper.run_once(0.0) is not None
+    store.reconcile_next = lambda model, *, pace_s, heal_s: Repair("")  # type: ignore[method-assign]
+    assert sweeper.run_once(0.3) is None
