@@ -13,7 +13,8 @@ from typing import Any
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import Limits, ModelInfo
 
-# Gateways look for changes twice a second; after this time no gateway submits to a removed version any more.
+# Gateways look for changes twice a second; after this time no gateway submits to a removed version any more. It is a
+# time, because those who submit are not known to the store: nothing tells that the last one has seen the change.
 SETTLED_AFTER_S = 5.0
 # A gateway that stood still submits to a removed version later than that, and its job brings the version back, until then.
 FORGOTTEN_AFTER_S = 600.0
