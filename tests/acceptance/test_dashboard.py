@@ -285,6 +285,17 @@ def test_a_waiting_job_is_cancelled_from_its_page(stack: DashboardStack, page: P
         expect(page.locator(".title .chip").first).to_have_text("cancelled")
 
 
+def test_the_buttons_of_a_page_that_asks_how_its_job_goes_stay_as_they_are(stack: DashboardStack, page: Page) -> None:
+    # Regression: they grew pale for as long as a slow gateway took to answer, once a second.
+    with stack.worker.standstill():
+        *_, last = stack.submit(*range(20))
+        page.goto(f"/ui/jobs/{last}")
+        page.route("**/ui/jobs/*", lambda route: None)
+        expect(page.locator("#job.htmx-request")).to_be_visible()
+        expect(page.locator("#cancel")).to_have_css("opacity", "1")
+        page.unroute_all(behavior="ignoreErrors")
+
+
 def test_behind_a_prefix_one_signs_in_with_a_key_and_every_address_stays_below_it(stack: DashboardStack) -> None:
     with watched(stack.browser, str(stack.keyed.base_url)) as watch:
         page = watch.page
