@@ -64,10 +64,10 @@ class WalkingSlot:
         self.child, self.claims = child, Claims(spec, context, DefaultSelector(), latency, child, name=name, device="cpu")
 
     def turn(self, info: ModelInfo) -> None:
-        self.claims.wanted = places(queues_of_model(info), self.name, lambda queue: "")
-        self.claims.follow_wanted()
+        self.claims.sources.wanted = places(queues_of_model(info), self.name, lambda queue: "")
+        self.claims.sources.follow_wanted()
         self.child.is_taking = len(self.held) < 4
-        for source in self.claims.sources:
+        for source in self.claims.sources.all:
             self.claims.read_messages(source, since=0.0)
             # Without waiting for a second to pass.
             source.view.on_wake_up()
@@ -89,7 +89,7 @@ class WalkingSlot:
         self.claims.debts.owe(release(batch, ReleaseReason.DRAIN))
 
     def names(self) -> list[str]:
-        return [source.lease.name for source in self.claims.sources]
+        return [source.lease.name for source in self.claims.sources.all]
 
 
 class Walk:

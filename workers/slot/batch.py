@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from penstock.backoff import Backoff
 from penstock.broker.contract import ReleaseReason
@@ -15,6 +18,9 @@ from penstock.job import Call, JobState, Payload, is_own
 from penstock.model_spec import MAX_BATCH_SIZE, Limits
 from penstock.shard import SHARD_MEDIA
 from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
+
+if TYPE_CHECKING:
+    from penstock.broker.blobs.files import BlobFile
 
 SOLO = "solo"
 BULK = "bulk"
@@ -137,6 +143,32 @@ class Release:
         if not is_alike or len(self.items) + len(other.items) > MAX_BATCH_SIZE:
             return None
         return replace(self, items=self.items + other.items)
+
+
+def with_inputs(batch: Batch, files: Mapping[str, BlobFile | None], *, asks: bool) -> tuple[Batch, list[ClaimedJob]]:
+    """The batch with the items of those jobs whose inputs were found, and the other jobs.
+
+    `files`: the blobs by name. `asks`: with the facts of each job.
+    """
+    pairs = [(job, _item(job, files)) for job in batch.jobs]
+    missing = [job for job, item in pairs if item is None]
+    jobs = batch.jobs if not missing else tuple(job for job, item in pairs if item is not None)
+    items = tuple(_with_facts(batch, job, item) if asks else item for job, item in pairs if item is not None)
+    return replace(batch, jobs=jobs, items=items), missing
+
+
+def _with_facts(batch: Batch, job: ClaimedJob, item: Item) -> Item:
+    return structs.replace(item, facts=batch.facts(job))
+
+
+def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:
+    if not job.input.blob:
+        return Item(job.input.content_type, job.input.data, call=job.call)
+    file = files[job.input.blob]
+    if file is None:
+        return None
+    media, path = job.input.content_type, str(file.path)
+    return Item(media, path=path, call=job.call, own=file.own, offset=file.offset, length=file.length, checksum=file.checksum)
 
 
 def decide(

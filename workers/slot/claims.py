@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Mapping
 from selectors import BaseSelector
 
 import structlog
-from msgspec import structs
 
-from penstock.broker.blobs.files import BlobFile, BlobStore, BlobsUnavailable
+from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
 from penstock.broker.store.notifications import CancelRequested, HandedOver, RolloutChanged, Wake
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec
-from penstock.workers.ipc.frames import Item
-from penstock.workers.slot.batch import Batch, ChildLoad
+from penstock.workers.slot.batch import Batch, ChildLoad, with_inputs
 from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
 from penstock.workers.slot.context import ALL_MODELS, ClaimPlace, SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.settlement import Absence, Account, Debts
-from penstock.workers.slot.sources import ClaimSource, Lease, in_order, new_nonce, shard_request
+from penstock.workers.slot.sources import ClaimSource, ClaimSources, in_order, new_nonce, shard_request
 
 log = structlog.get_logger(__name__)
 BLOBS_AWAY = "blobs_away"
@@ -51,38 +47,15 @@ class Inputs:
         if now < self._absence.try_at:
             return None
         try:
-            filled = _with_inputs(batch, self._blobs, asks=asks or batch.is_shard)
+            names = [job.input.blob for job in batch.jobs if job.input.blob]
+            files = dict(zip(names, self._blobs.readable(names), strict=True)) if names else {}
         except BlobsUnavailable as away:
             if self._absence.on_failure(now):
                 log.warning(BLOBS_AWAY, model=batch.jobs[0].id.model, error=away.message, hint=away.hint)
             return None
         if self._absence.on_answer():
             log.info(BLOBS_BACK, model=batch.jobs[0].id.model)
-        return filled
-
-
-def _with_inputs(batch: Batch, blobs: BlobStore, *, asks: bool) -> tuple[Batch, list[ClaimedJob]]:
-    names = [job.input.blob for job in batch.jobs if job.input.blob]
-    files = dict(zip(names, blobs.readable(names), strict=True)) if names else {}
-    pairs = [(job, _item(job, files)) for job in batch.jobs]
-    missing = [job for job, item in pairs if item is None]
-    jobs = batch.jobs if not missing else tuple(job for job, item in pairs if item is not None)
-    items = tuple(_with_facts(batch, job, item) if asks else item for job, item in pairs if item is not None)
-    return replace(batch, jobs=jobs, items=items), missing
-
-
-def _with_facts(batch: Batch, job: ClaimedJob, item: Item) -> Item:
-    return structs.replace(item, facts=batch.facts(job))
-
-
-def _item(job: ClaimedJob, files: Mapping[str, BlobFile | None]) -> Item | None:
-    if not job.input.blob:
-        return Item(job.input.content_type, job.input.data, call=job.call)
-    file = files[job.input.blob]
-    if file is None:
-        return None
-    media, path = job.input.content_type, str(file.path)
-    return Item(media, path=path, call=job.call, own=file.own, offset=file.offset, length=file.length, checksum=file.checksum)
+        return with_inputs(batch, files, asks=asks or batch.is_shard)
 
 
 _NEVER = float("inf")
@@ -110,82 +83,21 @@ class Claims:
         self._context = context
         self._selector = selector
         self._child_supervisor = child_supervisor
-        self._name = name
         self._device = device
-        self._numbers = count(1)
         # How many calls asked for jobs.
         self._asked = 0
-        # Other threads replace it.
-        self.wanted: Sequence[ClaimPlace] = (ClaimPlace(spec.name),)
-        self._followed: Sequence[ClaimPlace] = ()
-        # Replaced as a whole, because the beat's thread reads it.
-        self.sources: tuple[ClaimSource, ...] = ()
         self.debts = Debts(spec, context)
         self.batcher = Batcher(spec, latency, new_nonce=new_nonce, lease_s=context.lease_s)
         self.waiting: list[Batch] = []
-        self.follow_wanted()
-
-    # The sources.
-
-    def follow_wanted(self) -> None:
-        """Claim from the wanted queues, the first of which is at home, and from no others."""
-        places = self.wanted
-        if places is self._followed:
-            return
-        self._followed = places
-        known = {source.place: source for source in self.sources}
-        wanted = [known.get(place) or self._source(place) for place in places]
-        left = [source for source in self.sources if source.place not in places]
-        for source in (*wanted, *left):
-            source.is_leaving = source in left
-            source.view.is_home = source is wanted[0]
-            source.is_offer_stale = not source.view.is_home
-        self._use((*wanted, *left))
-
-    def _source(self, place: ClaimPlace) -> ClaimSource:
-        lease = Lease(
-            self._name,
-            lease_s=self._context.lease_s,
-            listen=lambda incarnation: self._context.listen(place, incarnation),
-            numbers=self._numbers,
+        home = ClaimPlace(spec.name)
+        self.sources = ClaimSources(
+            name, home, context, selector, debts=self.debts, batcher=self.batcher, is_holding=self.is_holding
         )
-        return ClaimSource(place, self.debts.account(place), lease)
-
-    def _use(self, sources: tuple[ClaimSource, ...]) -> None:
-        self.sources = sources
-        self.batcher.views = tuple(source.view for source in sources)
-        self.batcher.view = sources[0].view
-
-    def _drop_left(self) -> None:
-        """Forget the sources that are not claimed from any more, once nothing of them is held or awaited."""
-        gone = [one for one in self.sources if one.is_leaving and not one.is_expecting and not self.is_holding(one.queue)]
-        if gone:
-            for source in gone:
-                source.stop_listening(self._selector)
-            self._use(tuple(source for source in self.sources if source not in gone))
 
     def is_holding(self, queue: str = "") -> bool:
         """Whether jobs are leased to this slot: of this queue, or any."""
         held = (*self.waiting, *self._child_supervisor.in_flight.awaited())
         return any(batch.queue == queue for batch in held) if queue else bool(held)
-
-    def is_name(self, incarnation: str) -> bool:
-        """Whether this is the slot's present name in one of its queues."""
-        return any(source.lease.name == incarnation for source in self.sources)
-
-    def lapsed(self, now: float) -> list[ClaimSource]:
-        """The sources whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
-        return [one for one in self.sources if one.lease.has_lapsed(now) and self.is_holding(one.queue)]
-
-    @property
-    def is_unsure(self) -> bool:
-        """Whether the slot holds jobs of a queue from which it claims nothing more before it has ended them."""
-        return any(one.is_unsure and self.is_holding(one.queue) for one in self.sources)
-
-    @property
-    def is_expecting(self) -> bool:
-        """Whether a submit may have handed jobs to this slot."""
-        return any(source.is_expecting for source in self.sources)
 
     # The subscriptions.
 
@@ -221,7 +133,7 @@ class Claims:
     def renew_leases(self) -> None:
         """Go on under new names; what the stores leased to the old ones is given up."""
         self.waiting.clear()
-        for source in self.sources:
+        for source in self.sources.all:
             source.renew_lease(self._selector)
 
     # When to call.
@@ -230,7 +142,7 @@ class Claims:
         """When a store is to be called if nothing happens before."""
         can_claim = self._can_claim(is_draining=is_draining)
         due_at, load = _NEVER, self._child_supervisor.in_flight.load()
-        for source in self.sources:
+        for source in self.sources.all:
             try_at = source.account.absence.try_at
             if source.is_call_due(can_claim=can_claim) or source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 due_at = min(due_at, try_at)
@@ -258,7 +170,7 @@ class Claims:
         """Settle what is owed and claim the batch that the policy asks for, as one call where possible."""
         now = time.monotonic()
         can_claim = self._can_claim(is_draining=is_draining)
-        for source in self.sources:
+        for source in self.sources.all:
             self._prepare(source, now, can_claim=can_claim, is_draining=is_draining)
         asked, request = self._next(now) if can_claim else (None, None)
         for account in self.debts.accounts:
@@ -281,12 +193,12 @@ class Claims:
         except StoreUnavailable as error:
             account.on_failure(error)
         if source.is_leaving:
-            self._drop_left()
+            self.sources.drop_left()
 
     def _next(self, now: float) -> tuple[ClaimSource, ClaimRequest] | tuple[None, None]:
         """What to ask for now, and where."""
         load = self._child_supervisor.in_flight.load()
-        for source in in_order(self.sources, self._asked):
+        for source in in_order(self.sources.all, self._asked):
             if source.is_open and now >= source.account.absence.try_at:
                 self.batcher.view = source.view
                 if request := self.batcher.next_request(now, load):
@@ -322,7 +234,7 @@ class Claims:
         # First what is leased to this slot: a call for the messages that fails must not cost it.
         self._take(source, claim, request.worker, request.nonce, asked_at=asked_at, now=now)
         if claim.jobs:
-            for other in self.sources:
+            for other in self.sources.all:
                 other.is_offer_stale = other is not source
         if claim.foreign:
             self._adopt(source, claim)
@@ -339,7 +251,7 @@ class Claims:
         if not self._can_claim(is_draining=is_draining):
             return False
         now, load = time.monotonic(), self._child_supervisor.in_flight.load()
-        for source in self.sources:
+        for source in self.sources.all:
             account = source.account
             if not source.is_open or now < max(account.absence.try_at, self._shard_at(source, load)):
                 continue
@@ -386,7 +298,7 @@ class Claims:
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
         """How long batches of each size took in earlier processes of this kind; empty if nobody knows."""
-        account = self.sources[0].account
+        account = self.sources.all[0].account
         try:
             return account.settlements.learned_times(kind)
         except StoreUnavailable as error:
@@ -395,6 +307,6 @@ class Claims:
             return {}
 
     def close(self) -> None:
-        for source in self.sources:
+        for source in self.sources.all:
             source.stop_listening(self._selector)
         self.debts.close()

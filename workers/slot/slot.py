@@ -71,7 +71,7 @@ class Slot:
         self._claims = Claims(
             spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
         )
-        self._debts = self._claims.debts
+        self._sources, self._debts = self._claims.sources, self._claims.debts
         self._batcher = self._claims.batcher
         self._verdicts = Verdicts(spec, self._debts, context.observers)
         self._inputs = inputs(context.blobs)
@@ -113,8 +113,8 @@ class Slot:
 
     def follow(self, places: Sequence[ClaimPlace]) -> None:
         """Claim from these queues from now on, first from the first one, which is at home."""
-        if places != self._claims.wanted:
-            self._claims.wanted = places
+        if places != self._sources.wanted:
+            self._sources.wanted = places
             self.wake()
 
     def wake(self) -> None:
@@ -136,7 +136,7 @@ class Slot:
 
     def leases(self) -> list[tuple[str, Lease]]:
         """The queues from which jobs are leased to this slot, each with the lease."""
-        return [(source.queue, source.lease) for source in self._claims.sources if self._claims.is_holding(source.queue)]
+        return [(source.queue, source.lease) for source in self._sources.all if self._claims.is_holding(source.queue)]
 
     @property
     def ended(self) -> int:
@@ -146,7 +146,7 @@ class Slot:
     @property
     def is_expecting(self) -> bool:
         """Whether a submit may hand jobs to this slot."""
-        return self._claims.is_expecting
+        return self._sources.is_expecting
 
     def active_batches(self) -> list[Batch]:
         """In the child, or waiting for it."""
@@ -306,8 +306,8 @@ class Slot:
 
     def _obey(self) -> None:
         """What other threads told the slot."""
-        self._claims.follow_wanted()
-        if self._fenced and self._claims.is_name(self._fenced):
+        self._sources.follow_wanted()
+        if self._fenced and self._sources.is_name(self._fenced):
             log.warning(LEASE_LOST, model=self.spec.name, worker=self._fenced, batches=len(self.active_batches()))
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
@@ -321,7 +321,7 @@ class Slot:
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
-        lapsed = self._claims.lapsed(now)
+        lapsed = self._sources.lapsed(now)
         if lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=lapsed[0].lease.name)
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
@@ -330,7 +330,7 @@ class Slot:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = bool(lapsed)
-        if self._claims.is_unsure and not self._child_supervisor.runs_model_code:
+        if self._sources.is_unsure and not self._child_supervisor.runs_model_code:
             # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
             self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
 
@@ -343,7 +343,7 @@ class Slot:
         if now >= drain_by:
             self._is_disowned = True
             self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
-        if not self._claims.is_holding() and not self._claims.is_expecting:
+        if not self._claims.is_holding() and not self._sources.is_expecting:
             self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
 
     def _give_back_waiting(self, reason: ReleaseReason) -> None:

@@ -11,9 +11,9 @@ from penstock.broker.records import Claim, ClaimRequest
 from penstock.broker.store.notifications import Message
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import KnownQueue
-from penstock.workers.slot.context import ClaimPlace, WakeUpListener
-from penstock.workers.slot.settlement import Account
+from penstock.workers.slot.batcher import Batcher, KnownQueue
+from penstock.workers.slot.context import ClaimPlace, SlotContext, WakeUpListener
+from penstock.workers.slot.settlement import Account, Debts
 
 # The slot stops this much before Redis would: the two clocks differ, and a message takes time.
 _MARGIN_S = 2.0
@@ -210,6 +210,93 @@ class ClaimSource:
 def _is_open(claim: Claim) -> bool:
     """Whether the claim's offer stands after this answer: nothing was taken, and nothing waits for a later moment."""
     return not claim.jobs and claim.retry_in_s is None
+
+
+class ClaimSources:
+    """The sources of one slot, the first of which is at home. `is_holding`: whether jobs of a queue are leased to the slot.
+
+    Used by the slot's thread only, except for `wanted` and `all`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: ClaimPlace,
+        context: SlotContext,
+        selector: BaseSelector,
+        *,
+        debts: Debts,
+        batcher: Batcher,
+        is_holding: Callable[[str], bool],
+    ) -> None:
+        self._name = name
+        self._context = context
+        self._selector = selector
+        self._debts = debts
+        self._batcher = batcher
+        self._is_holding = is_holding
+        self._numbers = count(1)
+        # Other threads replace it.
+        self.wanted: Sequence[ClaimPlace] = (home,)
+        self._followed: Sequence[ClaimPlace] = ()
+        # Replaced as a whole, because the beat's thread reads it.
+        self.all: tuple[ClaimSource, ...] = ()
+        self.follow_wanted()
+
+    def follow_wanted(self) -> None:
+        """Claim from the wanted queues, the first of which is at home, and from no others."""
+        places = self.wanted
+        if places is self._followed:
+            return
+        self._followed = places
+        known = {source.place: source for source in self.all}
+        wanted = [known.get(place) or self._source(place) for place in places]
+        left = [source for source in self.all if source.place not in places]
+        for source in (*wanted, *left):
+            source.is_leaving = source in left
+            source.view.is_home = source is wanted[0]
+            source.is_offer_stale = not source.view.is_home
+        self._use((*wanted, *left))
+
+    def _source(self, place: ClaimPlace) -> ClaimSource:
+        lease = Lease(
+            self._name,
+            lease_s=self._context.lease_s,
+            listen=lambda incarnation: self._context.listen(place, incarnation),
+            numbers=self._numbers,
+        )
+        return ClaimSource(place, self._debts.account(place), lease)
+
+    def _use(self, sources: tuple[ClaimSource, ...]) -> None:
+        self.all = sources
+        self._batcher.views = tuple(source.view for source in sources)
+        self._batcher.view = sources[0].view
+
+    def drop_left(self) -> None:
+        """Forget the sources that are not claimed from any more, once nothing of them is held or awaited."""
+        gone = [one for one in self.all if one.is_leaving and not one.is_expecting and not self._is_holding(one.queue)]
+        if gone:
+            for source in gone:
+                source.stop_listening(self._selector)
+            self._use(tuple(source for source in self.all if source not in gone))
+
+    def is_name(self, incarnation: str) -> bool:
+        """Whether this is the slot's present name in one of its queues."""
+        return any(source.lease.name == incarnation for source in self.all)
+
+    def lapsed(self, now: float) -> list[ClaimSource]:
+        """The sources whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
+        return [one for one in self.all if one.lease.has_lapsed(now) and self._is_holding(one.queue)]
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the slot holds jobs of a queue from which it claims nothing more before it has ended them."""
+        return any(one.is_unsure and self._is_holding(one.queue) for one in self.all)
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether a submit may have handed jobs to this slot."""
+        return any(source.is_expecting for source in self.all)
 
 
 def in_order(sources: Sequence[ClaimSource], claims: int) -> Sequence[ClaimSource]:

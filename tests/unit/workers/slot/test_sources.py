@@ -93,8 +93,8 @@ class Asking:
         return Ears(place.queue, self.deaf)
 
     def follow(self, places: list[ClaimPlace]) -> None:
-        self.claims.wanted = places
-        self.claims.follow_wanted()
+        self.claims.sources.wanted = places
+        self.claims.sources.follow_wanted()
 
     def turn(self) -> str:
         """One turn of the slot's loop: the queue of the batch that it brought, if it brought one."""
@@ -106,7 +106,7 @@ class Asking:
         return [self.turn() for _ in range(count)]
 
     def hear(self, queue: str) -> None:
-        source = next(source for source in self.claims.sources if source.queue == queue)
+        source = next(source for source in self.claims.sources.all if source.queue == queue)
         self.claims.read_messages(source, since=0.0)
 
 
@@ -158,7 +158,7 @@ def test_a_queue_that_one_turn_left_out_is_asked_in_the_next_which_comes_at_once
         slot.turn()
     now = time.monotonic()
     assert slot.claims.due_at(now, is_draining=False) > now, "all were asked: each will wake the slot"
-    slot.claims.sources[2].view.on_wake_up()
+    slot.claims.sources.all[2].view.on_wake_up()
     assert slot.claims.due_at(now, is_draining=False) <= now
 
 
@@ -178,7 +178,7 @@ def test_the_slot_steals_from_the_fullest_queue_once_it_has_nothing_at_home(slot
 def test_an_offer_at_home_is_taken_back_once_the_slot_works_for_another_queue(slot: Asking) -> None:
     slot.turns(3)
     slot.store.depths["m:1"] = 1
-    slot.claims.sources[1].view.on_wake_up()
+    slot.claims.sources.all[1].view.on_wake_up()
     assert slot.turn() == "m:1"
     assert slot.store.withdrawn == []
     slot.turn()
@@ -191,8 +191,8 @@ def test_a_queue_whose_link_broke_is_given_a_new_name_and_the_others_are_claimed
     slot.deaf.add("m:1")
     slot.hear("m:1")
     slot.store.depths = {"m": 1, "m:1": 9}
-    slot.claims.sources[0].view.on_wake_up()
-    assert slot.claims.is_unsure
+    slot.claims.sources.all[0].view.on_wake_up()
+    assert slot.claims.sources.is_unsure
     held = slot.claims.waiting.pop()
     slot.claims._child_supervisor.in_flight.awaited = lambda: [held]  # type: ignore[method-assign]
     assert slot.turns(3) == ["m", "", ""], "no jobs of a queue in which the store may have granted some already"
@@ -216,12 +216,12 @@ def test_a_queue_that_came_is_claimed_from_and_one_that_went_is_left(slot: Askin
     slot.turns(3)
     slot.follow([PLACES[1], PLACES[0], ClaimPlace("m:3")])
     slot.store.depths = {"m:3": 1, "m:2": 5}
-    slot.claims.sources[0].view.on_wake_up()
+    slot.claims.sources.all[0].view.on_wake_up()
     slot.turns(4)
     assert slot.store.withdrawn == ["m", "m:1"], "home is elsewhere, and then the slot has work of another queue"
     assert slot.store.offers[-1] == "m:1"
     assert "m:3" in slot.store.asked
-    assert [source.queue for source in slot.claims.sources] == ["m:1", "m", "m:3"]
+    assert [source.queue for source in slot.claims.sources.all] == ["m:1", "m", "m:3"]
     assert slot.store.depths["m:2"] == 5
 
 
@@ -230,7 +230,7 @@ def test_what_is_leased_from_a_queue_that_went_is_still_renewed_until_it_ended(s
     slot.claims.waiting.append(Batch((claimed("m:2"),), "idle", "w.3", "n", claimed_at=0.0))
     slot.follow(PLACES[:2])
     slot.claims.settle_and_claim(is_draining=False)
-    assert [source.queue for source in slot.claims.sources if slot.claims.is_holding(source.queue)] == ["m:2"]
+    assert [source.queue for source in slot.claims.sources.all if slot.claims.is_holding(source.queue)] == ["m:2"]
     slot.claims.waiting.clear()
     slot.turn()
-    assert [source.queue for source in slot.claims.sources] == ["m", "m:1"]
+    assert [source.queue for source in slot.claims.sources.all] == ["m", "m:1"]
