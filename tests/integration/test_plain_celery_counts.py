@@ -25,6 +25,7 @@ from penstock.job import Payload, Priority, new_job_id
 from penstock.model_spec import ModelInfo
 from tests.acceptance.gateway_process import Hand
 from tests.eventually import eventually
+from tests.stock_celery import stock_celery
 
 TASKS = 12
 APP = """
@@ -40,10 +41,9 @@ def wait():
 
 
 @pytest.fixture
-def plain(fresh_redis: str) -> Celery:
-    app = Celery("plain", broker=broker_url(fresh_redis), set_as_current=False)
-    app.conf.broker_transport_options = {"priority_steps": [0, 3, 6, 9]}
-    return app
+def plain(fresh_redis: str) -> Iterator[Celery]:
+    with stock_celery(broker_url(fresh_redis), broker_transport_options={"priority_steps": [0, 3, 6, 9]}) as app:
+        yield app
 
 
 @contextmanager

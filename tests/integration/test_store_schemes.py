@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from tests.certificates import Authority
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess, await_listening
+from tests.stock_celery import stock_celery
 from tests.tls_front import tls_front
 
 SQUARE = {"square": {"source": str(HANDLERS / "paced.py")}}
@@ -59,17 +60,16 @@ def test_a_certificate_of_another_authority_or_name_is_refused_by_us_and_by_cele
         app.connection().connect()
 
 
-def stock(url: str) -> Celery:
+def stock(url: str) -> AbstractContextManager[Celery]:
     """A client of Celery with the options that the worker's own connection has."""
     found = celery_connection(url)
-    app = Celery(broker=found.url, backend=found.url, set_as_current=False)
-    app.conf.update(
+    return stock_celery(
+        found.url,
         broker_use_ssl=found.tls,
         redis_backend_use_ssl=found.tls,
         broker_transport_options=found.options,
         result_backend_transport_options=found.options,
     )
-    return app
 
 
 def test_a_worker_works_over_tls_and_hears_remote_control(tls_url: str, tmp_path: Path) -> None:

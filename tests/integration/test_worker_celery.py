@@ -26,6 +26,7 @@ from penstock.job import JobState
 from tests.eventually import eventually
 from tests.faults.server import Server
 from tests.integration.worker_process import FAULTY, PACED, Gate, JobClient, WorkerProcess, await_listening
+from tests.stock_celery import stock_celery
 
 MODEL = "faulty"
 QUEUE = "penstock.{faulty}"
@@ -78,7 +79,7 @@ def client(stack: Stack) -> Iterator[JobClient]:
 def stock(stack: Stack) -> Iterator[Celery]:
     """Yield a client that has none of penstock's code."""
     url = broker_url(stack.url)
-    with Celery(broker=url, backend=url, set_as_current=False) as app:
+    with stock_celery(url) as app:
         yield app
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from penstock.broker.celery_connection import broker_url
 from penstock.broker.store.sync import RedisStore
@@ -17,6 +16,7 @@ from penstock.model_spec import SlotInfo
 from penstock.workers.devices.topology import numbers, read_topology
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess, await_listening
+from tests.stock_celery import stock_celery
 
 BUDGET = read_topology().budget
 THREADED = """
@@ -90,7 +90,7 @@ def test_a_slot_that_is_added_gets_the_free_core(fresh_redis: str, tmp_path: Pat
         closing(RedisStore(fresh_redis)) as store,
     ):
         name = process.await_ready()
-        with Celery(broker=broker_url(fresh_redis), set_as_current=False) as stock:
+        with stock_celery(broker_url(fresh_redis)) as stock:
             await_listening(stock, name)
             stock.control.pool_grow(1, destination=[name])
         found = eventually(lambda: ready(store, 2), timeout_s=20.0)
