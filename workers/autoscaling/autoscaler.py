@@ -98,7 +98,7 @@ class Autoscaler:
         if self.is_draining:
             return LOOK_S
         specs = self.fleet.automatic()
-        slots = {slot: slot.info() for slot in self.fleet.running()}
+        slots = {slot: slot.facts.info() for slot in self.fleet.running()}
         self._follow(specs, now)
         self._note_slots(slots, now)
         self.memory = memory_of(self.measured())

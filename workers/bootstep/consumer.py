@@ -70,7 +70,7 @@ def active(state: Any, safe: bool = False, **_: Any) -> list[dict[str, Any]]:
             "time_start": epoch + batch.claimed_at,
             "acknowledged": False,
             "delivery_info": {"routing_key": queue_name(batch.queue), "redelivered": job.attempts > 1},
-            "worker_pid": slot.info().pid,
+            "worker_pid": slot.facts.info().pid,
         }
         for slot in slots
         for batch in slot.active_batches()

@@ -86,7 +86,7 @@ class DevicePool(BasePool):
         return len(self.fleet.slots) if self.fleet is not None else 0
 
     def _get_info(self) -> dict[str, Any]:
-        slots = [slot.info() for slot in self.fleet.slots] if self.fleet is not None else []
+        slots = [slot.facts.info() for slot in self.fleet.slots] if self.fleet is not None else []
         return {
             **super()._get_info(),
             "max-concurrency": self.num_processes,

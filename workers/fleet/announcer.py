@@ -91,7 +91,7 @@ class Announcer:
         """At the first beat, and again only after this worker has loaded another version: others announce theirs."""
         for name in {*self._versions.infos, *self._announced, *(slot.spec.name for slot in slots)}:
             ours = [slot for slot in slots if slot.spec.name == name]
-            loaded = {slot.spec.version: slot.version_info for slot in ours if slot.version_info}
+            loaded = {slot.spec.version: slot.facts.version for slot in ours if slot.facts.version}
             if not loaded and name not in self._versions.infos:
                 self._announced.pop(name, None)
                 continue
@@ -109,7 +109,7 @@ class Announcer:
 
     def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         now = time.monotonic()
-        for place in self._places.due({slot.name: slot.info() for slot in slots}, now):
+        for place in self._places.due({slot.name: slot.facts.info() for slot in slots}, now):
             store.announce_place(place)
             self._places.mark(place, now)
 
@@ -133,5 +133,5 @@ class OtherEntries:
 
 def _with_policy(info: ModelInfo, slots: Iterable[Slot]) -> ModelInfo:
     """The model with the batch policy that its default version runs with here, if it runs here."""
-    policy = next((slot.policy for slot in slots if slot.spec.version == info.default_version), None)
+    policy = next((slot.facts.policy for slot in slots if slot.spec.version == info.default_version), None)
     return replace(info, policy=policy or info.policy)

@@ -35,14 +35,16 @@ class TimesKeeper:
         Raises `StoreUnavailable`.
         """
         for slot in slots:
-            key = (slot.spec.name, slot.kind)
+            key = (slot.spec.name, slot.facts.kind)
             if slot.state != "ready" or now < self._save_at.get(key, 0.0):
                 continue
-            times = KeptTimes(some_of(slot.trusted_times()), now, slot.info().start_s, memory.get(key_of(slot.spec), 0))
+            times = KeptTimes(
+                some_of(slot.facts.latency.trusted()), now, slot.facts.info().start_s, memory.get(key_of(slot.spec), 0)
+            )
             if news(times, self._kept.get(key)):
                 store.keep_learned_times(*key, times if times.run_s else _with_run_times(times, store, *key))
                 self._kept[key], self._save_at[key] = times, now + SAVE_EVERY_S
-        self._forget_all_but({(slot.spec.name, slot.kind) for slot in slots})
+        self._forget_all_but({(slot.spec.name, slot.facts.kind) for slot in slots})
 
     def _forget_all_but(self, served: Set[tuple[str, str]]) -> None:
         """A worker sees many versions in its life; of one that comes back, one write tells the store again."""

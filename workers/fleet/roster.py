@@ -43,7 +43,7 @@ class RunningSlot:
         return key_of(self.slot.spec)
 
     def info(self) -> SlotInfo:
-        return replace(self.slot.info(), profile=self.profiler.info())
+        return replace(self.slot.facts.info(), profile=self.profiler.info())
 
 
 class Roster:

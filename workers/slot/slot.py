@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
 
 import structlog
 
 from penstock.broker.contract import ReleaseReason
 from penstock.failpoints import failpoint
 from penstock.job import JobId
-from penstock.model_spec import LearnedCalls, ModelSpec, SlotInfo, VersionInfo, WarmOrigin
+from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
@@ -35,8 +34,7 @@ from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import ClaimPlace, SlotContext
-from penstock.workers.slot.facts import slot_info, version_info
-from penstock.workers.slot.latency import Latency
+from penstock.workers.slot.facts import SlotFacts
 from penstock.workers.slot.reports import Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 from penstock.workers.slot.sources import ClaimSource, Lease
@@ -67,9 +65,9 @@ class Slot:
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
         self._child_supervisor: SlotChild = new_child(spec, pin, self._selector, context.locate, max_batch_size=limit)
-        self._latency = Latency()
+        self.facts = SlotFacts(spec, pin, self._child_supervisor)
         self._claims = Claims(
-            spec, context, self._selector, self._latency, self._child_supervisor, name=name, device=pin.device
+            spec, context, self._selector, self.facts.latency, self._child_supervisor, name=name, device=pin.device
         )
         self._sources, self._debts = self._claims.sources, self._claims.debts
         self._batcher = self._claims.batcher
@@ -81,10 +79,6 @@ class Slot:
         self._fenced = ""
         self._drain_by: float | None = None
         self.turned_at = time.monotonic()
-        self.version_info: VersionInfo | None = None
-        self.policy = spec.policy
-        self._warm = Ready(load_s=0.0)
-        self._learned: LearnedCalls | None = None
 
     # From other threads.
 
@@ -121,16 +115,6 @@ class Slot:
         """Make the loop take its next turn now."""
         os.eventfd_write(self._waker, 1)
 
-    def trusted_times(self) -> dict[int, float]:
-        """How long batches take, by size, of the sizes that ran often."""
-        return self._latency.trusted()
-
-    @property
-    def kind(self) -> str:
-        """What the times hold for, as one text: version, kind of device, runtime, threads."""
-        device = self.pin.device_name or self.pin.device.partition(":")[0]
-        return " | ".join((self.spec.version, device, self._child_supervisor.provider, str(self.pin.threads)))
-
     def set_peers(self, count: int) -> None:
         self._batcher.peers = count
 
@@ -155,11 +139,6 @@ class Slot:
     @property
     def state(self) -> str:
         return self._child_supervisor.state
-
-    def info(self) -> SlotInfo:
-        """What the slot is, where it lies and how it fares."""
-        child, latency, learned = self._child_supervisor, self._latency, self._learned
-        return slot_info(self.spec, self.pin, child, warm=self._warm, latency=latency, learned=learned)
 
     # The loop.
 
@@ -256,7 +235,7 @@ class Slot:
             self._reports.forget(ended)
 
     def _learn(self, batch: Batch, done: BatchDone) -> None:
-        self._learned = done.learned or self._learned
+        self.facts.learned = done.learned or self.facts.learned
         if done.cap is not None:
             self._batcher.cap(done.cap)
         elif not batch.profile_dir and not any(job.call for job in batch.jobs):
@@ -265,18 +244,8 @@ class Slot:
             self._batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s, wish=done.wish)
 
     def _on_ready(self, ready: Ready) -> None:
-        self._warm = ready
-        if not self._latency.largest:
-            self._latency.remember(self._claims.learned_times(self.kind))
-        if ready.warm_origin is WarmOrigin.SAMPLE:
-            for run in ready.warm:
-                self._latency.observe(run.size, run.run_s)
-        self.version_info = version_info(self.spec, ready, source=self._child_supervisor.source)
-        wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
-        declared = self._context.declared_policy
-        granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
-        self.policy = replace(self.spec.policy, **granted)
-        self._batcher.follow(self.policy, fits=ready.fits)
+        self.facts.on_ready(ready, declared=self._context.declared_policy, remembered=self._claims.learned_times)
+        self._batcher.follow(self.facts.policy, fits=ready.fits)
         self._context.observers.notify(lambda observer: observer.on_loaded(self.spec, ready.load_s))
 
     # What to do.
