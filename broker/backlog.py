@@ -221,9 +221,10 @@ class Backlog:
             return min(capacity.per_s or sustained, sustained)
         if now - self.observed_at > OBSERVED_FRESH_S or self.observed_per_s <= 0.0:
             return capacity.full_per_s
-        if capacity.per_s <= 0.0:
+        if capacity.full_per_s <= 0.0:
             return self.observed_per_s
-        return min(capacity.per_s, max(self.observed_per_s, OBSERVED_FLOOR * capacity.full_per_s))
+        # Between two looks one batch more may end than the rate says, so what was seen for so short a time never raises it.
+        return min(capacity.full_per_s, max(self.observed_per_s, OBSERVED_FLOOR * capacity.full_per_s))
 
     def waiting(self, rate: float, now: float) -> float:
         """The last known depth, less the jobs that must have ended since."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
 
@@ -15,6 +15,8 @@ _QUANTILE = 0.95
 _DRIFT_RUNS = 5
 _DRIFT_FACTOR = 2.0
 _TRUSTED_RUNS = 8
+# A bound is at least this many times the usual time while too few runs have shown how much they differ.
+_UNKNOWN_SPREAD = 1.5
 _SMOOTHING = 0.2
 
 
@@ -37,6 +39,8 @@ class Latency:
         self._runs: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
         self._ratios: deque[float] = deque(maxlen=_RATIOS)
+        self._seconds: deque[float] = deque(maxlen=_RATIOS)
+        self._spread, self._slowest = _UNKNOWN_SPREAD, 0.0
         self._line: tuple[float, float] | None = None
         # Sizes of which only an earlier process knows how long they take.
         self._remembered: set[int] = set()
@@ -55,12 +59,14 @@ class Latency:
         expected = self.expect(size)
         if expected:
             self._ratios.append(seconds / expected)
+        self._seconds.append(seconds)
         runs = self._runs.setdefault(size, deque(maxlen=_WINDOW))
         runs.append(seconds)
         self._remembered.discard(size)
         self._forget_drifted(size, runs)
         self._medians[size] = median(runs)
         self._line = _fit(self._medians)
+        self._spread, self._slowest = _spread(self._ratios), max(self._seconds)
 
     def _forget_drifted(self, size: int, runs: deque[float]) -> None:
         if len(runs) <= _DRIFT_RUNS or size not in self._medians:
@@ -70,6 +76,8 @@ class Latency:
             runs.clear()
             runs.extend(recent)
             self._ratios.clear()
+            self._seconds.clear()
+            self._seconds.extend(recent)
             self._forget_remembered()
 
     def _forget_remembered(self) -> None:
@@ -98,20 +106,20 @@ class Latency:
         return self._medians[below] * (1 - share) + self._medians[above] * share
 
     def bound(self, size: int) -> float | None:
-        """The time that 19 of 20 batches of `size` stay within, or None before the first run."""
+        """The time that 19 of 20 batches of `size` stay within, or None before the first run.
+
+        A job that takes a thousand times as long as the jobs whose size it shares says so little of other sizes that no bound
+        is far beyond the usual time and beyond all that ran lately.
+        """
         expected = self.expect(size)
-        return None if expected is None else expected * self._spread
+        if expected is None:
+            return None
+        return min(expected * self._spread, max(expected * _UNKNOWN_SPREAD, self._slowest))
 
     @property
     def slope(self) -> float:
         """What one more item adds, at least 0."""
         return self._line[1] if self._line else 0.0
-
-    @property
-    def _spread(self) -> float:
-        if len(self._ratios) < _TRUSTED_RUNS:
-            return 1.5
-        return max(1.05, sorted(self._ratios)[int(len(self._ratios) * _QUANTILE)])
 
     def efficient(self, limit: int, *, share: float = 0.8) -> int:
         """The smallest batch with at least `share` of the best throughput up to `limit`; 1 before the first run."""
@@ -138,6 +146,13 @@ class Latency:
     def trusted(self) -> dict[int, float]:
         """The medians of sizes that ran often enough to be remembered by a later process."""
         return {size: seconds for size, seconds in self.table().items() if self._is_trusted(size)}
+
+
+def _spread(ratios: Sequence[float]) -> float:
+    """How many times as long as expected 19 of 20 runs took at most."""
+    if len(ratios) < _TRUSTED_RUNS:
+        return _UNKNOWN_SPREAD
+    return max(1.05, sorted(ratios)[int(len(ratios) * _QUANTILE)])
 
 
 def _sizes(limit: int) -> list[int]:

@@ -69,6 +69,9 @@ def test_one_cheap_job_that_ran_alone_does_not_open_the_door_for_all_others() ->
     backlog.record_stats(stats(10.0, depth=30, ended=0), 1.25, batch_size=4)
     backlog.record_stats(stats(10.25, depth=40, ended=5), 1.5, batch_size=4)
     assert backlog.rate(capacity, 1.5) == pytest.approx(20.0)
+    # Nor do two batches that happen to end between two looks.
+    backlog.record_stats(stats(10.5, depth=40, ended=13), 1.75, batch_size=4)
+    assert backlog.rate(capacity, 1.75) == pytest.approx(20.0)
 
 
 def test_a_slot_that_has_learned_nothing_counts_as_ready_but_promises_no_rate() -> None:

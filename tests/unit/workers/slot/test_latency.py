@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from penstock.workers.slot.latency import Latency
 
 
@@ -36,6 +38,25 @@ def test_the_bound_lies_above_nearly_all_runs() -> None:
     runs = [0.010 + (n % 20) * 0.0005 for n in range(200)]
     latency = learned(*[(8, run) for run in runs])
     assert sum(run <= (latency.bound(8) or 0) for run in runs) >= 0.9 * len(runs)
+
+
+def test_a_costly_job_where_cheap_ones_ran_does_not_make_every_size_look_slow() -> None:
+    """Regression: after three jobs of 0.2 ms the first of 50 ms counted as 250 times as slow as expected. For the next twelve
+    batches no waiting job seemed to have time enough: all of them went behind those that came later, and were late.
+    """
+    latency = Latency()
+    for size, seconds in ((1, 0.05), (2, 0.1), (4, 0.2), *[(1, 0.000_2)] * 3, (1, 0.05)):
+        latency.observe(size, seconds)
+    for _ in range(12):
+        latency.observe(4, 0.2)
+        assert 0.2 <= (latency.bound(4) or 0.0) <= 0.3 + 1e-9
+
+
+def test_a_bound_reaches_as_far_as_a_stall_that_was_seen() -> None:
+    latency = Latency()
+    for seconds in [0.1] * 10 + [0.5]:
+        latency.observe(8, seconds)
+    assert latency.bound(8) == pytest.approx(0.5)
 
 
 def test_a_lasting_change_is_followed_at_once_and_a_spike_is_not() -> None:
