@@ -32,6 +32,24 @@ def test_the_oldest_kinds_go_when_there_are_too_many() -> None:
 
 
 @dataclass
+class LearnedTimes:
+    run_s: dict[int, float]
+
+    def trusted(self) -> dict[int, float]:
+        return self.run_s
+
+
+@dataclass
+class LearnedFacts:
+    kind: str
+    latency: LearnedTimes
+    told: SlotInfo
+
+    def info(self) -> SlotInfo:
+        return self.told
+
+
+@dataclass
 class LearnedSlot:
     """What a keeper asks of a slot."""
 
@@ -40,15 +58,10 @@ class LearnedSlot:
     start_s: float = 2.0
     state: str = "ready"
 
-    def info(self) -> SlotInfo:
-        return SlotInfo(self.spec.name, self.spec.version, self.state, start_s=self.start_s)
-
     @property
-    def kind(self) -> str:
-        return f"{self.spec.version} | cpu"
-
-    def trusted_times(self) -> dict[int, float]:
-        return self.run_s
+    def facts(self) -> LearnedFacts:
+        told = SlotInfo(self.spec.name, self.spec.version, self.state, start_s=self.start_s)
+        return LearnedFacts(f"{self.spec.version} | cpu", LearnedTimes(self.run_s), told)
 
 
 class WrittenTimes:
