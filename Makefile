@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := core broker handlers workers gateway client runs loadtest tune cli benchmarks
+PACKAGES := core broker handlers workers gateway client extensions runs loadtest tune cli benchmarks
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=
@@ -65,10 +65,10 @@ format: $(VENV)/.installed-test ## rewrite the sources as `make check` wants the
 
 proto: $(VENV)/.installed-test ## write the gRPC descriptors from the .proto files (needs grpcio-tools)
 	$(BIN)/python -m grpc_tools.protoc -I gateway/rpc --descriptor_set_out=gateway/rpc/status.binpb status.proto
-	$(BIN)/python -m grpc_tools.protoc -I gateway/oip/grpc --descriptor_set_out=gateway/oip/grpc/inference.binpb \
+	$(BIN)/python -m grpc_tools.protoc -I extensions/oip/grpc --descriptor_set_out=extensions/oip/grpc/inference.binpb \
 	  inference.proto
-	$(BIN)/python -m grpc_tools.protoc -I gateway/torchserve/grpc -I gateway/rpc --include_imports \
-	  --descriptor_set_out=gateway/torchserve/grpc/torchserve.binpb inference.proto management.proto
+	$(BIN)/python -m grpc_tools.protoc -I extensions/torchserve/grpc -I gateway/rpc --include_imports \
+	  --descriptor_set_out=extensions/torchserve/grpc/torchserve.binpb inference.proto management.proto
 
 sync-client: $(VENV)/.installed-test ## write the blocking client from the asyncio one
 	$(BIN)/python -m tests.generate_sync_client
@@ -82,7 +82,7 @@ bench: $(VENV)/.installed-test ## measure the main path on this machine (BENCH_A
 kserve: $(VENV)/.installed-test ## KServe's unmodified clients against a gateway, from an environment in build/kserve (450 MB)
 	test -x build/kserve/bin/python || $(BIN)/python -m venv build/kserve
 	build/kserve/bin/python -m pip install --quiet --disable-pip-version-check kserve==0.21.0
-	$(BIN)/python -m pytest -q tests/acceptance/test_kserve.py
+	$(BIN)/python -m pytest -q tests/extensions/oip/acceptance/test_kserve.py
 
 bench-models: $(VENV)/.installed-test ## real models against the same model in a loop (BENCH_ARGS=--quick; TEST_EXTRAS=torch,test)
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS); missed=$$?; \

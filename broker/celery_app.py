@@ -17,9 +17,9 @@ from kombu.utils.objects import cached_property
 
 from penstock.broker.celery_connection import CeleryConnection, celery_connection
 from penstock.broker.partitions import queues_of_model
-from penstock.broker.store.celery_ops import DOOR_QUEUE, PRIORITY_SEPARATOR
 from penstock.broker.store.ops import queue_name
 from penstock.errors import ConfigError, InternalError
+from penstock.extensions.celery_clients.ops import DOOR_QUEUE, PRIORITY_SEPARATOR
 from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"

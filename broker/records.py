@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority, StreamPart
 
 if TYPE_CHECKING:
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.webhooks.webhook import Webhook
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from penstock.broker.contract import CancelStatus
 from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState
 
 if TYPE_CHECKING:
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.webhooks.webhook import Webhook
 
 KEEP_S = 30 * 86_400.0
 MOST_DRIVES = 3

@@ -21,7 +21,9 @@ class Penstock(LazyGroup):
     table: ClassVar[Mapping[str, CommandEntry]] = {
         "up": CommandEntry("penstock.cli.serve.up", "Start everything: store, gateway, worker. Ends with Ctrl-C.", _SERVE),
         "torchserve": CommandEntry(
-            "penstock.cli.torchserve.start", "Start what `torchserve` would: its store, its settings, its addresses.", _SERVE
+            "penstock.extensions.torchserve.cli.start",
+            "Start what `torchserve` would: its store, its settings, its addresses.",
+            _SERVE,
         ),
         "gateway": CommandEntry(_PROCESSES, "Start a gateway alone, on a Redis of your own.", _SERVE, app="gateway_app"),
         "worker": CommandEntry(_PROCESSES, "Start a worker alone, on a Redis of your own.", _SERVE, app="worker_app"),
@@ -32,17 +34,21 @@ class Penstock(LazyGroup):
         "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", _USE),
         "debug": CommandEntry("penstock.cli.jobs.debug", "Run a model's code here on one batch, with a debugger.", _USE),
         "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show, cancel and replay jobs.", _USE),
-        "webhooks": CommandEntry("penstock.cli.jobs.webhooks", "Secrets of webhooks; events that were not delivered.", _USE),
+        "webhooks": CommandEntry(
+            "penstock.extensions.webhooks.cli", "Secrets of webhooks; events that were not delivered.", _USE
+        ),
         "models": CommandEntry("penstock.cli.models.models", "List the models a gateway serves, or change one.", _USE),
         "workers": CommandEntry("penstock.cli.models.workers", "List the live workers and what they run.", _USE),
-        "history": CommandEntry("penstock.cli.models.history", "Show what happened to a model lately, step by step.", _USE),
+        "history": CommandEntry("penstock.extensions.history.cli", "Show what happened to a model lately, step by step.", _USE),
         "run": CommandEntry("penstock.cli.runs.run", "Run a model over files: resumable, in the input's order.", _USE),
         "bench": CommandEntry("penstock.cli.measure.bench", "Measure a model, or any HTTP endpoint, under load.", _USE),
         "tune": CommandEntry(
             "penstock.cli.measure.tune", "Find a model's best settings, or how many workers a rate needs.", _USE
         ),
         "new": CommandEntry("penstock.cli.models.starter", "Write a folder with a model, its settings and a test.", _HELP),
-        "import": CommandEntry("penstock.cli.torchserve.writing", "Write a penstock.toml from settings of TorchServe.", _HELP),
+        "import": CommandEntry(
+            "penstock.extensions.torchserve.cli.writing", "Write a penstock.toml from settings of TorchServe.", _HELP
+        ),
         "keys": CommandEntry("penstock.cli.ops.keys", "Make, list and revoke API keys.", _HELP),
         "audit": CommandEntry("penstock.cli.ops.audit", "Show what operators did, newest first.", _HELP),
         "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of your own: users, functions.", _HELP),

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         UnsupportedMedia,
         WrongRole,
     )
+    from penstock.extensions.pipelines.declared import pipeline, stage
     from penstock.handlers.array_handler import ArrayHandler
     from penstock.handlers.contract import Context, Failure, Handler, Request
     from penstock.handlers.decorator import model
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from penstock.inputs.file import File, Image
     from penstock.job import Job, JobState, Priority
     from penstock.outputs.media import Media
-    from penstock.pipelines.declared import pipeline, stage
 
     __version__: str
 
@@ -117,8 +117,8 @@ _HOMES = {
     "WrongRole": "penstock.errors",
     "model": "penstock.handlers.decorator",
     "open_runtime": "penstock.handlers.runtimes.contract",
-    "pipeline": "penstock.pipelines.declared",
-    "stage": "penstock.pipelines.declared",
+    "pipeline": "penstock.extensions.pipelines.declared",
+    "stage": "penstock.extensions.pipelines.declared",
 }
 
 __all__ = [

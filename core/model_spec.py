@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.job import MODEL_NAME, RESERVED_NAME
-from penstock.pipelines.spec import PipelineSpec, PipelineStage
 
 DEFAULT_VERSION = "1"
 

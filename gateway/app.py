@@ -13,6 +13,9 @@ from penstock.access import Role
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import CapacityError, PenstockError, RateLimited, StoreUnavailable
+from penstock.extensions.history.gateway.reader import HistoryBeat
+from penstock.extensions.oip.gateway.endpoint import InferEndpoint
+from penstock.extensions.oip.gateway.infer_answer import speaks_oip
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime, connection_of
 from penstock.gateway.asgi.cors import CrossOrigin
@@ -39,16 +42,13 @@ from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
-from penstock.gateway.models.history.reader import HistoryBeat
-from penstock.gateway.oip.endpoint import InferEndpoint
-from penstock.gateway.oip.infer_answer import speaks_oip
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
 
 if TYPE_CHECKING:
-    from penstock.gateway.torchserve.routes import TorchServeTarget
+    from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class Gateway:
         self._metrics = parts.metrics
         if options.torchserve_access_log:
             # Few deployments ask for it.
-            from penstock.gateway.torchserve.access_log import AccessLog
+            from penstock.extensions.torchserve.gateway.access_log import AccessLog
 
             self._metrics.answers = AccessLog()
         self._api = parts.api

@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
+from penstock.extensions.oip.gateway.infer_answer import as_oip, speaks_oip
+from penstock.extensions.openai.gateway.views import as_openai, speaks_openai
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
-from penstock.gateway.oip.infer_answer import as_oip, speaks_oip
-from penstock.gateway.openai.views import as_openai, speaks_openai
 
 log = structlog.get_logger(__name__)
 

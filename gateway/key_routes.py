@@ -128,7 +128,7 @@ class KeyRoutes:
     def _check_webhook(self, url: str) -> None:
         """Raises `ConfigError` for a URL to which no event may be sent."""
         # Few keys have a webhook, and few gateways send any.
-        from penstock.gateway.jobs.submitting.webhooks import check_defaults
+        from penstock.extensions.webhooks.gateway.requested import check_defaults
 
         own = self._options.webhooks
         check_defaults({"webhook": url}, own.urls if own else (), is_on=own is not None)

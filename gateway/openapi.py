@@ -9,12 +9,12 @@ from typing import Any
 from fastapi import FastAPI
 
 from penstock.access import ANY_HEADER
+from penstock.extensions.oip.gateway.endpoint import INFER_BODY
 from penstock.gateway.asgi.problems import TITLES
 from penstock.gateway.auth.roles import security_of
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
-from penstock.gateway.oip.endpoint import INFER_BODY
 from penstock.inputs.form import form_fields, is_file_schema
 from penstock.model_spec import VersionInfo
 

@@ -9,18 +9,18 @@ from starlette.responses import Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import MOST_READ, Act, read_acts
+from penstock.extensions.history.gateway.routes import HistoryReads
+from penstock.extensions.splits.gateway.routes import SplitRoutes
 from penstock.gateway.asgi.wire import BodyMemory, json_response, rfc3339
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.models.history.routes import HistoryReads
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
-from penstock.gateway.models.splits.routes import SplitRoutes
 from penstock.gateway.models.stores import StoreReads
 from penstock.gateway.operations import OperationRoutes, Operations
 from penstock.gateway.options import GatewayOptions

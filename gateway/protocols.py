@@ -8,29 +8,29 @@ from fastapi import APIRouter
 
 from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
+from penstock.extensions.oip.gateway.inference import Inference
+from penstock.extensions.oip.gateway.repository import Repository
+from penstock.extensions.oip.gateway.routes import OpenInference
+from penstock.extensions.openai.gateway.batches import OpenAIBatches
+from penstock.extensions.openai.gateway.embeddings import Embeddings
+from penstock.extensions.openai.gateway.files import OpenAIFiles
+from penstock.extensions.replicate.cog.mount import CogMount
+from penstock.extensions.replicate.cog.predictions import CogPredictions
+from penstock.extensions.replicate.gateway.catalog import ReplicateCatalog
+from penstock.extensions.replicate.gateway.inputs import UploadedInputs
+from penstock.extensions.replicate.gateway.predictions import Predictions
+from penstock.extensions.replicate.gateway.stream import PredictionStream
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.keys import Caller, Shares
 from penstock.gateway.auth.roles import WaitingResponses
-from penstock.gateway.cog.mount import CogMount
-from penstock.gateway.cog.predictions import CogPredictions
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.oip.inference import Inference
-from penstock.gateway.oip.repository import Repository
-from penstock.gateway.oip.routes import OpenInference
-from penstock.gateway.openai.batches import OpenAIBatches
-from penstock.gateway.openai.embeddings import Embeddings
-from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.replicate.catalog import ReplicateCatalog
-from penstock.gateway.replicate.inputs import UploadedInputs
-from penstock.gateway.replicate.predictions import Predictions
-from penstock.gateway.replicate.stream import PredictionStream
 from penstock.gateway.runs.routes import RunRoutes
 from penstock.gateway.runs.service import RunService
 

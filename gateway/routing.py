@@ -24,7 +24,7 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 
 if TYPE_CHECKING:
-    from penstock.gateway.torchserve.door import TorchServeDoor
+    from penstock.extensions.torchserve.gateway.door import TorchServeDoor
 
 
 class RoutedApi:

@@ -72,7 +72,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         if options.webhooks is not None:
             # Few gateways have webhooks, and the others do without this import.
-            from penstock.gateway.webhooks.thread import delivering
+            from penstock.extensions.webhooks.gateway.thread import delivering
 
             count = gateway.parts.metrics.count_delivery
             sockets.enter_context(delivering(options, options.webhooks, stores=stores, blobs=blobs, count=count))
@@ -119,12 +119,12 @@ def grpc_ports(
     common = RpcShared(guard, options, table, stream_places(options), shared)
     ports: list[ServerBeside] = []
     if table.grpc_port:
-        from penstock.gateway.oip.grpc.server import GrpcParts, inference_port
+        from penstock.extensions.oip.grpc.server import GrpcParts, inference_port
 
         taken = GrpcParts(parts.inference, parts.repository, parts.health, lifetime, parts.requests, parts.predictions)
         ports.append(inference_port(taken, common))
     if parts.torchserve is not None and parts.management is not None:
-        from penstock.gateway.torchserve.grpc.server import TorchServePorts
+        from penstock.extensions.torchserve.grpc.server import TorchServePorts
 
         made = TorchServePorts(
             parts.torchserve.parts, parts.management.service, common, lifetime, predictions=parts.predictions
@@ -217,7 +217,7 @@ def webhook_options(settings: Settings) -> WebhookOptions | None:
     defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
     if table.signing_keys or defaults:
         # Few gateways have webhooks, and the others do without this import.
-        from penstock.gateway.jobs.submitting.webhooks import check_defaults
+        from penstock.extensions.webhooks.gateway.requested import check_defaults
 
         check_defaults(defaults, table.urls, is_on=bool(table.signing_keys))
     if not table.signing_keys:

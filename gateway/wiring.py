@@ -13,6 +13,13 @@ from penstock.broker.blobs.space import DiskReserve, FileCensus
 from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
+from penstock.extensions.oip.gateway.endpoint import InferEndpoint
+from penstock.extensions.oip.gateway.inference import Inference
+from penstock.extensions.oip.gateway.repository import Repository
+from penstock.extensions.openai.gateway.file_quota import FileQuota
+from penstock.extensions.openai.gateway.files import OpenAIFiles
+from penstock.extensions.webhooks.gateway.deliveries import Deliveries
+from penstock.extensions.webhooks.gateway.routes import WebhookRoutes
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.audit import AuditLog
@@ -35,11 +42,6 @@ from penstock.gateway.jobs.submitting.submit_many import SubmitMany
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.oip.endpoint import InferEndpoint
-from penstock.gateway.oip.inference import Inference
-from penstock.gateway.oip.repository import Repository
-from penstock.gateway.openai.file_quota import FileQuota
-from penstock.gateway.openai.files import OpenAIFiles
 from penstock.gateway.operating import operator_routers
 from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions, TorchServeOptions
@@ -51,14 +53,12 @@ from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.metrics_endpoint import scrape_router
 from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
-from penstock.gateway.webhooks.deliveries import Deliveries
-from penstock.gateway.webhooks.routes import WebhookRoutes
 
 if TYPE_CHECKING:
-    from penstock.gateway.torchserve.door import TorchServeDoor
-    from penstock.gateway.torchserve.management.building import Management
-    from penstock.gateway.torchserve.metrics import TorchServeCounts
-    from penstock.gateway.torchserve.tokens import TokenFile
+    from penstock.extensions.torchserve.gateway.door import TorchServeDoor
+    from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts
+    from penstock.extensions.torchserve.gateway.tokens import TokenFile
+    from penstock.extensions.torchserve.management.building import Management
 
 
 class GatewayParts:
@@ -137,7 +137,7 @@ class GatewayParts:
         return text if self._torchserve_counts is None else text + await asyncio.to_thread(self._torchserve_text)
 
     def _torchserve_text(self) -> bytes:
-        from penstock.gateway.torchserve.metrics import torchserve_text
+        from penstock.extensions.torchserve.gateway.metrics import torchserve_text
 
         assert self._torchserve_counts is not None
         return torchserve_text(self._torchserve_counts, self.metrics.answered(), self.registry.workers, self._options.files_dir)
@@ -171,9 +171,9 @@ class GatewayParts:
         if own is None:
             return None, None
         # Few gateways speak TorchServe's protocol, and the others do without these imports.
-        from penstock.gateway.torchserve.door import TorchServeDoor
-        from penstock.gateway.torchserve.management.building import management_of
-        from penstock.gateway.torchserve.parts import TorchServeParts
+        from penstock.extensions.torchserve.gateway.door import TorchServeDoor
+        from penstock.extensions.torchserve.gateway.parts import TorchServeParts
+        from penstock.extensions.torchserve.management.building import management_of
 
         parts = TorchServeParts(
             self._options,
@@ -309,7 +309,7 @@ class GatewayParts:
 
 def _torchserve_counts() -> TorchServeCounts:
     # Few gateways are asked for these names.
-    from penstock.gateway.torchserve.metrics import TorchServeCounts
+    from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts
 
     return TorchServeCounts()
 
@@ -319,6 +319,6 @@ def _tokens(options: GatewayOptions) -> TokenFile | None:
     own = options.torchserve
     if own is None or own.key_path is None:
         return None
-    from penstock.gateway.torchserve.tokens import TokenFile
+    from penstock.extensions.torchserve.gateway.tokens import TokenFile
 
     return TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not options.keys).open()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from penstock.archives.kinds import is_archive
 from penstock.errors import HandlerLoadError, PenstockError
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, model, takes_context
@@ -120,7 +120,7 @@ def import_model(source: str, *, task: str = "", options: dict[str, Any] | None 
             "leave task out and subclass the task's class there (docs/reference/tasks.md)"
         )
     if is_archive(source):
-        from penstock.handlers.torchserve.model import archive_model
+        from penstock.extensions.torchserve.child.model import archive_model
 
         found = archive_model(Path(source), options or {}, model=model)
         types = ItemTypes(asks=True)
@@ -204,13 +204,14 @@ def _is_model(value: object) -> bool:
 def _is_predictor(value: object) -> bool:
     """Whether it is a subclass of `cog.BasePredictor`. Asked without an import that few models need."""
     return isinstance(value, type) and any(
-        (base.__module__, base.__name__) == ("penstock.handlers.cog.surface", "BasePredictor") for base in value.__mro__[1:]
+        (base.__module__, base.__name__) == ("penstock.extensions.replicate.child.surface", "BasePredictor")
+        for base in value.__mro__[1:]
     )
 
 
 def _imported(found: object, folder: Path) -> ImportedModel:
     if _is_predictor(found):
-        from penstock.handlers.cog.predictor import PredictorModel
+        from penstock.extensions.replicate.child.predictor import PredictorModel
 
         predictor = PredictorModel(found)  # type: ignore[arg-type]
         return ImportedModel(predictor.label, folder, predictor.attributes, predictor.types, predictor.handler)

@@ -86,7 +86,7 @@ class _CogFinder:
         """Python's usual module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        from penstock.handlers.cog.surface import NAMES, lookup
+        from penstock.extensions.replicate.child.surface import NAMES, lookup
 
         module.__dict__.update(__getattr__=lookup, __all__=[*NAMES])
 

@@ -16,14 +16,14 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
+from penstock.extensions.openai.runs.batch import OpenAISource
+from penstock.extensions.openai.runs.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
 from penstock.job import BlobPlace, queue_of
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
-from penstock.runs.openai.batch import OpenAISource
-from penstock.runs.openai.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
 from penstock.runs.parts.joining import join_parts, joined_counts, manifest_parts, read_reports
 from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, run_folder
 from penstock.runs.parts.plan import total_rows

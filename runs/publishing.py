@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 import penstock
+from penstock.extensions.openai.runs.run import OPENAI
 from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
 from penstock.runs.manifest import FileReport, Manifest, ManifestPart, manifest_path, read_manifest, write_manifest
-from penstock.runs.openai.run import OPENAI
 from penstock.runs.run_files import RunFiles
 
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import InvalidInput
+from penstock.extensions.openai.runs.run import OPENAI, open_answers, open_batch
 from penstock.run import Run, RunCounts, RunPart, RunSpec
 from penstock.runs.driver import Checkpoint
 from penstock.runs.files import is_url
 from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
-from penstock.runs.openai.run import OPENAI, open_answers, open_batch
 from penstock.runs.retry import RETRY_OF, retry_source
 from penstock.runs.rows import Sink, Source
 

@@ -18,7 +18,20 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOPS = ("core", "broker", "handlers", "client", "workers", "gateway", "runs", "loadtest", "tune", "cli", "benchmarks")
+TOPS = (
+    "core",
+    "broker",
+    "handlers",
+    "client",
+    "workers",
+    "gateway",
+    "extensions",
+    "runs",
+    "loadtest",
+    "tune",
+    "cli",
+    "benchmarks",
+)
 # These folders define other servers and archives: their scripts run in environments of their own.
 FOREIGN = re.compile(r"benchmarks/(peers|torchserve/models)/\w+/")
 MOST_MODULES = 16
@@ -27,6 +40,13 @@ MOST_FILE_LINES = 400
 LEAST_MODULE_LINES = 40
 MOST_SMALL_MODULES = 10
 MOST_COLUMNS = 120
+# The other extensions that an extension may import.
+BESIDE = {
+    "openai": {"pipelines", "webhooks"},
+    "replicate": {"webhooks"},
+    "torchserve": {"pipelines"},
+    "webhooks": {"openai", "replicate"},
+}
 
 
 @dataclass(frozen=True)
@@ -139,6 +159,17 @@ def arrows_back(found: Sequence[Module]) -> list[tuple[Module, str]]:
     return [(one, name) for one in found for name in one.imports if any(rule.is_back(one.name, name) for rule in rules)]
 
 
+def undeclared(found: Sequence[Module]) -> list[tuple[Module, str]]:
+    """Return the imports of one extension by another that `BESIDE` does not declare."""
+    inside = [one for one in found if one.path.parts[0] == "extensions"]
+    imported = [(one, name) for one in inside for name in one.imports if name.startswith("penstock.extensions.")]
+    return [
+        (one, name)
+        for one, name in imported
+        if name.split(".")[2] not in {one.path.parts[1], *BESIDE.get(one.path.parts[1], ())}
+    ]
+
+
 def shared_class_names(found: Sequence[Module]) -> dict[str, int]:
     """Return the class names that stand for more than one thing."""
     counted = Counter(name for one in found for name in one.classes)
@@ -175,6 +206,7 @@ def faults(found: Sequence[Module]) -> list[str]:
     return [
         *_sizes(found),
         *(f"{one.path}: imports {name} against the floors" for one, name in arrows_back(found)),
+        *(f"{one.path}: imports {name} of another extension" for one, name in undeclared(found)),
         *(f"class {name}: {count} meanings" for name, count in shared_class_names(found).items()),
         *(f"{place}: more than {MOST_COLUMNS} columns" for place in wide_lines()),
     ]

@@ -16,7 +16,7 @@ from benchmarks.models.rows import Row
 _ROOT = Path(__file__).resolve().parents[2]
 # In the order in which the parts run.
 PARTS = ("tests", "memory", "rows")
-_PACKAGES = ("broker", "cli", "client", "core", "gateway", "handlers", "workers")
+_PACKAGES = ("broker", "cli", "client", "core", "extensions", "gateway", "handlers", "workers")
 
 
 @dataclass(slots=True)

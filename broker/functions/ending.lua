@@ -6,7 +6,7 @@ local function frame(a, b, c, d, e, f, g, h)
 end
 
 -- Count the end of a job that a split sent to its version, by its state and, on success, by how long its caller waited: in buckets,
--- sixteen for each doubling of the milliseconds, as core/splits/figures.py reads them.
+-- sixteen for each doubling of the milliseconds, as extensions/splits/figures.py reads them.
 -- D102: docs/design/workers-and-devices.md
 local function count_in_split(todo, p, split, serial)
   local version, state, created, start, finished =

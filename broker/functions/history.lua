@@ -3,7 +3,7 @@
 --   history           string  the open step of each length, what was counted when it was noted last, and who wrote lately; packed
 --   history:<length>  list    closed steps of so many seconds, newest first, each packed
 -- A step: its start in s; sums; highest values; histogram of total times; histogram of queue times; grain. Sums, highest values and
--- buckets are numbered as in broker/history.py.
+-- buckets are numbered as in extensions/history/store.py.
 -- D118: docs/design/store.md
 
 local LENGTHS = {10, 60, 300, 1800}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from penstock.broker.webhook_contract import (
+from penstock.extensions.webhooks.contract import (
     DEFAULT_LIMITS,
     GIVE_UP_S,
     PROGRESS,
@@ -22,7 +22,7 @@ from penstock.broker.webhook_contract import (
     EventState,
     TakeLimits,
 )
-from penstock.outbound.webhook import Webhook
+from penstock.extensions.webhooks.webhook import Webhook
 
 LETTERS = {"succeeded": "s", "completed": "s", "failed": "f", "dead": "f", "cancelled": "c", "expired": "x"}
 PROGRESS_S, PROGRESS_TRIES = 0.5, 3

@@ -23,7 +23,7 @@ from penstock.broker.run_contract import (
     TakeStatus,
     UpdateStatus,
 )
-from penstock.outbound.webhook import Webhook
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 
 

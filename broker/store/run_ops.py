@@ -22,7 +22,7 @@ from penstock.broker.store.ops import Arg, Operation, ms
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 
 if TYPE_CHECKING:
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.webhooks.webhook import Webhook
 
 RUNS_KEY = "ps:runs:{runs}:"
 _counts = msgspec.json.Decoder(RunCounts)

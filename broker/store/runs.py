@@ -13,7 +13,7 @@ from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
     from penstock.broker.store.sync import RedisStore
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.webhooks.webhook import Webhook
 
 
 class RunStore:

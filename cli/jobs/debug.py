@@ -96,8 +96,8 @@ def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
 
 
 def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
-    from penstock.archives.kinds import is_archive
     from penstock.cli.serve.plan import declared_model
+    from penstock.extensions.torchserve.archives.kinds import is_archive
     from penstock.settings.remote_sources import is_remote
 
     settings, name = declared_model(model, config, task)

@@ -13,7 +13,6 @@ import structlog
 import typer
 from rich.console import Console
 
-from penstock.archives.kinds import is_archive
 from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
@@ -27,6 +26,7 @@ from penstock.cli.measure.tune_pipeline import (
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.fetching import located, opened
 from penstock.cli.serve.plan import declared_model
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
 from penstock.settings.tables import Settings

@@ -12,10 +12,10 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from penstock.archives.kinds import is_archive
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.serve.fetching import located, opened
 from penstock.errors import BadRequest
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.loadtest.bodies import read_bodies
 from penstock.settings.tables import Settings
 from penstock.tune.options import named_dimensions, subject_of

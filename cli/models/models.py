@@ -14,11 +14,11 @@ from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.models.fetch import cache, fetch
 from penstock.cli.models.operate import limits, pause, purge, resume
-from penstock.cli.models.split import split
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.errors import NotFound
+from penstock.extensions.splits.cli import split
 from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)

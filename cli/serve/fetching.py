@@ -55,7 +55,7 @@ def located(spec: ModelSpec, settings: Settings) -> ModelSpec:
 
 def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The spec of an archive as a child process gets it: unpacked, with its packages. Raises `HandlerLoadError`."""
-    from penstock.workers.fetch.archives import WARNINGS, ArchivePlace, archive_spec
+    from penstock.extensions.torchserve.worker.archives import WARNINGS, ArchivePlace, archive_spec
 
     def note(event: str, fields: Mapping[str, Any]) -> None:
         if event in WARNINGS:

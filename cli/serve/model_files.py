@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.archives.kinds import is_archive
 from penstock.errors import HandlerLoadError
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.handlers.requirements import in_words, install_line, missing_packages
@@ -38,9 +38,9 @@ def _faults(spec: ModelSpec, settings: Settings) -> list[str]:
 
 
 def _archive_faults(spec: ModelSpec) -> list[str]:
-    from penstock.archives.contents import read_archive
-    from penstock.archives.model_settings import model_settings, refused_settings
-    from penstock.handlers.torchserve.options import read_options
+    from penstock.extensions.torchserve.archives.contents import read_archive
+    from penstock.extensions.torchserve.archives.model_settings import model_settings, refused_settings
+    from penstock.extensions.torchserve.child.options import read_options
 
     try:
         read_options(spec.options)
@@ -89,7 +89,7 @@ def missing_of_archives(settings: Settings) -> tuple[list[str], str]:
 
 
 def _missing_of_archive(spec: ModelSpec) -> dict[str, str]:
-    from penstock.archives.contents import archive_file, read_archive
+    from penstock.extensions.torchserve.archives.contents import archive_file, read_archive
     from penstock.handlers.requirements import missing_of_text
 
     path = Path(spec.source)

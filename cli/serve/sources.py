@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.kinds import MANIFEST, archive_stem, is_archive
-from penstock.cli.serve.pipeline_files import declares_pipelines, read_pipelines
 from penstock.errors import BadArchive, ConfigError
+from penstock.extensions.pipelines.files import declares_pipelines, read_pipelines
+from penstock.extensions.torchserve.archives.kinds import MANIFEST, archive_stem, is_archive
 from penstock.model_spec import name_fault
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.sources import why_absent
@@ -83,7 +83,7 @@ def model_name(source: str) -> str:
 
 def _archive_name(source: str) -> str:
     # Few commands name archives, and everything else does without this import.
-    from penstock.archives.contents import read_archive
+    from penstock.extensions.torchserve.archives.contents import read_archive
 
     path = Path(source).expanduser()
     try:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
+from penstock.extensions.autoscaling.settings import scaling_fault, scaling_of
 from penstock.job import MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -28,7 +29,6 @@ from penstock.settings.environment import PlainVariable, SecretVariable, Variabl
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
 from penstock.settings.remote_sources import source_fault
-from penstock.settings.scaling import scaling_fault, scaling_of
 
 
 def _named(name: str) -> str:

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.kinds import ENDINGS, MANIFEST, is_archive
+from penstock.extensions.torchserve.archives.kinds import ENDINGS, MANIFEST, is_archive
 from penstock.settings.remote_sources import is_remote
 
 PREFIX = "PENSTOCK_"

@@ -16,8 +16,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from penstock.access import Key
-from penstock.archives.kinds import is_archive
 from penstock.errors import ConfigError
+from penstock.extensions.pipelines.settings import (
+    PipelineSettings,
+    WorkflowSettings,
+    added_pipeline,
+    pipeline_faults,
+    pipeline_info,
+    pipeline_spec,
+)
+from penstock.extensions.torchserve.archives.kinds import is_archive
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.job import BlobPlace
 from penstock.logs import JobLines
 from penstock.model_spec import (
@@ -39,19 +49,9 @@ from penstock.settings.models import (
     refuse_local,
     spec_of,
 )
-from penstock.settings.pipelines import (
-    PipelineSettings,
-    WorkflowSettings,
-    added_pipeline,
-    pipeline_faults,
-    pipeline_info,
-    pipeline_spec,
-)
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, celery_store_url, store_url
 from penstock.settings.stores import Stores, stores_faults
-from penstock.settings.torchserve import TorchServeSettings
-from penstock.settings.webhooks import WebhooksSettings
 from penstock.settings.worker import WorkerSettings, fitting, unfit_patterns
 
 KIB = 1024
@@ -249,13 +249,13 @@ class Settings(Table):
         below = [default]
         if tree.get("workflows"):
             # Few deployments have workflows of TorchServe's.
-            from penstock.settings.workflows import workflow_layer
+            from penstock.extensions.torchserve.settings.workflows import workflow_layer
 
             below.append(workflow_layer(tree, need_files=need_files))
             tree, origins = merge(*below, *written)
         if names_archives(tree):
             # Few models are archives, and all others do without this import.
-            from penstock.settings.archives import archive_layer
+            from penstock.extensions.torchserve.settings.archives import archive_layer
 
             tree, origins = merge(default, archive_layer(tree), *below[1:], *written)
         faults = [fault for layer in (*written, *below) for fault in layer.faults]
@@ -365,7 +365,7 @@ class Settings(Table):
         source = table.get("source")
         if not isinstance(source, str) or not is_archive(source):
             return {}
-        from penstock.settings.archives import ARCHIVE, archive_table
+        from penstock.extensions.torchserve.settings.archives import ARCHIVE, archive_table
 
         options = table.get("options")
         said = archive_table(source, options if isinstance(options, dict) else {}, self.models_dir)

@@ -30,107 +30,37 @@ class Step:
     file: str = ""
 
 
-_CHILD = ("child", "child/calls", "child/shards")
+ROOT = Path(__file__).parents[2]
+
+
+def _rooms_of(name: str) -> tuple[str, ...]:
+    """The packages in a folder, with those of Lua; servers that benchmarks define for comparison are left out."""
+    top = ROOT / name
+    packages = {path.parent for kind in ("__init__.py", "*.lua") for path in top.rglob(kind)} - {top}
+    rooms = sorted(path.relative_to(top).as_posix() for path in packages)
+    return tuple(room for room in rooms if not room.startswith("peers/"))
+
+
+def _whole(name: str, duty: str) -> Folder:
+    return Folder(name, duty, _rooms_of(name))
+
+
 # From the top down: a layer may import those below it, and folders of one layer never import each other.
 LAYERS = (
-    (Folder("cli", "the penstock command", ("serve", "jobs", "models", "runs", "ops", "measure", "torchserve")),),
-    (Folder("tune", "finds the best settings", ("measuring", "simulation", "pipelines", "report")),),
-    (Folder("loadtest", "sends load, measures", ("generator", "observed", "report")),),
-    (
-        Folder(
-            "gateway",
-            "HTTP in, HTTP out",
-            (
-                "cog",
-                "dashboard",
-                "dashboard/pages",
-                "dashboard/rows",
-                "webhooks",
-                "openai",
-                "oip",
-                "oip/grpc",
-                "replicate",
-                "rpc",
-                "torchserve",
-                "torchserve/grpc",
-                "torchserve/management",
-                "runs",
-                "jobs",
-                "jobs/events",
-                "jobs/submitting",
-                "telemetry",
-                "models",
-                "models/splits",
-                "models/history",
-                "auth",
-                "asgi",
-            ),
-        ),
-        Folder(
-            "workers",
-            "claim, batch, run",
-            (
-                "bootstep",
-                "fleet",
-                "autoscaling",
-                "telemetry",
-                "pipelines",
-                "slot",
-                "slot/child",
-                *_CHILD,
-                "ipc",
-                "devices",
-                "fetch",
-            ),
-        ),
-        Folder("runs", "models over files", ("openai", "parts", "shards", "sources", "sinks")),
-    ),
-    (
-        Folder("client", "Python clients", ("handles",)),
-        Folder("broker", "the job store", ("store", "store/links", "stores", "functions", "memory", "blobs", "server")),
-        Folder(
-            "handlers",
-            "model code",
-            (
-                "tasks",
-                "cog",
-                "torchserve",
-                "torchserve/surface",
-                "metrics",
-                "running",
-                "runtimes",
-                "runtimes/onnx",
-                "runtimes/tensorrt",
-                "runtimes/torch",
-            ),
-        ),
-    ),
-    (
-        Folder(
-            "core",
-            "the vocabulary",
-            ("settings", "inputs", "outputs", "tensors", "outbound", "archives", "model_cache", "splits", "pipelines"),
-        ),
-    ),
+    (_whole("cli", "the penstock command"),),
+    (_whole("tune", "finds the best settings"),),
+    (_whole("loadtest", "sends load, measures"),),
+    (_whole("gateway", "HTTP in, HTTP out"), _whole("workers", "claim, batch, run"), _whole("runs", "models over files")),
+    (_whole("client", "Python clients"), _whole("broker", "the job store"), _whole("handlers", "model code")),
+    (_whole("core", "the vocabulary"),),
 )
-OUTSIDE = Folder(
-    "benchmarks",
-    "measures this repository; imported by nobody, not in the wheel",
-    (
-        "main_path",
-        "models",
-        "bulk",
-        "gpu",
-        "peers",
-        "experiments",
-        "experiments/lone_path",
-        "experiments/doors",
-        "experiments/streams",
-        "experiments/async_items",
-        "experiments/history",
-        "torchserve",
-        "scale",
+OUTSIDE = (
+    Folder(
+        "extensions",
+        "one folder per capability; imports the engine",
+        tuple(room for room in _rooms_of("extensions") if "/" not in room),
     ),
+    _whole("benchmarks", "measures this repository; imported by nobody, not in the wheel"),
 )
 
 ACTORS = ("client", "gateway", "store", "worker", "child")
@@ -176,9 +106,11 @@ def house() -> str:
         y += height + _PAD
     parts.append(text(WIDTH / 2, y + 8, "Imports point down.", _TEXT, "name", "middle"))
     y += 24
-    height = _height(OUTSIDE, WIDTH - 2 * _PAD)
-    parts += _folder(OUTSIDE, _PAD, y, WIDTH - 2 * _PAD, height)
-    return svg("The folders of penstock: each layer imports those below it", parts, y + height + _PAD)
+    for folder in OUTSIDE:
+        height = _height(folder, WIDTH - 2 * _PAD)
+        parts += _folder(folder, _PAD, y, WIDTH - 2 * _PAD, height)
+        y += height + _PAD
+    return svg("The folders of penstock: each layer imports those below it", parts, y)
 
 
 def job() -> str:

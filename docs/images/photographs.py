@@ -21,8 +21,8 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import TimeoutError as PageTimeout
 
 from penstock import Client, JobFailed
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.loadtest.stack import free_port
-from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.browser import browsing
 from tests.monitoring.flower import LOGIN, flower
 from tests.monitoring.prometheus import Prometheus

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
+from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.audit import AuditLog
@@ -33,7 +34,6 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.operations import Operations
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.service import RunService
-from penstock.gateway.webhooks.deliveries import Deliveries
 
 SIGN_IN = "/ui/login"
 

@@ -17,6 +17,7 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
@@ -27,7 +28,6 @@ from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
 from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
-from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view

@@ -30,7 +30,7 @@ from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 if TYPE_CHECKING:
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.webhooks.webhook import Webhook
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -109,7 +109,7 @@ class Replays:
         """The new job's events go where those of the old one went."""
         if self._submitter.webhooks is None:
             return None
-        from penstock.gateway.jobs.submitting.webhooks import kept_webhook
+        from penstock.extensions.webhooks.gateway.requested import kept_webhook
 
         return await kept_webhook(self._submitter.webhooks, self._store, old)
 

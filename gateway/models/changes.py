@@ -10,15 +10,15 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
+from penstock.extensions.pipelines.gateway.models import check_stages
+from penstock.extensions.pipelines.settings import added_pipeline
 from penstock.gateway.models.finding import unknown_model
-from penstock.gateway.models.pipelines import check_stages
 from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import MODEL_NAME, RESERVED_NAME
 from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec, name_fault
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
 from penstock.settings.models import checked_version, refuse_local, spec_of
-from penstock.settings.pipelines import added_pipeline
 
 _TRIES = 5
 Change = Callable[[Rollout], Rollout]
@@ -142,7 +142,7 @@ class ModelChanges:
 
         def change(rollout: Rollout) -> Rollout:
             if rollout.split:
-                from penstock.splits.split import check_unused
+                from penstock.extensions.splits.split import check_unused
 
                 check_unused(rollout.split, model, version)
             return rollout.unload(version, now)

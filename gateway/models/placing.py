@@ -10,8 +10,8 @@ from dataclasses import replace
 from penstock.broker.partitions import numbers_of_key, queues_of_model, share
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.splits import first_job, split_counts
 from penstock.errors import StoreUnavailable
+from penstock.extensions.splits.store import first_job, split_counts
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo

@@ -19,6 +19,7 @@ from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
+from penstock.extensions.pipelines.spec import PipelineStage
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
 from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
@@ -26,12 +27,11 @@ from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from penstock.pipelines.spec import PipelineStage
 from penstock.rollout import Rollout, followed
 
 if TYPE_CHECKING:
-    from penstock.gateway.models.splits.canaries import CanaryJudge
-    from penstock.gateway.models.splits.entry import SplitEntry
+    from penstock.extensions.splits.gateway.canaries import CanaryJudge
+    from penstock.extensions.splits.gateway.entry import SplitEntry
 
 log = structlog.get_logger(__name__)
 
@@ -287,7 +287,7 @@ class ModelRegistry:
         if not deciding:
             return
         if self._judge is None:
-            from penstock.gateway.models.splits.canaries import CanaryJudge
+            from penstock.extensions.splits.gateway.canaries import CanaryJudge
 
             self._judge = CanaryJudge(self._store)
         await self._judge.judge(self.rollouts, deciding)
@@ -350,7 +350,7 @@ class ModelRegistry:
         found = self.rollouts.get(model)
         if found is None or not found.rollout.split:
             return None
-        from penstock.gateway.models.splits.entry import split_entry
+        from penstock.extensions.splits.gateway.entry import split_entry
 
         return split_entry(found.rollout.split, model, versions)
 

@@ -11,13 +11,14 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
+from penstock.extensions.pipelines.gateway.models import refuse_pipeline
+from penstock.extensions.webhooks.gateway.requested import webhook_of
+from penstock.extensions.webhooks.webhook import RUN_EVENTS
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
-from penstock.gateway.jobs.submitting.webhooks import webhook_of
-from penstock.gateway.models.pipelines import refuse_pipeline
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.columns import check_columns
@@ -31,7 +32,6 @@ from penstock.gateway.runs.request import (
 )
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import part_view, run_view
-from penstock.outbound.webhook import RUN_EVENTS
 from penstock.run import (
     MAX_TAGS,
     MOST_PARTS,

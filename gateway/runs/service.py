@@ -13,11 +13,11 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, KeyReused, NotFound, QuotaSpent
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import RESERVED, run_id_of
 from penstock.job import new_serial
-from penstock.outbound.webhook import Webhook
 from penstock.run import Run, RunSpec, RunState
 
 FINGERPRINT = RESERVED + "fingerprint"

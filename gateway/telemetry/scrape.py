@@ -21,10 +21,10 @@ from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.links.refusals import asked_again
 from penstock.broker.store.ops import prefix
-from penstock.broker.store.outbox import AsyncOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
-from penstock.broker.webhook_contract import EventCounts
 from penstock.errors import StoreUnavailable
+from penstock.extensions.webhooks.contract import EventCounts
+from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.gateway.models.queues import QueueView, read_queues_there
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.stores import read_stores

@@ -11,7 +11,7 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.outbound.webhook import new_signing_key
+from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.browser import browsing
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually

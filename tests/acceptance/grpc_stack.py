@@ -12,7 +12,7 @@ import grpc
 
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient
-from tests.acceptance.oip_stack import oip_stack
+from tests.extensions.oip.acceptance.oip_stack import oip_stack
 
 SERVICE = "inference.GRPCInferenceService"
 

@@ -29,7 +29,7 @@ from penstock.loadtest.stack import free_port
 from tests.acceptance.warm_command import run_command
 from tests.command import called_here
 from tests.eventually import eventually
-from tests.integration.stock_client import StockClient
+from tests.extensions.celery_clients.integration.stock_client import StockClient
 from tests.monitoring.flower import depths, flower, tasks
 
 ROOT = Path(__file__).parents[2]

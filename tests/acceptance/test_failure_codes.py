@@ -26,8 +26,8 @@ from tests.markdown import ROOT
 
 MODEL = "coded"
 MODELS = {MODEL: {"source": "coded.py:Coded"}}
-OIP = MessagePool("penstock.gateway.oip.grpc", "inference.binpb")
-TORCHSERVE = MessagePool("penstock.gateway.torchserve.grpc", "torchserve.binpb")
+OIP = MessagePool("penstock.extensions.oip.grpc", "inference.binpb")
+TORCHSERVE = MessagePool("penstock.extensions.torchserve.grpc", "torchserve.binpb")
 INFERENCE = "org.pytorch.serve.grpc.inference"
 # Which codes of a model's own the table means by these words.
 OWN = {"bad_...": "bad_image", "invalid_...": "invalid_date", "any other code of your own": "too_quiet"}

@@ -13,10 +13,10 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
+from penstock.extensions.oip.gateway.infer_answer import speaks_oip
+from penstock.extensions.openai.gateway.views import speaks_openai
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.oip.infer_answer import speaks_oip
-from penstock.gateway.openai.views import speaks_openai
 from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from tests.acceptance.gateway_process import Hand, gateway_process

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.extensions.oip.grpc.messages import message_class
 from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S
-from penstock.gateway.oip.grpc.messages import message_class
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.acceptance.grpc_stack import call

@@ -18,8 +18,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.loadtest.stack import free_port
-from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess

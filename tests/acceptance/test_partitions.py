@@ -15,8 +15,8 @@ import pytest
 
 from penstock.broker.partitions import partition_of_key
 from penstock.broker.store.sync import RedisStore
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.job import new_serial, parse_job_id, queues_of
-from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
 from tests.eventually import eventually

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.store.aio import ANSWER_WITHIN_S
-from penstock.outbound.webhook import new_signing_key
+from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.two_stores import TwoStores, two_stores
 from tests.command import called_here
 from tests.eventually import eventually

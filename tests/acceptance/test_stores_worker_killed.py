@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock.outbound.webhook import new_signing_key
+from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.test_cli import clean_environment
 from tests.acceptance.two_stores import TwoStores, two_stores
 from tests.command import called_here
 from tests.eventually import eventually
-from tests.integration.pipeline_stack import notes
+from tests.extensions.pipelines.integration.pipeline_stack import notes
 from tests.webhook_receiver import Receiver, receiver
 
 ROWS = 60

@@ -14,8 +14,8 @@ from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.acceptance.test_cli import clean_environment
 from tests.eventually import eventually
+from tests.extensions.pipelines.integration.pipeline_stack import STAGES, PipelineWorker, stage
 from tests.faults.server import Server
-from tests.integration.pipeline_stack import STAGES, PipelineWorker, stage
 
 ADD = {"source": f"{STAGES}:Add", "max_wait_s": 0.0, "retry_delay_s": 0.05}
 # `far` and `far-too` lie in the store b, all others in the main one. `asleep` and `far-too` are loaded with their first job.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.broker.memory.outbox import LETTERS, MemoryOutbox
-from penstock.broker.webhook_contract import PROGRESS, EventState
+from penstock.extensions.webhooks.contract import PROGRESS, EventState
 from penstock.job import JobState
 
 # The lists that an entry of a job can stand in, without the endpoint or owner behind the colon.

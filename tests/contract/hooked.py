@@ -9,11 +9,11 @@ from penstock.broker.memory.outbox import MemoryOutbox
 from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import ClaimedJob, Report
 from penstock.broker.store.ops import Command, ms, prefix
-from penstock.broker.store.outbox import RedisOutbox
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventLog, EventOutcome, EventSettled, Outbox, TakeLimits
+from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventLog, EventOutcome, EventSettled, Outbox, TakeLimits
+from penstock.extensions.webhooks.store.outbox import RedisOutbox
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import JobId
-from penstock.outbound.webhook import Webhook
 from tests.contract.model_queue import ModelQueue
 
 HOOK = Webhook("https://a.example/hook")

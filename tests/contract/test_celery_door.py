@@ -14,10 +14,10 @@ import redis
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import ClaimRequest, Ending, NewJob
-from penstock.broker.store.celery_ops import Sent, answer, due_answers, followed_by
 from penstock.broker.store.sync import RedisStore
+from penstock.extensions.celery_clients.ops import Sent, answer, due_answers, followed_by
+from penstock.extensions.celery_clients.worker.clients import CeleryClients
 from penstock.job import JobId, JobState, new_job_id
-from penstock.workers.fleet.celery_clients import CeleryClients
 from penstock.workers.slot.follow_ups import FollowUps, Signature
 from tests.contract.model_queue import OUTPUT, STAMP
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.history import ACCEPTED, COVERED, FAILED, ITEMS, LENGTHS_S, SUCCEEDED, WAITING, HistoryCounts
+from penstock.extensions.history.store import ACCEPTED, COVERED, FAILED, ITEMS, LENGTHS_S, SUCCEEDED, WAITING, HistoryCounts
 from penstock.job import JobState
 from tests.contract.test_model_history import Historian
 

@@ -10,7 +10,11 @@ from itertools import count
 import pytest
 import redis
 
-from penstock.broker.history import (
+from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
+from penstock.broker.store.library import body
+from penstock.broker.store.ops import prefix
+from penstock.broker.store.sync import RedisStore
+from penstock.extensions.history.store import (
     ACCEPTED,
     COVERED,
     FAILED,
@@ -32,10 +36,6 @@ from penstock.broker.history import (
     percentile_s,
     read_history,
 )
-from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
-from penstock.broker.store.library import body
-from penstock.broker.store.ops import prefix
-from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState, Payload, new_job_id
 
 _START = 1_700_000_000 - 1_700_000_000 % 1800

@@ -11,11 +11,11 @@ import pytest
 from penstock.broker.memory.outbox import MemoryOutbox
 from penstock.broker.memory.runs import MemoryRunStore
 from penstock.broker.run_contract import DropStatus, ReopenStatus, RunChange
-from penstock.broker.store.outbox import RedisOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import AttemptEnd, EventOutcome, EventSettled, EventState
+from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome, EventSettled, EventState
+from penstock.extensions.webhooks.store.outbox import RedisOutbox
 from penstock.run import RunSpec, RunState
 from tests.contract.hooked import HOOK, OutboxDeliverer
 

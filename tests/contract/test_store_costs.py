@@ -19,12 +19,12 @@ from penstock.broker.records import ClaimRequest, Ending, Repair, SweepReport
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
+from penstock.extensions.pipelines.spec import PipelineStage
+from penstock.extensions.pipelines.worker.stage_models import StageModels
 from penstock.job import JobState
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
-from penstock.pipelines.spec import PipelineStage
 from penstock.workers.fleet.announcer import OtherEntries
 from penstock.workers.fleet.sweeper import Sweeper
-from penstock.workers.pipelines.stage_models import StageModels
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import HOOK, Deliverer, again, ended
 from tests.contract.invariants import check_invariants

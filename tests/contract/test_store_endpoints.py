@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.broker.webhook_contract import AttemptEnd, EventCounts, EventOutcome, EventSettled, EventState
-from penstock.outbound.webhook import Webhook
+from penstock.extensions.webhooks.contract import AttemptEnd, EventCounts, EventOutcome, EventSettled, EventState
+from penstock.extensions.webhooks.webhook import Webhook
 from tests.contract.hooked import GONE, HOOK, LONG, REFUSED, Deliverer, again, ended
 from tests.contract.model_queue import ModelQueue
 

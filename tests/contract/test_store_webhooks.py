@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.broker.records import SubmitStatus
-from penstock.broker.webhook_contract import AttemptEnd, EventSettled, EventState
+from penstock.extensions.webhooks.contract import AttemptEnd, EventSettled, EventState
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import JobId
-from penstock.outbound.webhook import Webhook
 from tests.contract.hooked import DELIVERED, GONE, HOOK, LONG, NO_TIME, REFUSED, Deliverer, again, ended, report_progress
 from tests.contract.model_queue import ModelQueue
 

@@ -227,7 +227,7 @@ FAULTS = (
     ),
     Cure(
         "F32",
-        "gateway/webhooks/attempts.py",
+        "extensions/webhooks/gateway/attempts.py",
         "return EventOutcome.GONE if self.status == _GONE else EventOutcome.AGAIN",
         "return EventOutcome.GONE if self.status == _GONE else EventOutcome.DELIVERED",
         fault="F32",

@@ -38,11 +38,11 @@ from penstock.broker.records import (
 )
 from penstock.broker.store.notifications import handed_over
 from penstock.broker.store.ops import prefix
-from penstock.broker.store.outbox import RedisOutbox
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, Outbox, TakeLimits
+from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, Outbox, TakeLimits
+from penstock.extensions.webhooks.store.outbox import RedisOutbox
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, JobId, JobState, Payload, Priority, new_job_id
-from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import Dump, RedisDump, dump_memory
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import OUTPUT, STAMP

@@ -9,9 +9,9 @@ from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import Ending, GiveBack, NewJob, Report
 from penstock.broker.store import ops
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import AttemptEnd, EventOutcome
+from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, JobState, Payload
-from penstock.outbound.webhook import Webhook
 from tests.contract.hooked import HOOK, Deliverer, ended, report_progress
 from tests.contract.model_queue import STAMP, ModelQueue
 from tests.contract.test_store_hand_over import Listener

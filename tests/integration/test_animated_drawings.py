@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from penstock.extensions.pipelines.spec import INPUT, PipelineSpec
+from penstock.extensions.pipelines.worker.binding import bound_input, bound_result
 from penstock.handlers.load import load
 from penstock.job import Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA, decode_head, head_length, with_files
 from penstock.outputs.media import Media
-from penstock.pipelines.spec import INPUT, PipelineSpec
 from penstock.settings.tables import Settings
 from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
-from penstock.workers.pipelines.binding import bound_input, bound_result
 
 pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock[torch]'")
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.archives.opening import opened
 from penstock.errors import HandlerLoadError
+from penstock.extensions.torchserve.archives.opening import opened
+from penstock.extensions.torchserve.worker.packages import PackageOrder, installed
 from penstock.model_cache.entries import Entries
-from penstock.workers.fetch.packages import PackageOrder, installed
 from tests import archives
 from tests.eventually import eventually
 
 OPEN = """
 import sys
 from pathlib import Path
-from penstock.archives.opening import opened
+from penstock.extensions.torchserve.archives.opening import opened
 print(opened(Path(sys.argv[1]), Path(sys.argv[2])).folder, flush=True)
 """
 MANY = {f"part-{number:04}": os.urandom(2048) for number in range(500)}

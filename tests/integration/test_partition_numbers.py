@@ -12,9 +12,9 @@ from penstock.broker.partitions import queues_of_model, total
 from penstock.broker.records import NewJob
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel
-from penstock.broker.store.splits import count_split
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.ops.flower_process import StoreQueues
+from penstock.extensions.splits.store import count_split
 from penstock.gateway.models.placing import counts_of
 from penstock.job import Payload, new_job_id, new_serial, queues_of
 from penstock.model_spec import ModelInfo

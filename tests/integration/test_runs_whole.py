@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from penstock.broker.run_contract import RunChange, TakeStatus
-from penstock.broker.store.outbox import RedisOutbox
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
-from penstock.broker.webhook_contract import AttemptEnd, EventOutcome, EventSettled, EventState
+from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome, EventSettled, EventState
+from penstock.extensions.webhooks.store.outbox import RedisOutbox
 from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState, part_id
 from tests.contract.hooked import HOOK, OutboxDeliverer
 from tests.integration.failing_library import FailingLibrary

@@ -10,10 +10,10 @@ import redis
 
 from penstock.broker.records import Ending, Settled
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import AttemptEnd, EventOutcome
+from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import JobState
 from penstock.model_spec import MAX_BATCH_SIZE
-from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import HOOK, Deliverer
 from tests.contract.invariants import check_invariants

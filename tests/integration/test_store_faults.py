@@ -15,10 +15,10 @@ from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled, SubmitStatus
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import EventSettled
 from penstock.errors import StoreUnavailable
+from penstock.extensions.webhooks.contract import EventSettled
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import JobState, Payload
-from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import HOOK, Deliverer, report_progress
 from tests.contract.invariants import check_invariants

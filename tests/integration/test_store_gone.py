@@ -11,9 +11,9 @@ import redis
 from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled, SubmitStatus
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import EventSettled
+from penstock.extensions.webhooks.contract import EventSettled
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, JobId, JobState, Priority
-from penstock.outbound.webhook import Webhook
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import HOOK, Deliverer, ended
 from tests.contract.invariants import check_invariants

@@ -20,9 +20,9 @@ from penstock.cli.exits import StartError
 from penstock.cli.ops.store_move import noted
 from penstock.cli.serve.start_watch import check_places
 from penstock.errors import Conflict, NotFound, StoreUnavailable
+from penstock.extensions.pipelines.spec import PipelineStage
 from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo, VersionInfo
-from penstock.pipelines.spec import PipelineStage
 from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 from tests.faults.server import Server
 from tests.integration.test_several_stores import STAMP, ending, keys_of, take

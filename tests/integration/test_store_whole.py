@@ -15,7 +15,7 @@ import redis
 
 from penstock.broker.records import Ending
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.webhook_contract import EventState, TakeLimits
+from penstock.extensions.webhooks.contract import EventState, TakeLimits
 from penstock.job import JobId, JobState
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import Deliverer

@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from penstock.broker.records import Claim, ClaimedJob, Followed, LeaseRenewal
-from penstock.broker.webhook_contract import DueEvents, EventLog
+from penstock.extensions.webhooks.contract import DueEvents, EventLog
 from penstock.job import Job
 
 

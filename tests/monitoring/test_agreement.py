@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.store.ops import queue_name
-from penstock.gateway.models.history.prometheus import PrometheusHistory
-from penstock.gateway.models.history.window import HistoryRange
+from penstock.extensions.history.gateway.prometheus import PrometheusHistory
+from penstock.extensions.history.gateway.window import HistoryRange
 from tests.eventually import eventually
 from tests.monitoring.boards import BOARDS, QUERIES
 from tests.monitoring.conftest import BATCH, HELD, TIMED_S, WAITING, Stack

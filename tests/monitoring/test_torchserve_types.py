@@ -11,11 +11,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.gateway.torchserve.metrics import TorchServeCounts, TorchServeFamily, torchserve_text
+from penstock.extensions.torchserve.child.surface.metrics import metrics_of
+from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts, TorchServeFamily, torchserve_text
+from penstock.extensions.torchserve.worker.series import TorchServeSeries
 from penstock.handlers.metrics.metrics import HandlerMetrics
-from penstock.handlers.torchserve.surface.metrics import metrics_of
 from penstock.job import BatchRecord
-from penstock.workers.telemetry.torchserve_series import TorchServeSeries
 from tests.monitoring.prometheus import program
 
 COUNTERS = ("ts_inference_requests_total", "ts_inference_latency_microseconds", "Requests2XX")

@@ -11,6 +11,8 @@ from tests.markdown import ROOT
 
 # Packages whose processes write events. What `handlers/` logs are sentences of a model's code; `handler_said` carries them.
 PACKAGES = {"core": "store", "broker": "store", "gateway": "gateway", "workers": "worker", "runs": "runner"}
+# The processes of an extension's parts; what lies in no part is the gateway's.
+PARTS = {"worker": "worker", "worker.py": "worker", "runs": "runner", "store": "store", "store.py": "store"}
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 JOB_FIELDS = ("job_id", "model", "version", "batch_id", "trace_id")
 
@@ -36,9 +38,16 @@ def log_calls() -> list[LogCall]:
     return found
 
 
+def process_of(file: str) -> str:
+    """The process that writes a file's events."""
+    top, *inside = file.split("/")
+    return PARTS.get(inside[1], "gateway") if top == "extensions" else PACKAGES[top]
+
+
 def _files() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+    for package in (*PACKAGES, "extensions"):
+        files = sorted((ROOT / package).rglob("*.py"))
+        yield from (file for file in files if "extensions" not in file.parts or "child" not in file.parts)
 
 
 def _constants() -> Iterator[tuple[str, str]]:

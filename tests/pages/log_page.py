@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.workers.devices.plan import COLUMNS
 from tests.markdown import ROOT
 from tests.pages import kept_tables
-from tests.pages.log_calls import JOB_FIELDS, PACKAGES, LogCall, log_calls
+from tests.pages.log_calls import JOB_FIELDS, LogCall, log_calls, process_of
 
 PAGE = ROOT / "docs" / "reference" / "log-events.md"
 HEAD = ("Event", "Level", "Fields", "What it means, and what to do")
@@ -28,8 +28,8 @@ EVENTS = {
 # Fields that come from a dictionary: whatever the event, or by the event.
 FIELDS: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ("gateway/asgi/server.py", "rule"): {"metrics_listening": (), "torchserve_management_listening": ("access",)},
-    ("gateway/jobs/submitting/shadows.py", "fields"): JOB_FIELDS,
-    ("gateway/jobs/submitting/shadows.py", "_words(found)"): (
+    ("extensions/splits/gateway/shadows.py", "fields"): JOB_FIELDS,
+    ("extensions/splits/gateway/shadows.py", "_words(found)"): (
         "dropped",
         "refused",
         "equal",
@@ -40,7 +40,7 @@ FIELDS: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ),
     ("gateway/jobs/submitting/submitter.py", "fields"): JOB_FIELDS,
     ("gateway/key_routes.py", "_who(request, caller)"): ("by", "address"),
-    ("workers/autoscaling/autoscaler.py", "facts"): ("before", "slots", "reason", "waiting"),
+    ("extensions/autoscaling/worker/autoscaler.py", "facts"): ("before", "slots", "reason", "waiting"),
     ("workers/fleet/size.py", "{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)}"): tuple(
         column.lower() for column in COLUMNS
     ),
@@ -75,7 +75,7 @@ def log_events() -> dict[tuple[str, str], LogEvent]:
     found: dict[tuple[str, str], LogEvent] = {}
     for call in log_calls():
         for name in (call.event,) if call.is_text else EVENTS[call.file, call.event]:
-            event = found.setdefault((PACKAGES[call.file.split("/")[0]], name), LogEvent([], []))
+            event = found.setdefault((process_of(call.file), name), LogEvent([], []))
             event.levels += [call.level] if call.level not in event.levels else []
             event.fields += [field for field in _fields(call, name) if field not in event.fields]
     return found

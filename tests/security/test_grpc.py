@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from benchmarks.experiments.doors import frames
-from penstock.gateway.oip.grpc.messages import message_class
-from penstock.gateway.oip.grpc.service import UNSERVED
+from penstock.extensions.oip.grpc.messages import message_class
+from penstock.extensions.oip.grpc.service import UNSERVED
 from penstock.gateway.rpc.pool import MessagePool
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import Hand

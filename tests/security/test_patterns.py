@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "runs", "loadtest", "tune", "cli")
+PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "extensions", "runs", "loadtest", "tune", "cli")
 FOLDERS = (*PACKAGES, "benchmarks", "examples")
 SIZE = 50_000
 METHODS = ("match", "search", "fullmatch", "sub", "split", "findall", "finditer")

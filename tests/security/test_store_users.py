@@ -25,7 +25,7 @@ from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
 from tests.eventually import eventually
-from tests.integration.stock_client import StockClient
+from tests.extensions.celery_clients.integration.stock_client import StockClient
 from tests.integration.worker_process import WorkerProcess
 
 SQUARE = {"square": {"source": str(Path(__file__).parents[2] / "examples" / "square.py")}}

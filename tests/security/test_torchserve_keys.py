@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 
-from penstock.gateway.torchserve.description import api_description
+from penstock.extensions.torchserve.gateway.description import api_description
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient
 from tests.security.keyed import ALICE, BOSS, READER, REQUEST_ID, TestKey, keyed_gateway

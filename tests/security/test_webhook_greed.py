@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.broker.records import BatchStamp, Ending
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.job import JobState, Payload
-from penstock.outbound.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, TestKey, keyed_gateway

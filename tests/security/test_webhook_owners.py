@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from penstock.outbound.webhook import new_signing_key
+from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.gateway_process import Hand
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, BOSS, READER, UNKNOWN_ID, TestKey, keyed_gateway, make

@@ -247,7 +247,7 @@ def test_all_uploads_together_have_a_limit_too() -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-gzip", "identity, gzip"])
 def test_no_body_is_inflated(gateway: httpx2.Client, path: str, coding: str) -> None:
     answer = gateway.post(filled(path), content=b"\x1f\x8b" + b"x" * 99, headers={**ALICE.header, "content-encoding": coding})
-    # The Open Inference Protocol has compressed bodies, which are bounded: tests/acceptance/test_open_inference.py has a bomb.
+    # The Open Inference Protocol has compressed bodies, which are bounded: its test_open_inference.py has a bomb.
     is_read = path.startswith("/v2/") and coding in ("gzip", "deflate")
     assert answer.status_code == (400 if is_read else 415)
 

@@ -16,7 +16,20 @@ HEADING = re.compile(r"^### (D(\d+) .+)$", re.MULTILINE)
 STATUS = re.compile(r"^\d{4}-\d\d-\d\d[^\n]* · (in force|replaced by)")
 CITED = re.compile(r"(?:#|--) .*?\bD(\d+)\b")
 BESIDE = re.compile(r"D(\d+): docs/design/([\w-]+\.md)")
-CODE_FOLDERS = ("core", "broker", "handlers", "workers", "gateway", "client", "runs", "loadtest", "tune", "cli", "benchmarks")
+CODE_FOLDERS = (
+    "core",
+    "broker",
+    "handlers",
+    "workers",
+    "gateway",
+    "client",
+    "extensions",
+    "runs",
+    "loadtest",
+    "tune",
+    "cli",
+    "benchmarks",
+)
 
 
 def sections() -> Iterator[tuple[Path, int, str]]:

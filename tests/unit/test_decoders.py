@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "runs", "loadtest", "tune", "cli")
+PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "extensions", "runs", "loadtest", "tune", "cli")
 # Types without anything that msgspec keeps between two calls.
 PLAIN = {"str", "int", "float", "bool", "bytes", "list", "dict", "set", "tuple", "Any", "Raw", "msgspec"}
 # Functions that take a type of their caller's, and why no second thread meets them on an unread type.
 ONE_THREAD = {
     "handlers/schema.py": "the constructor makes a decoder of the type, and a child loads its model in one thread",
-    "handlers/cog/inputs.py": "called while a child loads its model, in one thread",
+    "extensions/replicate/child/inputs.py": "called while a child loads its model, in one thread",
     "handlers/tasks/options.py": "called while a child loads its model, in one thread",
     "gateway/runs/request.py": "called in the thread of the gateway's event loop alone",
     "runs/sources/mapping.py": "the type is made for this one decoder, so nobody else has it",

@@ -17,11 +17,11 @@ CELERY = {"celery", "kombu", "billiard"}
 MODELS = {"numpy", "onnxruntime", "torch", "PIL", "tokenizers", "pyarrow", "fsspec", "obstore"}
 # Who serves models without a split loads none of this.
 SPLITS = {
-    "penstock.splits",
-    "penstock.gateway.models.splits.entry",
-    "penstock.gateway.models.splits.canaries",
-    "penstock.gateway.models.splits.service",
-    "penstock.gateway.jobs.submitting.shadows",
+    "penstock.extensions.splits.split",
+    "penstock.extensions.splits.gateway.entry",
+    "penstock.extensions.splits.gateway.canaries",
+    "penstock.extensions.splits.gateway.service",
+    "penstock.extensions.splits.gateway.shadows",
 }
 # A worker whose program ends at once: only what it loaded until then counts.
 WORKER = """
@@ -47,7 +47,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.options import GatewayOptions
 Gateway(GatewayOptions(), store=AsyncStore("redis://127.0.0.1:1"), blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 """
-OPTIONAL = {"penstock.gateway.torchserve", "penstock.gateway.webhooks.thread", "grpc"}
+OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webhooks.gateway.thread", "grpc"}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def raised() -> list[type[PenstockError]]:
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    packages = ("penstock.errors", "penstock.embedding", *(f"penstock.{name}." for name in PACKAGES))
+    packages = ("penstock.errors", "penstock.extensions.openai.embedding", *(f"penstock.{name}." for name in PACKAGES))
     return [kind for kind in errors_of(PenstockError) if kind.__module__.startswith(packages)]
 
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.model_spec import BatchPolicy
-from penstock.pipelines.spec import PipelineSpec
 from penstock.tune.candidates import Knowledge
 from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
 from penstock.tune.pipelines.result import PipelineChoice

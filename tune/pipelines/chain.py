@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from penstock.broker.records import Claim
+from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.loadtest.generator.summary import percentile
-from penstock.pipelines.spec import PipelineSpec
 from penstock.tune.result import Figures, Goal
 from penstock.tune.simulation.predict import LearnedTimes, StackModel
 from penstock.tune.simulation.scenario import Costs, Scenario

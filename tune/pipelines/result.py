@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.loadtest.generator.connection import RequestBody
-from penstock.pipelines.spec import PipelineSpec
 from penstock.tune.question import TuneQuestion
 from penstock.tune.result import Choice, ConfigurationVerdict, Figures, Goal, Measured, Overheads, SearchTime
 

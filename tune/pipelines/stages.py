@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.errors import BadRequest, PenstockError
+from penstock.extensions.pipelines.spec import INPUT, PipelineStage
+from penstock.extensions.pipelines.worker.binding import bound_input
 from penstock.job import Payload
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.model_spec import ModelSpec
-from penstock.pipelines.spec import INPUT, PipelineStage
 from penstock.tune.measuring.drift import ModelOutput
 from penstock.tune.measuring.measure import BatchTimer
 from penstock.tune.measuring.measurements import Measurements
@@ -21,7 +22,6 @@ from penstock.tune.prune import ruled_out
 from penstock.tune.question import OnProgress, SearchClock, TuneQuestion
 from penstock.tune.result import Choice, EngineSettings
 from penstock.tune.space import choices
-from penstock.workers.pipelines.binding import bound_input
 
 
 @dataclass(frozen=True, slots=True)

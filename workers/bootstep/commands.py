@@ -11,10 +11,10 @@ from celery.worker import state as worker_state
 from celery.worker.control import control_command
 
 from penstock.broker.contract import CancelStatus
-from penstock.broker.store import celery_ops
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
+from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.job import JobId, JobState
 
 Answer = dict[str, str]

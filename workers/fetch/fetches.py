@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from penstock.archives.kinds import is_archive
 from penstock.errors import PenstockError
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
@@ -115,7 +115,7 @@ class _Fetch(threading.Thread):
 
     def _unpacked(self, spec: ModelSpec) -> ModelSpec:
         # Few models are archives, and all others do without this import.
-        from penstock.workers.fetch.archives import WARNINGS, ArchivePlace, archive_spec
+        from penstock.extensions.torchserve.worker.archives import WARNINGS, ArchivePlace, archive_spec
 
         def note(event: str, fields: Mapping[str, Any]) -> None:
             say = log.warning if event in WARNINGS else log.info

@@ -18,6 +18,8 @@ from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap, is_of_another
 from penstock.errors import StoreUnavailable
+from penstock.extensions.celery_clients.worker.clients import CLIENTS_NOT_SERVED, CeleryDoor
+from penstock.extensions.history.worker import HistoryKeeper
 from penstock.model_spec import ModelInfo, SlotInfo
 from penstock.settings.store_url import MAIN_STORE
 from penstock.settings.tables import Settings
@@ -25,7 +27,6 @@ from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import peers, places, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat, QueuesIn, StoreUpkeep
-from penstock.workers.fleet.celery_clients import CLIENTS_NOT_SERVED, CeleryDoor
 from penstock.workers.fleet.learned import NOTHING, TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.roster import Roster
@@ -36,14 +37,13 @@ from penstock.workers.fleet.versions import ServedVersions, VersionChange
 from penstock.workers.slot.child.family import end_orphans
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
-from penstock.workers.telemetry.history import HistoryKeeper
 from penstock.workers.telemetry.job_log import WorkerJobLog
 from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
 from penstock.workers.telemetry.tracing import batch_spans
 
 if TYPE_CHECKING:
-    from penstock.workers.autoscaling.autoscaler import Autoscaler
+    from penstock.extensions.autoscaling.worker.autoscaler import Autoscaler
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -315,7 +315,7 @@ class Fleet:
 
     def _start_scaler(self) -> None:
         # Most workers have no version whose slots follow its work, and do without this import.
-        from penstock.workers.autoscaling.autoscaler import AUTOSCALING_MISSED, LOOK_S, Autoscaler
+        from penstock.extensions.autoscaling.worker.autoscaler import AUTOSCALING_MISSED, LOOK_S, Autoscaler
 
         assert self._settings.store.url is not None
         self._scaler = scaler = Autoscaler(

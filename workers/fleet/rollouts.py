@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.archives.kinds import is_archive
 from penstock.errors import ConfigError, PenstockError
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_spec import ModelSpec
 from penstock.rollout import SETTLED_AFTER_S, Rollout
 from penstock.settings.tables import Settings

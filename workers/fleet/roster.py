@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.archives.kinds import is_archive
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
 from penstock.broker.stores.places import StoreMap
+from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
@@ -122,7 +122,7 @@ class Roster:
         if spec.pipeline is None:
             return Slot(spec, pin, context, name=name)
         # Few workers have pipelines, and the others do without their driver.
-        from penstock.workers.pipelines.supervisor import PipelineInputs, pipeline_child
+        from penstock.extensions.pipelines.worker.supervisor import PipelineInputs, pipeline_child
 
         new_child = pipeline_child(spec.pipeline, self._stores, self._blobs, self._settings.store.inline_input_bytes)
         return Slot(spec, pin, context, name=name, new_child=new_child, inputs=PipelineInputs)

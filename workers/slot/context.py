@@ -22,9 +22,9 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
-from penstock.broker.store.celery_ops import Rejected
 from penstock.broker.store.notifications import Message
 from penstock.broker.store.registry import KeptTimes
+from penstock.extensions.celery_clients.ops import Rejected
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone

@@ -16,8 +16,9 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled, SubmitStatus
-from penstock.broker.store.celery_ops import Rejected
 from penstock.errors import InternalError, StoreUnavailable
+from penstock.extensions.celery_clients.ops import Rejected
+from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.failpoints import failpoint
 from penstock.job import JobId, JobState, Payload, job_in, new_serial
 from penstock.model_spec import ModelInfo, ModelSpec
@@ -34,7 +35,6 @@ from penstock.workers.slot.batch import (
     stopped_stamp,
     unneeded_blobs,
 )
-from penstock.workers.slot.celery_messages import job_from
 from penstock.workers.slot.child.events import BatchLost, Cause
 from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext, SlotStore
 from penstock.workers.slot.reports import AttemptKey, Said

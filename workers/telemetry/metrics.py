@@ -25,7 +25,7 @@ from penstock.workers.telemetry.handler_series import HandlerSeries
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 if TYPE_CHECKING:
-    from penstock.workers.telemetry.torchserve_series import TorchServeSeries
+    from penstock.extensions.torchserve.worker.series import TorchServeSeries
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
 # scrape of 50 models would have 11,000 series.
@@ -95,7 +95,7 @@ class WorkerMetrics(Observer):
         self._torchserve: TorchServeSeries | None = None
         if torchserve:
             # Few workers show these names, and all others do without the module.
-            from penstock.workers.telemetry.torchserve_series import TorchServeSeries
+            from penstock.extensions.torchserve.worker.series import TorchServeSeries
 
             self._torchserve = TorchServeSeries()
             registry.register(self._torchserve)

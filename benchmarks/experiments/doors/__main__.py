@@ -25,7 +25,7 @@ from benchmarks.experiments.doors import frames
 from benchmarks.experiments.doors.callers import DoorCaller, DoorReadings, GrpcCaller, HttpCaller, call_for
 from benchmarks.experiments.doors.report import RESULTS, write_page
 from penstock.errors import PenstockError
-from penstock.gateway.oip.grpc.messages import message_class
+from penstock.extensions.oip.grpc.messages import message_class
 from penstock.loadtest.generator.connection import parse_target, request_bytes
 from penstock.loadtest.observed.costs import per_request_us, read_machine
 from penstock.loadtest.stack import Processes, await_ready, free_port, running

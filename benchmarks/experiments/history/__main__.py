@@ -27,8 +27,8 @@ import redis
 from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.session import check_answers, post_plan
 from benchmarks.stack import StackPlan, store_server, stores_environment
-from penstock.broker.history import LENGTHS_S
 from penstock.broker.store.ops import prefix
+from penstock.extensions.history.store import LENGTHS_S
 from penstock.loadtest.generator.load import run_load
 from penstock.loadtest.observed.costs import read_cpu
 from penstock.loadtest.stack import Processes, await_ready, free_port, running

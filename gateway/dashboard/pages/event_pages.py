@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from penstock.access import Role
+from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form
-from penstock.gateway.webhooks.deliveries import Deliveries
 
 _SHOWN = 100
 # Of one press of a button for all, which goes on where more are left.

@@ -8,12 +8,12 @@ from starlette.responses import Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, StoreUnavailable
+from penstock.extensions.history.gateway.reader import HistoryReader
+from penstock.extensions.history.gateway.view import view
+from penstock.extensions.history.gateway.window import HistoryRange
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.rows.charts import DEFAULT_RANGE, RANGES, HistoryCharts, charts_of
-from penstock.gateway.models.history.reader import HistoryReader
-from penstock.gateway.models.history.view import view
-from penstock.gateway.models.history.window import HistoryRange
 from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)

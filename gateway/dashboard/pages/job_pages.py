@@ -14,6 +14,7 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone, UnsupportedMedia
+from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
 from penstock.gateway.asgi.bundles import bundle_content, bundled_file
 from penstock.gateway.asgi.content import Content, response_to
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
@@ -25,7 +26,6 @@ from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.stage_jobs import stage_jobs
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.models.registry import ModelRegistry

@@ -135,7 +135,7 @@ class OverviewPages:
     async def _split(self, entry: ModelEntry) -> dict[str, Any] | None:
         if entry.split is None:
             return None
-        from penstock.gateway.models.splits.service import SplitService
+        from penstock.extensions.splits.gateway.service import SplitService
 
         return await SplitService(self._store, self._registry).view(entry.name)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import words
-from penstock.gateway.models.history.view import ModelHistory, series
+from penstock.extensions.history.gateway.view import ModelHistory, series
 
 RANGES = {"5m": 300, "1h": 3_600, "6h": 21_600, "1d": 86_400, "7d": 604_800}
 DEFAULT_RANGE = "1h"

@@ -23,7 +23,7 @@ def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:
             hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
         )
     if submitted.status is SubmitStatus.UNDELIVERED:
-        from penstock.gateway.jobs.submitting.webhooks import too_many_undelivered
+        from penstock.extensions.webhooks.gateway.requested import too_many_undelivered
 
         return too_many_undelivered(request.model.name)
     if submitted.status is SubmitStatus.QUOTA:

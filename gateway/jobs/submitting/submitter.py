@@ -44,8 +44,8 @@ from penstock.logs import JobLines
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
-    from penstock.gateway.jobs.submitting.shadows import Shadows
-    from penstock.outbound.webhook import Webhook
+    from penstock.extensions.splits.gateway.shadows import Shadows
+    from penstock.extensions.webhooks.webhook import Webhook
 
 log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
@@ -141,7 +141,7 @@ class Submitter:
             options = NO_OPTIONS if not scope["query_string"] else await self.options_in(scope["query_string"], entry)
             key = negotiation.idempotency_key(head)
             if key and chosen.split:
-                from penstock.gateway.models.splits.entry import version_of_repeat
+                from penstock.extensions.splits.gateway.entry import version_of_repeat
 
                 chosen = await version_of_repeat(self._store, entry, chosen, owner=scope["caller"].owner, key=key)
             webhook = self.webhook_of(options, scope["caller"], entry.name, has_default=route == "jobs")
@@ -185,7 +185,7 @@ class Submitter:
         if not named and not (has_default and (caller.webhook or (webhooks is not None and webhooks.of_models))):
             return None
         # Few jobs have a webhook, and the others do without this import.
-        from penstock.gateway.jobs.submitting.webhooks import webhook_of
+        from penstock.extensions.webhooks.gateway.requested import webhook_of
 
         return webhook_of(webhooks, options.webhook, options.webhook_events, caller=caller, model=model)
 
@@ -243,7 +243,7 @@ class Submitter:
         if request.model.split is None or not request.model.split.is_copied():
             return
         if self._shadows is None:
-            from penstock.gateway.jobs.submitting.shadows import Shadows
+            from penstock.extensions.splits.gateway.shadows import Shadows
 
             self._shadows = Shadows(self, self._store, self._blobs)
         self._shadows.copy(request, job)

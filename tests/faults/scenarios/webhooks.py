@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from penstock.extensions.webhooks.webhook import new_signing_key, owner_secret
 from penstock.loadtest.stack import free_port
-from penstock.outbound.webhook import new_signing_key, owner_secret
 from tests.eventually import eventually
 from tests.faults.catalogue import Setting, fault
 from tests.faults.checker import Verdict

@@ -21,7 +21,7 @@ from penstock.cli.place import completed
 # Typer brings its own copy of click, and exports only one of its errors.
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("broker", "cli", "client", "core", "gateway", "handlers", "loadtest", "runs", "tune", "workers")
+PACKAGES = ("broker", "cli", "client", "core", "extensions", "gateway", "handlers", "loadtest", "runs", "tune", "workers")
 # In backticks, or after a colon to the end of the sentence.
 PRINTED = re.compile(r"`penstock ([a-z][^`]*)`|: penstock ([a-z][^`;(\n]*)")
 

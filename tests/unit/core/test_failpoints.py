@@ -49,5 +49,7 @@ def test_a_misspelt_fault_is_refused_because_it_would_test_nothing(text: str) ->
 
 def test_every_site_is_reached_by_some_code() -> None:
     root = Path(failpoints.__file__).resolve().parent.parent
-    code = "".join(path.read_text() for folder in ("workers", "gateway", "runs") for path in (root / folder).rglob("*.py"))
+    code = "".join(
+        path.read_text() for folder in ("workers", "gateway", "extensions", "runs") for path in (root / folder).rglob("*.py")
+    )
     assert [site for site in sorted(SITES) if f'failpoint("{site}")' not in code] == []

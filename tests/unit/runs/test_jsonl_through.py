@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Conflict
+from penstock.extensions.openai.runs.batch import OpenAISource
 from penstock.run import RunSpec
 from penstock.runs.journal import Header, Journal, JournalEntry, refuse_changed
-from penstock.runs.openai.batch import OpenAISource
 from penstock.runs.rows import ResultBatch, RowBatch, RowError, Source
 from penstock.runs.sinks.opening import open_sink
 from penstock.runs.sources.folder import FolderSource

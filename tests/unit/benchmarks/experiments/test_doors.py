@@ -10,8 +10,8 @@ from benchmarks.experiments.doors import frames
 from benchmarks.experiments.doors.__main__ import grpc_message, own_request, rest_request, tensor_of
 from benchmarks.experiments.doors.report import PAGE, RESULTS, put_in, table
 from penstock.errors import BadRequest
-from penstock.gateway.oip.grpc.messages import infer_request, split_request
-from penstock.gateway.oip.infer_request import read_infer_request
+from penstock.extensions.oip.gateway.infer_request import read_infer_request
+from penstock.extensions.oip.grpc.messages import infer_request, split_request
 
 
 def test_every_door_is_sent_the_same_bytes() -> None:

@@ -11,21 +11,24 @@ from typing import Any
 import pytest
 
 from penstock.access import Key, Role
-from penstock.broker import history
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.memory import claim as memory_claim
 from penstock.broker.memory import model_queue, record
 from penstock.broker.memory import outbox as memory_outbox
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import audit, celery_ops, ops, outbox, registry, replies, run_ops, splits, sync
+from penstock.broker.store import audit, ops, registry, replies, run_ops, sync
 from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import StoredModel
-from penstock.broker.webhook_contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
+from penstock.extensions.celery_clients import ops as celery_ops
+from penstock.extensions.history import store as history
+from penstock.extensions.splits import store as splits
+from penstock.extensions.splits.figures import PER_DOUBLING
+from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
+from penstock.extensions.webhooks.store import outbox
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
 from penstock.run import RunCounts, RunPart, RunSpec, RunState
-from penstock.splits.figures import PER_DOUBLING
 
 LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
 JOB = new_job_id("m")

@@ -5,9 +5,10 @@ import redis
 from redis.exceptions import MovedError, TryAgainError
 
 from penstock.broker.server.health import StoreHealth, store_faults, worst_health
-from penstock.broker.store import celery_ops, ops, registry
+from penstock.broker.store import ops, registry
 from penstock.broker.store.links.topology import ClusterView, Node, beside, guarded, key_of, parse_topology, slot_of
 from penstock.broker.store.ops import prefix, queue_name
+from penstock.extensions.celery_clients import ops as celery_ops
 
 A, B, C = Node("a", 1), Node("b", 2), Node("c", 3)
 REPLY = [[0, 99, [b"a", 1, b"id", []], [b"c", 3, b"id", []]], [100, 16_383, [b"b", 2, b"id", []]]]

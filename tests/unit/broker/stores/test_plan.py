@@ -1,12 +1,12 @@
 import pytest
 
 from penstock.broker.store import ops
-from penstock.broker.store.celery_ops import DOOR
 from penstock.broker.store.registry import REGISTRY
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.stores.model_queues import ModelQueues, StoredQueues
 from penstock.broker.stores.plan import StorePlan, of_store, queue_in
 from penstock.errors import StoreUnavailable
+from penstock.extensions.celery_clients.ops import DOOR
 
 PLAN = StorePlan({"b": ("vision-*", "ocr:1"), "c": ("*",)})
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.openai.views import batch_view
+from penstock.extensions.openai.gateway.views import batch_view
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.runs.views import run_view
 from penstock.run import Run, RunSpec, RunState

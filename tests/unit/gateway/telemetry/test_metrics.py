@@ -13,6 +13,7 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import DeadlineUnlikely, NoWorker, Overloaded, PenstockError, QuotaSpent, TooLarge
+from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
@@ -21,7 +22,6 @@ from penstock.gateway.openapi import document
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
 from penstock.gateway.telemetry.scrape import StoreFigures, scrape
-from penstock.gateway.torchserve.metrics import TorchServeCounts
 from penstock.job import BatchRecord
 from penstock.model_spec import ModelInfo
 

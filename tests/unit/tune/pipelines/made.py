@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.model_spec import BatchPolicy
-from penstock.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
 from penstock.tune.pipelines.result import PipelineChoice, PipelineConfiguration, PipelineResult
 from penstock.tune.result import (

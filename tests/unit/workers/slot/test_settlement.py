@@ -21,9 +21,9 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
-from penstock.broker.store.celery_ops import Rejected
 from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
+from penstock.extensions.celery_clients.ops import Rejected
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name

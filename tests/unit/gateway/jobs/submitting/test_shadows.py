@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.broker.backlog import SlotCapacity
+from penstock.extensions.splits.gateway.entry import split_entry
+from penstock.extensions.splits.gateway.shadows import SHADOW_TAG, copied
+from penstock.extensions.splits.split import Shadow, Split, kept_split
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.submitting.shadows import SHADOW_TAG, copied
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.models.splits.entry import split_entry
 from penstock.job import Payload, Priority
 from penstock.model_spec import ModelInfo
-from penstock.splits.split import Shadow, Split, kept_split
 from penstock.trace_context import TraceContext
 
 VERSIONS = {name: VersionEntry(name, None, None, SlotCapacity(1)) for name in ("1", "2")}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError, InvalidInput
+from penstock.extensions.webhooks.gateway.requested import check_defaults, webhook_of
+from penstock.extensions.webhooks.webhook import BATCH_EVENTS, RUN_EVENTS, new_signing_key
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.submit_options import parse_submit_options
-from penstock.gateway.jobs.submitting.webhooks import check_defaults, webhook_of
 from penstock.gateway.options import WebhookOptions
-from penstock.outbound.webhook import BATCH_EVENTS, RUN_EVENTS, new_signing_key
 
 URL, OF_KEY, OF_MODEL = (f"https://{name}.example/hooks" for name in ("named", "key", "model"))
 OPTIONS = WebhookOptions((new_signing_key(),), ("*",), of_models={"square": OF_MODEL}, max_undelivered=7)

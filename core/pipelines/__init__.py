@@ -1,1 +1,0 @@
-"""Pipelines: models that follow one another, as settings declare them. Pure."""

@@ -1,0 +1,1 @@
+"""Slots that follow the work: how many slots a version has, and which model gives way to another."""

@@ -1,0 +1,1 @@
+"""The worker's door for stock Celery clients: their messages read, their results written."""

@@ -1,0 +1,1 @@
+"""History: what happened to models lately, as the store keeps it."""

@@ -1,0 +1,178 @@
+"""Inference requests as jobs: checked, stored, waited for. What HTTP and gRPC have in common."""
+
+# D83: docs/design/protocols.md
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from penstock.errors import BadRequest, PenstockError
+from penstock.extensions.oip.gateway.infer_answer import InferResult
+from penstock.extensions.oip.gateway.infer_request import InferRequest, without_batch_axis
+from penstock.extensions.oip.gateway.metadata import input_ports
+from penstock.gateway.asgi import negotiation
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.asgi.negotiation import JSON, Head
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.submit_options import fingerprint
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, request_of
+from penstock.gateway.jobs.tensors import check_tensors
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry, why_unserved
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.job import TENSORS_MEDIA, Payload
+from penstock.outputs.media import without_head
+from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
+
+# What is larger is read and copied in a thread, so that others do not wait for it.
+SMALL_BYTES = 256 * 1024
+# A deadline that has just passed. The store takes no shorter one.
+_LEAST_S = 0.001
+ReadRequest = Callable[[VersionEntry], InferRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class InferCaller:
+    """Who asks, over which connection, and what came beside the request: its headers or metadata, all and those that the
+    gateway reads. `scope` is given the request's trace. `within_s`: how long the caller waits, if it says so.
+    """
+
+    caller: Caller
+    connection: ClientConnection
+    headers: RawHeaders
+    head: Head
+    scope: dict[str, Any] = field(default_factory=dict)
+    within_s: float | None = None
+
+    def bounded(self, deadline_s: float) -> float:
+        """Seconds: the deadline of a job that nobody needs after `within_s`."""
+        return deadline_s if self.within_s is None else max(_LEAST_S, min(deadline_s, self.within_s))
+
+
+class Inference:
+    """Runs one request as one job of its model."""
+
+    def __init__(
+        self,
+        predict: PredictEndpoint,
+        options: GatewayOptions,
+        *,
+        submitter: Submitter,
+        registry: ModelRegistry,
+        results: ResultReader,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._predict = predict
+        self._submitter = submitter
+        self._options = options
+        self._registry = registry
+        self._results = results
+        self._metrics = metrics
+
+    async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
+        return await self._registry.find(model, version)
+
+    async def unready(self, model: str, version: str = "") -> str:
+        """Why the version is not ready, in a sentence; empty if it is. Raises `NotFound`."""
+        entry, found = await self._registry.find(model, version)
+        if not found.capacity.ready_slots:
+            await self._registry.look_again()
+            entry, found = await self._registry.find(model, version)
+        if found.capacity.ready_slots:
+            return ""
+        why = why_unserved(self._registry.workers, entry.name, found)
+        return f"model {entry.name!r} version {found.name!r} is not ready: {why}"
+
+    async def answer(
+        self, model: str, version: str, read: ReadRequest, asking: InferCaller, *, size: int
+    ) -> tuple[InferRequest, InferResult]:
+        """The request that `read` makes, and its answer. `size` is that of the request in bytes.
+
+        Raises as a prediction does: `NoAnswerYet`, `EndedWithoutOutput`, and `ClientGone` once the job is cancelled.
+        """
+        request, submit, had_axis = await self._prepare(model, version, read, asking, size)
+        deadline_s = asking.bounded(answer_deadline(submit, self._options.sync_timeout_s))
+        if not submit.version.capacity.ready_slots:
+            await self._predict.require_worker(submit)
+        end = await self._predict.end_of(submit, asking.connection, deadline_s)
+        tensors = _output_tensors(await self._results.output(end))
+        return request, InferResult(submit.model.name, end.version or submit.version.name, end.id, tensors, had_axis)
+
+    async def chunks(
+        self, model: str, version: str, read: ReadRequest, asking: InferCaller, *, size: int
+    ) -> AsyncIterator[tuple[InferRequest, InferResult]]:
+        """The answers of a model that streams: one per chunk, and one without tensors at the end.
+
+        Raises as `answer` does, and `EndedWithoutOutput` if the model was run again after some of them.
+        """
+        request, submit, _ = await self._prepare(model, version, read, asking, size)
+        deadline_s = asking.bounded(answer_deadline(submit, submit.model.info.limits.deadline_s))
+        if not submit.version.capacity.ready_slots:
+            await self._predict.require_worker(submit)
+        async for job, chunk in self._predict.chunks(submit, asking.connection, deadline_s):
+            tensors = chunk_tensors(chunk) if chunk else ()
+            yield request, InferResult(submit.model.name, submit.version.name, job, tensors)
+
+    async def _prepare(
+        self, model: str, version: str, read: ReadRequest, asking: InferCaller, size: int
+    ) -> tuple[InferRequest, SubmitRequest, bool]:
+        entry, chosen = await self._registry.find(model, version, asking.headers)
+        try:
+            steps = (read, entry, chosen, asking)
+            made = _prepared(*steps) if size <= SMALL_BYTES else await asyncio.to_thread(_prepared, *steps)
+            key = negotiation.idempotency_key(asking.head)
+        except PenstockError as error:
+            self._metrics.count_refusal(entry.name, error)
+            raise
+        request, submit, had_axis = made
+        digest = fingerprint("infer", model, version, submit.input) if key else ""
+        submit = replace(submit, key=key, fingerprint=digest) if key else submit
+        return request, self._submitter.traced(submit, asking.scope, asking.head), had_axis
+
+
+def _prepared(
+    read: ReadRequest,
+    entry: ModelEntry,
+    version: VersionEntry,
+    asking: InferCaller,
+) -> tuple[InferRequest, SubmitRequest, bool]:
+    """The request as one that can be stored. The data of its tensors is copied once."""
+    request = read(version)
+    tensors, had_axis = without_batch_axis(request.tensors, input_ports(version))
+    check_tensors(tensors, version)
+    _refuse_unknown(request, entry)
+    payload, options = Payload(TENSORS_MEDIA, encode_tensors(tensors)), replace(request.options, query=request.more)
+    submit = request_of(entry, version, payload, caller=asking.caller, headers=asking.headers, options=options)
+    return replace(request, tensors=()), submit, had_axis
+
+
+def _refuse_unknown(request: InferRequest, entry: ModelEntry) -> None:
+    for name in request.more:
+        if name not in entry.info.query:
+            raise BadRequest(
+                f"model {entry.name!r} takes no parameter {name[:80]!r}",
+                hint="The model's setting `query` lists the parameters that its handler is given.",
+            )
+
+
+def _output_tensors(output: Payload) -> tuple[Tensor, ...]:
+    """The output as tensors. A worker of an older release, or one that streams, may have written something else."""
+    if output.content_type == TENSORS_MEDIA:
+        return tuple(decode_tensors(output.data))
+    return (Tensor("output", TEXTS, (1,), text_data([output.data]), without_head(output.content_type)),)
+
+
+def chunk_tensors(chunk: bytes) -> tuple[Tensor, ...]:
+    """The tensors of a chunk in JSON, as those of an output: one per member of an object, else one named `output`."""
+    value = orjson.loads(chunk)
+    members = value if isinstance(value, dict) and value else {"output": value}
+    return tuple(
+        tensor_of_plain(name, member) or Tensor(name, TEXTS, (1,), text_data([orjson.dumps(member)]), JSON)
+        for name, member in members.items()
+    )

@@ -1,0 +1,65 @@
+"""The protocol over HTTP: server and model metadata, and what is refused by name."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.extensions.oip.gateway.inference import Inference
+from penstock.extensions.oip.gateway.metadata import EXTENSIONS, PLATFORM, model_config, model_metadata
+from penstock.gateway.asgi.problems import NotReady, NotSupported
+from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.roles import UNSERVED, CallerParam
+from penstock.gateway.models.registry import ModelRegistry
+
+_MODEL = "/v2/models/{model}"
+_VERSION = _MODEL + "/versions/{version}"
+# What is told of the parts of Triton's protocol that penstock has not.
+_UNSERVED = {
+    "stats": "statistics per model: GET /metrics has them",
+    "setting": "trace settings: traces are sent by OpenTelemetry",
+    "logging": "log settings: they stand in penstock's own settings",
+    "memory": "shared memory: a job's input outlives its request",
+}
+_TAG = "Open Inference Protocol"
+
+
+class OpenInference:
+    """The routes of /v2 but those of inference, of the repository and of health."""
+
+    def __init__(self, inference: Inference, *, registry: ModelRegistry) -> None:
+        self._inference = inference
+        self._registry = registry
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=[_TAG])
+        add = router.add_api_route
+        # Before the routes of one model, or `stats` would be taken for a model.
+        for method, path in UNSERVED:
+            add(path, _refuse, methods=[method], summary="Not served")
+        add("/v2", self.server, methods=["GET"], summary="The server and its extensions")
+        for path in (_MODEL, _VERSION):
+            add(path, self.metadata, methods=["GET"], summary="The tensors of a model")
+            add(f"{path}/config", self.config, methods=["GET"], summary="The configuration, in Triton's words")
+            add(f"{path}/ready", self.ready, methods=["GET"], summary="Whether a worker is ready")
+        return router
+
+    async def server(self, caller: CallerParam) -> Response:
+        return json_response({"name": PLATFORM, "version": "2", "extensions": EXTENSIONS})
+
+    async def metadata(self, model: str, caller: CallerParam, version: str = "") -> Response:
+        return json_response(model_metadata(*await self._registry.find(model, version)))
+
+    async def config(self, model: str, caller: CallerParam, version: str = "") -> Response:
+        return json_response(model_config(*await self._registry.find(model, version)))
+
+    async def ready(self, model: str, caller: CallerParam, version: str = "") -> Response:
+        why = await self._inference.unready(model, version)
+        if why:
+            raise NotReady(why, missing=[])
+        return json_response({"name": model, "ready": True})
+
+
+async def _refuse(request: Request, caller: CallerParam) -> Response:
+    route = request.scope["route"].path
+    raise NotSupported(f"penstock does not serve {next(what for word, what in _UNSERVED.items() if word in route)}")

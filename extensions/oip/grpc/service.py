@@ -1,0 +1,181 @@
+"""The methods of inference.GRPCInferenceService: each a message read, what HTTP does for it too, and a message written."""
+
+# D91: docs/design/protocols.md
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.extensions.oip.gateway.infer_request import InferRequest
+from penstock.extensions.oip.gateway.inference import InferCaller, Inference
+from penstock.extensions.oip.gateway.metadata import EXTENSIONS, PLATFORM, model_config, model_metadata
+from penstock.extensions.oip.gateway.repository import Repository
+from penstock.extensions.oip.grpc.messages import (
+    POOL,
+    answer_message,
+    infer_request,
+    message_class,
+    plain_parameters,
+    split_request,
+    stream_error,
+    stream_message,
+    wants_final,
+)
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.asgi.problems import NotSupported
+from penstock.gateway.asgi.wire import ClientGone
+from penstock.gateway.auth.keys import Shares
+from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.rpc.pool import parsed
+from penstock.gateway.rpc.refusals import refusal_of
+from penstock.gateway.telemetry.health import Health
+
+_MODEL = "/v2/models/{model}"
+INFER = f"{_MODEL}/infer"
+_REPOSITORY = "/v2/repository/models/{model}"
+# What clients of Triton may call and penstock has not, and why.
+UNSERVED = {
+    "ModelStatistics": "statistics per model: GET /metrics has them",
+    "TraceSetting": "trace settings: traces are sent by OpenTelemetry",
+    "LogSettings": "log settings: they stand in penstock's own settings",
+    **{
+        f"{kind}SharedMemory{what}": "shared memory: a job's input outlives its request"
+        for kind in ("System", "Cuda")
+        for what in ("Status", "Register", "Unregister")
+    },
+}
+
+
+class InferenceService:
+    """The methods but for ModelStreamInfer. `requests` and `predictions`: the places that calls take."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        options: GatewayOptions,
+        *,
+        guard: RpcGuard,
+        repository: Repository,
+        health: Health,
+        requests: Shares,
+        predictions: Shares,
+    ) -> None:
+        self._inference = inference
+        self._options = options
+        self._guard = guard
+        self._repository = repository
+        self._health = health
+        self._requests = requests
+        self._predictions = predictions
+
+    def handlers(self) -> dict[str, Any]:
+        """gRPC's handlers by the names of methods, but for ModelStreamInfer."""
+        add, places = self._guard.unary, self._requests
+        manage = partial(RpcMethod, places=places, verb="POST")
+        return {
+            "ServerLive": add(RpcMethod("ServerLive", "", None), self.server_live),
+            "ServerReady": add(RpcMethod("ServerReady", "", None), self.server_ready),
+            "ServerMetadata": add(RpcMethod("ServerMetadata", "/v2", places), self.server_metadata),
+            "ModelReady": add(RpcMethod("ModelReady", f"{_MODEL}/ready", places), self.model_ready),
+            "ModelMetadata": add(RpcMethod("ModelMetadata", _MODEL, places), self.model_metadata),
+            "ModelConfig": add(RpcMethod("ModelConfig", f"{_MODEL}/config", places), self.model_config),
+            "ModelInfer": add(RpcMethod("ModelInfer", INFER, self._predictions, "POST"), self.model_infer),
+            "RepositoryIndex": add(manage("RepositoryIndex", "/v2/repository/index"), self.repository_index),
+            "RepositoryModelLoad": add(manage("RepositoryModelLoad", f"{_REPOSITORY}/load"), self.load),
+            "RepositoryModelUnload": add(manage("RepositoryModelUnload", f"{_REPOSITORY}/unload"), self.unload),
+            **{name: add(manage(name, "/v2/logging"), partial(_refuse, why)) for name, why in UNSERVED.items()},
+        }
+
+    async def server_live(self, rpc: Rpc, message: bytes) -> bytes:
+        return _written("ServerLiveResponse", live=True)
+
+    async def server_ready(self, rpc: Rpc, message: bytes) -> bytes:
+        return _written("ServerReadyResponse", ready=await self._health.is_ready())
+
+    async def server_metadata(self, rpc: Rpc, message: bytes) -> bytes:
+        return _written("ServerMetadataResponse", name=PLATFORM, version="2", extensions=EXTENSIONS)
+
+    async def model_ready(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("ModelReadyRequest"), message)
+        return _written("ModelReadyResponse", ready=not await self._inference.unready(asked.name, asked.version))
+
+    async def model_metadata(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("ModelMetadataRequest"), message)
+        return _written("ModelMetadataResponse", **model_metadata(*await self._inference.find(asked.name, asked.version)))
+
+    async def model_config(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("ModelConfigRequest"), message)
+        config = model_config(*await self._inference.find(asked.name, asked.version))
+        # Versions are numbers there, and texts here.
+        del config["version_policy"]
+        return _written("ModelConfigResponse", config=config)
+
+    async def model_infer(self, rpc: Rpc, message: bytes) -> bytes:
+        found, raw = split_request(message, max_bytes=self._options.max_json_bytes)
+        asking = asking_of(rpc, rpc.connection)
+        read = partial(_read, found, raw)
+        return answer_message(
+            *await self._inference.answer(found.model_name, found.model_version, read, asking, size=len(message))
+        )
+
+    async def stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
+        """The answers to one request of a stream: of a model that streams one per chunk, else one. A refusal is one, too."""
+        found = None
+        try:
+            caller = self._guard.admit(rpc.head, rpc.address)
+            with self._guard.place_in(self._predictions, caller):
+                found, raw = split_request(message, max_bytes=self._options.max_json_bytes)
+                asking = asking_of(rpc, connection)
+                async for answer in self._answers(found, raw, asking, len(message)):
+                    yield answer
+        except ClientGone:
+            return
+        except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
+            refusal = refusal_of(error, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"))
+            yield stream_error(refusal.text, found.id if found is not None else "")
+
+    async def _answers(self, found: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
+        model, version = found.model_name, found.model_version
+        read, wants = partial(_read, found, raw), wants_final(found)
+        _, chosen = await self._inference.find(model, version)
+        if chosen.info is None or not chosen.info.streams:
+            answer = await self._inference.answer(model, version, read, asking, size=size)
+            yield stream_message(*answer, is_final=True if wants else None)
+            return
+        async for asked, chunk in self._inference.chunks(model, version, read, asking, size=size):
+            if chunk.tensors or wants:
+                yield stream_message(asked, chunk, is_final=not chunk.tensors if wants else None)
+
+    async def repository_index(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("RepositoryIndexRequest"), message)
+        return _written("RepositoryIndexResponse", models=await self._repository.rows(ready_only=asked.ready))
+
+    async def load(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("RepositoryModelLoadRequest"), message)
+        await self._repository.load_model(asked.model_name, plain_parameters(asked.parameters))
+        return b""
+
+    async def unload(self, rpc: Rpc, message: bytes) -> bytes:
+        asked = parsed(message_class("RepositoryModelUnloadRequest"), message)
+        await self._repository.unload_model(asked.model_name, plain_parameters(asked.parameters))
+        return b""
+
+
+def asking_of(rpc: Rpc, connection: ClientConnection) -> InferCaller:
+    """The caller as an inference knows it. Nobody waits beyond the call's deadline."""
+    return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, within_s=rpc.remaining_s)
+
+
+def _read(found: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:
+    return infer_request(found, raw)
+
+
+def _written(kind: str, /, **members: Any) -> bytes:
+    return POOL.written(f"inference.{kind}", **members)
+
+
+async def _refuse(why: str, rpc: Rpc, message: bytes) -> bytes:
+    raise NotSupported(f"penstock does not serve {why}")

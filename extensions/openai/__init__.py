@@ -1,0 +1,1 @@
+"""OpenAI's protocol: files, batches and embeddings, as translations onto jobs and runs."""

@@ -1,0 +1,168 @@
+"""/v1/batches as OpenAI's clients call it: a batch is a run over the lines of an uploaded file (D41)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from penstock.errors import BadParameter, Conflict, NotFound
+from penstock.extensions.openai.gateway.batch_request import (
+    MAX_LINES,
+    WINDOW,
+    BatchRequest,
+    first_model,
+    output_ttl_s,
+    window_s,
+)
+from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, batch_view
+from penstock.extensions.pipelines.gateway.models import refuse_pipeline
+from penstock.extensions.webhooks.gateway.requested import webhook_of
+from penstock.extensions.webhooks.webhook import BATCH_EVENTS
+from penstock.gateway.asgi import negotiation
+from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
+from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.files import visible_file
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
+from penstock.gateway.runs.service import RunOutputFiles, RunService
+from penstock.run import Run, RunSpec
+
+_TEXT = {"type": "string"}
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["input_file_id", "endpoint", "completion_window"],
+                "properties": {
+                    "input_file_id": _TEXT,
+                    "endpoint": {**_TEXT, "examples": [EMBEDDINGS, "/v1/models/square/jobs"]},
+                    "completion_window": {**_TEXT, "examples": ["24h", "10m"]},
+                    "metadata": {"type": "object", "additionalProperties": _TEXT},
+                    "output_expires_after": {
+                        "type": "object",
+                        "properties": {"anchor": {"const": "created_at"}, "seconds": {"type": "integer"}},
+                    },
+                    "webhook": {**_TEXT, "description": "The URL to which the batch's end is sent"},
+                    "webhook_events": {"type": "array", "items": {"enum": list(BATCH_EVENTS)}},
+                },
+            }
+        }
+    },
+}
+
+
+class OpenAIBatches:
+    """The routes of /v1/batches."""
+
+    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions, uploads: BodyMemory) -> None:
+        self._service = service
+        self._registry = registry
+        self._options = options
+        self._uploads = uploads
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["runs"])
+        add = router.add_api_route
+        add("/v1/batches", self.create, methods=["POST"], summary="Start a batch", openapi_extra={"requestBody": _BODY})
+        add("/v1/batches", self.page, methods=["GET"], summary="Batches, newest first")
+        add("/v1/batches/{batch_id}", self.one, methods=["GET"], summary="One batch")
+        add("/v1/batches/{batch_id}/cancel", self.cancel, methods=["POST"], summary="Cancel a batch")
+        return router
+
+    async def create(
+        self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> Response:
+        wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
+        key = negotiation.idempotency_key(_key_header(idempotency_key))
+        spec, ttl_s = await self._spec(wanted, caller)
+        hook = webhook_of(
+            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
+        )
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, webhook=hook)
+        return self._answer(run, RunOutputFiles())
+
+    async def page(
+        self,
+        caller: CallerParam,
+        after: Annotated[str, Query(description="The last id of the previous page.")] = "",
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    ) -> Response:
+        cursor = (await self._visible(after, caller)).id if after else ""
+        found, more = await self._service.page(
+            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == "openai"
+        )
+        views = [self._view(run, await self._service.output_files(run)) for run in found]
+        ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
+        return json_response({"object": "list", "data": views, **ends, "has_more": more})
+
+    async def one(self, batch_id: str, caller: CallerParam) -> Response:
+        run = await self._visible(batch_id, caller)
+        return self._answer(run, await self._service.output_files(run))
+
+    async def cancel(self, batch_id: str, caller: CallerParam) -> Response:
+        run = await self._visible(batch_id, caller)
+        try:
+            run = await self._service.cancel(run)
+        except Conflict as error:
+            raise Conflict(f"batch {batch_id} cannot be cancelled: {error.message}") from None
+        return self._answer(run, await self._service.output_files(run))
+
+    async def _visible(self, batch_id: str, caller: Caller) -> Run:
+        if not batch_id.startswith(BATCH_PREFIX):
+            raise NotFound(f"there is no batch {batch_id[:80]!r}")
+        return await self._service.visible(batch_id.removeprefix(BATCH_PREFIX), caller, kind="openai")
+
+    async def _spec(self, wanted: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
+        metadata, deadline_s = check_metadata(wanted.metadata or {}), window_s(wanted.completion_window)
+        ttl_s = output_ttl_s(wanted)
+        record = await visible_file(self._service.files, wanted.input_file_id, caller)
+        if record.purpose != "batch":
+            raise BadParameter(f"file {record.id} has the purpose {record.purpose!r}, not `batch`", param="input_file_id")
+        path = self._service.files.content(record)
+        model, version = await self._model(wanted.endpoint, path)
+        spec = RunSpec(
+            model=model,
+            version=version,
+            kind="openai",
+            input=str(path),
+            output="",
+            input_format="jsonl",
+            output_format="jsonl",
+            deadline_s=deadline_s,
+            endpoint=wanted.endpoint,
+            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
+        )
+        return spec, ttl_s
+
+    async def _model(self, endpoint: str, path: Path) -> tuple[str, str]:
+        """The model and version of the endpoint. For embeddings the model of the first line, empty if that names none."""
+        if endpoint == EMBEDDINGS:
+            return await asyncio.to_thread(first_model, path), ""
+        target = parse_submit_target(endpoint)
+        if target is None or target.route.startswith(EXPLAIN):
+            raise BadParameter(
+                f"a batch cannot have the endpoint {endpoint[:80]!r}, only {EMBEDDINGS} or /v1/models/MODEL/jobs",
+                param="endpoint",
+            )
+        entry, version = await self._registry.find(target.model, target.version)
+        refuse_pipeline(entry, version)
+        return entry.name, target.version
+
+    def _answer(self, run: Run, files: RunOutputFiles) -> Response:
+        return json_response(self._view(run, files), headers={"x-penstock-run": run.id})
+
+    def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
+        return batch_view(run, files, input_file=self._service.files.id_of(run.spec.input))
+
+
+def _key_header(key: str | None) -> dict[bytes, bytes]:
+    return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}

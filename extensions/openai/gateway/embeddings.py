@@ -1,0 +1,154 @@
+"""POST /v1/embeddings: one interactive job per input, stored together and answered together (D41)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.broker.records import Push
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.notifications import Waiter
+from penstock.errors import BadParameter
+from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.negotiation import JSON
+from penstock.gateway.asgi.problems import NoAnswerYet
+from penstock.gateway.asgi.wire import ClientGone, json_body
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.jobs.predict import LAST_PUSH_S, PredictEndpoint, answer_deadline
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.options import GatewayOptions
+from penstock.job import JobId, Payload
+
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["model", "input"],
+                "properties": {
+                    "model": {"type": "string"},
+                    "input": {"description": "A text, a list of texts, token ids, or a list of lists of them"},
+                    "encoding_format": {"enum": ["float", "base64"]},
+                    "dimensions": {"type": "integer", "description": "Refused unless the model has this dimension"},
+                    "user": {"type": "string"},
+                },
+            }
+        }
+    },
+}
+
+
+class Embeddings:
+    """The route of /v1/embeddings."""
+
+    def __init__(
+        self,
+        submitter: Submitter,
+        options: GatewayOptions,
+        *,
+        predict: PredictEndpoint,
+        store: AsyncStore,
+        registry: ModelRegistry,
+        results: ResultReader,
+        lifetime: Lifetime,
+        uploads: wire.BodyMemory,
+        held: Callable[[Caller], AbstractContextManager[None]],
+    ) -> None:
+        self._held = held
+        self._predict = predict
+        self._submitter = submitter
+        self._options = options
+        self._store = store
+        self._registry = registry
+        self._results = results
+        self._lifetime = lifetime
+        self._uploads = uploads
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        router.add_api_route(
+            "/v1/embeddings",
+            self.answer,
+            methods=["POST"],
+            tags=["predictions"],
+            summary="Texts as vectors, in OpenAI's form",
+            openapi_extra={"requestBody": _BODY},
+        )
+        return router
+
+    async def answer(self, request: Request, caller: CallerParam) -> Response:
+        wanted = read_request(await json_body(request, self._options, self._uploads))
+        requests = await self._requests(wanted, caller, request.headers.raw)
+        jobs = [request.new_job_id() for request in requests]
+        try:
+            with self._held(caller):
+                ends = await self._ends(requests, jobs, connection_of(request.scope))
+        except BaseException:
+            # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
+            await self._submitter.cancel_all(jobs, caller)
+            raise
+        vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
+        headers = {"x-penstock-job": str(jobs[0]), "x-penstock-version": requests[0].version.name}
+        return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers=headers)
+
+    async def _requests(self, wanted: EmbeddingRequest, caller: Caller, headers: RawHeaders) -> list[SubmitRequest]:
+        """One request per input, all checked before the first is stored."""
+        entry, version = await self._registry.find(wanted.model, headers=headers)
+        if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
+            raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
+        check = self._submitter.json_request
+        found = [await check(orjson.dumps(text), entry, version, caller=caller, headers=headers) for text in wanted.inputs]
+        if not version.capacity.ready_slots:
+            await self._predict.require_worker(found[0])
+        return found
+
+    async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
+        """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""
+        deadline_s = answer_deadline(requests[0], self._options.sync_timeout_s)
+        ttl_s, until = requests[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
+        with ExitStack() as open_waiters:
+            waiters = [open_waiters.enter_context(self._store.waiter(job)) for job in jobs]
+            stored = await asyncio.gather(
+                *(
+                    self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s, reply_to=self._store.channel)
+                    for request, job in zip(requests, jobs, strict=True)
+                ),
+                return_exceptions=True,
+            )
+            refused = next((outcome for outcome in stored if isinstance(outcome, BaseException)), None)
+            if refused is not None:
+                raise refused
+            return await self._wait(list(zip(waiters, jobs, strict=True)), until, connection)
+
+    async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, connection: ClientConnection) -> list[Push]:
+        ends = []
+        for waiter, job in open_jobs:
+            left_s = max(0.0, until - time.monotonic())
+            connection.on_lost = waiter.wake
+            end = await waiter.next_end(left_s, stop=lambda: connection.lost or self._lifetime.is_last_call())
+            if end is None and connection.lost:
+                raise ClientGone
+            if end is None:
+                raise NoAnswerYet(f"job {job} did not end in the time allowed for an answer", job=job)
+            ends.append(end)
+        return ends
+
+
+def _value(output: Payload) -> Any:
+    try:
+        return orjson.loads(output.data)
+    except orjson.JSONDecodeError:
+        return None

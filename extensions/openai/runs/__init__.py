@@ -1,0 +1,1 @@
+"""OpenAI batches as runs over files."""

@@ -1,0 +1,1 @@
+"""Pipelines: models that follow one another, which callers use as one model."""

@@ -1,0 +1,1 @@
+"""What a gateway knows of pipelines: their models and the jobs of their stages."""

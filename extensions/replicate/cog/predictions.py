@@ -1,0 +1,182 @@
+"""Predictions of a model as Cog's container makes them: waited for, in the background, or as a stream; found again by id."""
+
+# D88: docs/design/gateway.md
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from fastapi import Request
+
+from penstock.broker.contract import JobIndex
+from penstock.broker.partitions import queues_of_model
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import Gone, InvalidInput, MalformedId, NotFound
+from penstock.extensions.replicate.cog.events import CogEvents
+from penstock.extensions.replicate.cog.request import CogRequest, is_prediction_id, key_of, tag_of
+from penstock.extensions.replicate.gateway.outputs import shown_output
+from penstock.extensions.replicate.gateway.request import in_words, wanted_letters
+from penstock.extensions.replicate.gateway.views import cog_view
+from penstock.extensions.webhooks.gateway.requested import webhook_of
+from penstock.extensions.webhooks.webhook import AS_COG, Webhook
+from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.connection import ClientConnection, connection_of
+from penstock.gateway.asgi.negotiation import read_head
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.job_list import QueuesThere, newest, records
+from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
+from penstock.gateway.jobs.results import ResultReader, ended, visible_job
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.job import Job, JobId, JobState, Payload, parse_job_id
+
+# Files stand in an answer up to this size in all; clients of Cog read each answer once.
+INLINE_BYTES = 4 * 1024 * 1024
+# A place of the caller, for as long as it waits or reads.
+Held = Callable[[Caller], AbstractContextManager[None]]
+
+
+class CogPredictions:
+    """`waiting` and `streaming` are the places of callers who wait for one answer, and of those who read a stream."""
+
+    def __init__(
+        self,
+        submitter: Submitter,
+        options: GatewayOptions,
+        *,
+        predict: PredictEndpoint,
+        store: AsyncStore,
+        results: ResultReader,
+        waiting: Held,
+        streaming: Held,
+    ) -> None:
+        self._submitter = submitter
+        self._options = options
+        self._predict = predict
+        self._store = store
+        self._results = results
+        self._waiting = waiting
+        self._streaming = streaming
+
+    async def checked(
+        self,
+        wanted: CogRequest,
+        entry: ModelEntry,
+        version: VersionEntry,
+        request: Request,
+        caller: Caller,
+        key: str,
+    ) -> tuple[SubmitRequest, Job | None]:
+        """The request of a new prediction; and the one that its id names already, unless that ended without an output.
+
+        `key` is the idempotency key of a prediction without an id.
+        """
+        head, known, hook = read_head(request.headers.raw), None, self._webhook(wanted, caller, entry.name)
+        options = SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else ())
+        try:
+            submit = await self._submitter.json_request(
+                orjson.dumps(wanted.input), entry, version, caller=caller, headers=request.headers.raw, options=options
+            )
+        except InvalidInput as error:
+            raise in_words(error) from None
+        if wanted.id:
+            known = await self._newest(entry, wanted.id, caller)
+            is_over = known is not None and known.state.final and known.state is not JobState.SUCCEEDED
+            # As in Cog, a repeat is known by its id alone.
+            key, said, known = key_of(wanted.id, known if is_over else None), Payload(""), None if is_over else known
+        else:
+            said = submit.input
+        digest = fingerprint("cog", entry.name, "", said) if key else ""
+        submit = replace(submit, key=key, fingerprint=digest, webhook=hook)
+        return self._submitter.traced(submit, request.scope, head), known  # type: ignore[arg-type]
+
+    def _webhook(self, wanted: CogRequest, caller: Caller, model: str) -> Webhook | None:
+        url = wanted.webhook or ""
+        letters = wanted_letters(url, wanted.webhook_events_filter, AS_COG)
+        return webhook_of(self._options.webhooks, url, caller=caller, model=model, letters=letters) if url else None
+
+    async def answer_later(self, submit: SubmitRequest, known: Job | None, base: str) -> tuple[Job, dict[str, Any]]:
+        """The job and its prediction as they are; a prediction that is stored now is `starting`."""
+        if known is not None:
+            return known, await self.view(known, base)
+        submitted = await self._submitter.submit(submit, submit.new_job_id())
+        job = await visible_job(self._store, submitted.id, submit.caller)
+        return job, await self.view(job, base) | ({} if job.state.final else {"status": "starting"})
+
+    async def answer(self, submit: SubmitRequest, known: Job | None, request: Request) -> Job:
+        """The job after its end. Raises as a prediction does: `NoAnswerYet`, and `ClientGone` once the job is cancelled."""
+        connection, deadline_s = connection_of(request.scope), answer_deadline(submit, self._options.sync_timeout_s)
+        with self._waiting(submit.caller):
+            if known is not None:
+                end = await self._predict.end_of_first(known.id, connection, deadline_s, request=submit)
+            else:
+                await self._require_worker(submit)
+                end = await self._predict.end_of(submit, connection, deadline_s, kept_s=_kept_s(submit))
+        return await visible_job(self._store, end.id, submit.caller)
+
+    async def stream(
+        self, submit: SubmitRequest, known: Job | None, send: wire.Send, connection: ClientConnection, base: str
+    ) -> None:
+        """Send the events of the prediction, new or known."""
+        deadline_s = answer_deadline(submit, submit.model.info.limits.deadline_s)
+
+        def encoder_of(job: JobId) -> CogEvents:
+            own = submit.options.tags[0] if submit.options.tags else ""
+            return CogEvents(own.removeprefix(tag_of("")) or str(job), lambda found: self.view(found, base))
+
+        with self._streaming(submit.caller):
+            if known is not None:
+                await self._predict.follow(known.id, submit, encoder_of(known.id), send, connection)
+                return
+            await self._require_worker(submit)
+            await self._predict.stream(submit, encoder_of, send, connection, deadline_s, kept_s=_kept_s(submit))
+
+    async def cancel(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> None:
+        """Raises `NotFound` unless the caller has such a prediction of this model. One that has ended stays as it is."""
+        job = await self._named(entry, prediction_id, caller)
+        await self._store.cancel(job.id, owner=job.owner)
+
+    async def view(self, job: Job, base: str) -> dict[str, Any]:
+        output: Any = None
+        if job.state is JobState.SUCCEEDED:
+            try:
+                output = await shown_output(self._results, ended(job), base, inline_bytes=INLINE_BYTES)
+            except Gone:
+                return {**cog_view(job, None), "data_removed": True}
+        return cog_view(job, output)
+
+    async def _require_worker(self, submit: SubmitRequest) -> None:
+        if not submit.version.capacity.is_served:
+            await self._predict.require_worker(submit)
+
+    async def _named(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job:
+        absent = NotFound(f"model {entry.name!r} has no prediction {prediction_id[:80]!r}")
+        if not is_prediction_id(prediction_id):
+            raise absent
+        found = await self._newest(entry, prediction_id, caller)
+        if found is not None:
+            return found
+        try:
+            job = parse_job_id(prediction_id)
+        except MalformedId:
+            raise absent from None
+        record = await self._store.read(job) if job.model == entry.name else None
+        if record is None or not caller.sees(record.owner):
+            raise absent
+        return record
+
+    async def _newest(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job | None:
+        """The newest prediction of this id that the caller may see."""
+        tag, queues = tag_of(prediction_id), QueuesThere(queues_of_model(entry.info))
+        found, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
+        return next(iter(await records(self._store, found, queues)), None)
+
+
+def _kept_s(submit: SubmitRequest) -> float | None:
+    """A prediction with an id is asked for again, so its result is kept as that of a job (D14)."""
+    return submit.model.info.limits.result_ttl_s if submit.options.tags else None

@@ -1,0 +1,96 @@
+"""Models, their versions, and uploaded files as Replicate's clients read them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from penstock.broker.blobs.uploads import FileRecord, FileStore
+from penstock.extensions.replicate.gateway.predictions import base_url
+from penstock.extensions.replicate.gateway.request import split_version
+from penstock.extensions.replicate.gateway.views import PREFIX, file_view, model_view, version_view
+from penstock.gateway.asgi.multipart import UploadForm
+from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.files import FileUploads, visible_file
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.options import GatewayOptions
+
+CONTENT = "content"
+PURPOSE = "replicate"
+_MOST_LISTED = 1_000
+_UPLOAD_BODY = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": [CONTENT],
+                "properties": {CONTENT: {"type": "string", "format": "binary"}},
+            }
+        }
+    },
+}
+
+
+class ReplicateCatalog:
+    """The routes of models and files."""
+
+    def __init__(self, registry: ModelRegistry, files: FileStore, options: GatewayOptions, uploads: FileUploads) -> None:
+        self._registry = registry
+        self._files = files
+        self._options = options
+        self._uploads = uploads
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["replicate"])
+        add, model, file = router.add_api_route, f"{PREFIX}/models/{{owner}}/{{name}}", f"{PREFIX}/files"
+        add(model, self.model, methods=["GET"], summary="One model")
+        add(f"{model}/versions", self.versions, methods=["GET"], summary="The versions of a model")
+        add(f"{model}/versions/{{version}}", self.version, methods=["GET"], summary="One version")
+        upload = {"requestBody": _UPLOAD_BODY}
+        add(file, self.create, methods=["POST"], status_code=201, summary="Store a file", openapi_extra=upload)
+        add(file, self.page, methods=["GET"], summary="Files")
+        add(f"{file}/{{file_id}}", self.one, methods=["GET"], summary="One file")
+        add(f"{file}/{{file_id}}", self.delete, methods=["DELETE"], status_code=204, summary="Delete a file")
+        return router
+
+    async def model(self, owner: str, name: str, request: Request) -> Response:
+        entry, _ = await self._registry.find(name)
+        return json_response(model_view(owner, entry, base_url(request, self._options)))
+
+    async def versions(self, owner: str, name: str) -> Response:
+        entry, _ = await self._registry.find(name)
+        views = [version_view(entry, version) for version in entry.versions.values()]
+        return json_response({"previous": None, "next": None, "results": views})
+
+    async def version(self, owner: str, name: str, version: str) -> Response:
+        entry, found = await self._registry.find(name, split_version(version)[1])
+        return json_response(version_view(entry, found))
+
+    async def create(self, request: Request, caller: CallerParam) -> Response:
+        form = UploadForm(request.headers.get("content-type", ""), CONTENT)
+        record = await self._uploads.upload(request, caller, form, purpose=PURPOSE)
+        return json_response(file_view(record, base_url(request, self._options)), status=201)
+
+    async def page(self, request: Request, caller: CallerParam) -> Response:
+        base = base_url(request, self._options)
+        found = await asyncio.to_thread(self._own, caller)
+        return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in found]})
+
+    async def one(self, file_id: str, request: Request, caller: CallerParam) -> Response:
+        record = await visible_file(self._files, file_id, caller)
+        return json_response(file_view(record, base_url(request, self._options)))
+
+    async def delete(self, file_id: str, caller: CallerParam) -> Response:
+        record = await visible_file(self._files, file_id, caller)
+        await self._uploads.remove(record.id)
+        return Response(status_code=204)
+
+    def _own(self, caller: Caller) -> list[FileRecord]:
+        files = self._files.files(now=self._files.now())
+        own = [record for record in files if caller.sees(record.owner) and record.purpose == PURPOSE]
+        return sorted(own, key=lambda record: record.id, reverse=True)[:_MOST_LISTED]

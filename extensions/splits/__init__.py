@@ -1,0 +1,1 @@
+"""Splits: weighted versions, canaries, shadows and sticky callers of one model."""

@@ -1,0 +1,132 @@
+"""Decides about canaries: reads what the store has counted, and moves the split by compare-and-set.
+
+Every gateway does this at every refresh, and any of them may be killed anywhere: what is to be done follows from the store's
+record, figures and clock alone, and of two gateways that find the same, the second one's swap fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.broker.partitions import queues_of_model
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.registry import StoredRollout
+from penstock.errors import StoreUnavailable
+from penstock.extensions.splits.canary import Canary, CanaryState, Move, Verdict, verdict
+from penstock.extensions.splits.figures import VersionFigures, figures_of, total
+from penstock.extensions.splits.split import Split, kept_split
+from penstock.gateway.models.placing import counts_of
+from penstock.model_spec import ModelInfo
+from penstock.rollout import Rollout
+
+if TYPE_CHECKING:
+    from penstock.gateway.models.registry import ModelEntry
+
+log = structlog.get_logger(__name__)
+# Gateways look twice a second.
+_BLIND_S = 5.0
+EVENTS = {
+    CanaryState.RUNNING: "canary_stepped_up",
+    CanaryState.STEPPED_BACK: "canary_stepped_back",
+    CanaryState.PROMOTED: "canary_promoted",
+    CanaryState.KEPT: "canary_kept",
+}
+
+
+class CanaryJudge:
+    """Moves the canaries of a store's models for one gateway."""
+
+    def __init__(self, store: AsyncStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        # Since when (monotonic) a canary has had no ready worker, by model and version.
+        self._unready: dict[tuple[str, str], float] = {}
+        self._looked_at = clock()
+
+    async def judge(self, found: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
+        """Move the canaries that are due. `found` are the rollouts from which the entries were made.
+
+        Raises `StoreUnavailable`; what is left is moved at the next refresh.
+        """
+        self._forget_if_blind()
+        looked = [(entry, canary) for entry in entries if entry.split and (canary := entry.split.split.canary)]
+        self._unready = {key: at for key, at in self._unready.items() if key in {(e.name, c.version) for e, c in looked}}
+        failures = []
+        for entry, canary in looked:
+            unready_s = self._unready_s(entry, canary.version)
+            stored = found.get(entry.name)
+            if stored is None or entry.split is None or self._is_away(entry.info):
+                continue
+            try:
+                await self._judge(entry.split.split, canary, entry.info, stored, unready_s=unready_s)
+            except StoreUnavailable as error:
+                # The next canary may be that of a model in another store.
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _is_away(self, info: ModelInfo) -> bool:
+        return any(self._store.store_of(queue) in self._store.absent for queue in queues_of_model(info))
+
+    def _forget_if_blind(self) -> None:
+        """Who was frozen, or had no store, knows of no worker that came back meanwhile, and begins to count anew."""
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
+        if now - before > _BLIND_S:
+            self._unready.clear()
+
+    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, found: StoredRollout, *, unready_s: float) -> None:
+        said, now = await verdict_now(self._store, info, split, canary, unready_s=unready_s)
+        if said.move is Move.STAY:
+            return
+        after = split.moved(canary, said, now)
+        if await self._store.swap_rollout(info.name, found, _moved(found.rollout, after)):
+            _log(info.name, after)
+
+    def _unready_s(self, entry: ModelEntry, version: str) -> float:
+        """For how long this gateway has seen no worker that is ready to run the version."""
+        key, now = (entry.name, version), self._clock()
+        served = entry.versions.get(version)
+        if served is not None and served.capacity.ready_slots:
+            self._unready.pop(key, None)
+            return 0.0
+        return now - self._unready.setdefault(key, now)
+
+
+async def verdict_now(
+    store: AsyncStore, info: ModelInfo, split: Split, canary: Canary, *, unready_s: float = 0.0
+) -> tuple[Verdict, float]:
+    """What is to be done with the canary, and the moment of it by the store's clock. Raises `StoreUnavailable`."""
+    figures = figures_of(await counts_of(store, info, split.figures))
+    own = figures.get(canary.version, VersionFigures())
+    # A version of no weight may be the shadow, whose copies wait behind all other work.
+    others = total(figures[version] for version, weight in split.weights.items() if weight > 0.0 and version in figures)
+    now = await store.now()
+    return verdict(canary, own, others, unready_s=unready_s, now=now), now
+
+
+def _moved(rollout: Rollout, split: Split) -> Rollout:
+    """A promoted version is the default: runs, and all who name no version after the split has ended, get it too."""
+    canary = split.canary
+    promoted = canary is not None and canary.state is CanaryState.PROMOTED
+    changed = rollout.divide(kept_split(split))
+    return replace(changed, default_version=canary.version) if canary is not None and promoted else changed
+
+
+def _log(model: str, after: Split) -> None:
+    decision, canary = after.decisions[-1], after.canary
+    assert canary is not None
+    level = log.warning if decision.move is Move.BACK else log.info
+    level(
+        EVENTS[canary.state],
+        model=model,
+        version=decision.version,
+        before=decision.before,
+        after=decision.after,
+        reason=decision.reason,
+    )

@@ -1,0 +1,192 @@
+"""Copies of requests for a split's shadow: submitted in bulk behind the request, compared with it, never answered.
+
+All is bounded: how many copies are under way, how much they hold, how long the queue may be. What does not fit is dropped and
+counted. A copy whose gateway ends before it is not compared; its job ends as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.notifications import Waiter
+from penstock.errors import CallerError, Gone, PenstockError
+from penstock.extensions.splits.comparison import JobEnd, Match, compared
+from penstock.extensions.splits.split import Split
+from penstock.extensions.splits.store import count_split
+from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
+from penstock.inputs.request import unpacked
+from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call, JobId, JobState, Payload, Priority
+from penstock.logs import job_fields
+
+if TYPE_CHECKING:
+    from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+
+log = structlog.get_logger(__name__)
+
+SHADOW_TAG = "shadow"
+# Of one gateway process; so they hold at most 64 MiB of inputs and as much of outputs.
+MOST_COPIES = 64
+MOST_BYTES = 1 << 20
+# Copies wait behind all other work, and those for which no worker finds time are not worth an hour of a queue.
+WITHIN_S = 600.0
+KEPT_S = 3_600.0
+# No copies for a queue that is this full.
+_FULLEST = 0.1
+_FLUSH_S = 0.5
+DROPPED, REFUSED = "shadow,dropped", "shadow,refused"
+
+
+class Shadows:
+    """Makes the copies of one gateway process, and counts how they compare under the name of the split."""
+
+    def __init__(self, submitter: Submitter, store: AsyncStore, blobs: BlobStore) -> None:
+        self._submitter = submitter
+        self._store = store
+        self._blobs = blobs
+        self._copies: set[asyncio.Task[None]] = set()
+        self._counts: dict[tuple[str, str], Counter[str]] = {}
+        self._flush: asyncio.Task[None] | None = None
+
+    def copy(self, request: SubmitRequest, job: JobId) -> None:
+        """Begin a copy of a request that was stored as `job`; returns at once."""
+        if self._is_too_much(request):
+            self._count(request, DROPPED)
+            return
+        task = asyncio.create_task(self._copy(request, job))
+        self._copies.add(task)
+        task.add_done_callback(self._copies.discard)
+
+    def _is_too_much(self, request: SubmitRequest) -> bool:
+        """Whether a copy would hold or wait too much; no request with a start to come, and no explanation, is copied either."""
+        waiting, most = request.model.backlog.depth, request.model.info.limits.max_queue_depth * _FULLEST
+        is_other = bool(request.options.delay_s) or request.call is not Call.PREDICT
+        return is_other or len(self._copies) >= MOST_COPIES or len(request.input.data) > MOST_BYTES or waiting > most
+
+    async def _copy(self, request: SubmitRequest, job: JobId) -> None:
+        copy, wanted = request.model.backlog.new_job_id(request.model.info, owner="", key=""), copied(request)
+        try:
+            await self._check(wanted)
+            with self._store.waiter(job, copy) as waiter:
+                channel = self._store.channel
+                await self._submitter.store(wanted, copy, deadline_s=WITHIN_S, result_ttl_s=KEPT_S, reply_to=channel)
+                match = await self._match(waiter, job, copy, _tolerance(request))
+        except CallerError:
+            self._count(request, REFUSED)
+        except PenstockError as error:
+            log.debug("shadow_dropped", **job_fields(job, version=wanted.version.name), reason=error.message)
+            self._count(request, DROPPED)
+        else:
+            self._count(request, f"shadow,{match}")
+            if match in (Match.DIFFERENT, Match.STATUS):
+                fields = job_fields(job, version=request.version.name)
+                log.info("shadow_differs", **fields, copy=str(copy), match=match.value)
+
+    async def _match(self, waiter: Waiter, job: JobId, copy: JobId, tolerance: float) -> Match:
+        """How the ends compare. `LOST` if one of them cannot be read, or nobody wanted the original any more."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                one, other = await self._ends(waiter, job, copy)
+            if one is None or other is None or one.state is JobState.CANCELLED:
+                await self._store.cancel(copy)
+                return Match.LOST
+            # A copy that failed is nobody's to repair, so it leaves the inbox.
+            await self._store.dismiss([copy])
+        except (TimeoutError, PenstockError):
+            return Match.LOST
+        return await asyncio.to_thread(compared, one, other, tolerance=tolerance)
+
+    async def _ends(self, waiter: Waiter, job: JobId, copy: JobId) -> tuple[JobEnd | None, JobEnd | None]:
+        """The end of the original and that of the copy. Each is read when it comes: some are kept for a minute only."""
+        known = await self._store.watch(job)
+        if known is None:
+            return None, None
+        ends = {job: await self._end(job)} if known.state.final else {}
+        while len(ends) < 2:
+            push = await waiter.next_end(WITHIN_S, stop=lambda: False)
+            if push is not None and push.id not in ends:
+                ends[push.id] = await self._end(push.id)
+        return ends[job], ends[copy]
+
+    async def _check(self, wanted: SubmitRequest) -> None:
+        given = unpacked(wanted.input)
+        if given.content_type not in (FORM_MEDIA, TENSORS_MEDIA):
+            negotiation.media_type(wire.header_value(given.content_type), accepts=wanted.version.accepts)
+        await self._submitter.check(given, wanted.version)
+
+    async def _end(self, job: JobId) -> JobEnd | None:
+        found = await self._store.result(job)
+        if found is None:
+            return None
+        record, output = found
+        if record.state is not JobState.SUCCEEDED or output is None:
+            return JobEnd(record.state, record.error.code if record.error else "")
+        try:
+            return JobEnd(record.state, "", output.content_type, await asyncio.to_thread(self._bytes, output))
+        except Gone:
+            return None
+
+    def _bytes(self, output: Payload) -> bytes:
+        """The output, or a digest of a large one, whose equality alone is then looked at."""
+        data = self._blobs.get(output.blob) if output.blob else output.data
+        return data if len(data) <= MOST_BYTES else hashlib.sha256(data).digest()
+
+    def _count(self, request: SubmitRequest, what: str) -> None:
+        """Counts are sent together, so that many drops of one moment cost one call."""
+        self._counts.setdefault((request.model.name, _split(request).id), Counter())[what] += 1
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.create_task(self._send_counts())
+
+    async def _send_counts(self) -> None:
+        while self._counts:
+            await asyncio.sleep(_FLUSH_S)
+            counts, self._counts = self._counts, {}
+            for (model, split), found in counts.items():
+                try:
+                    await self._store.run(count_split(model, split, found))
+                except PenstockError as error:
+                    log.warning("shadow_uncounted", model=model, reason=error.message, **_words(found))
+
+
+def copied(request: SubmitRequest) -> SubmitRequest:
+    """The request as its copy is stored: in bulk, of no owner and so of nobody's quota, under a tag by which it is found."""
+    split = request.model.split
+    assert split is not None
+    assert split.shadow is not None
+    options = SubmitOptions(priority=Priority.BULK, tags=(SHADOW_TAG,))
+    return replace(
+        request,
+        model=replace(request.model, split=None),
+        version=split.shadow,
+        options=options,
+        caller=Caller(),
+        key="",
+        fingerprint="",
+        trace=None,
+        sending=None,
+        replay_of=None,
+        webhook=None,
+    )
+
+
+def _split(request: SubmitRequest) -> Split:
+    assert request.model.split is not None
+    return request.model.split.split
+
+
+def _tolerance(request: SubmitRequest) -> float:
+    shadow = _split(request).shadow
+    return shadow.tolerance if shadow is not None else 0.0
+
+
+def _words(counts: Counter[str]) -> dict[str, int]:
+    return {what.partition(",")[2]: count for what, count in counts.items()}

@@ -1,0 +1,1 @@
+"""TorchServe's protocol, archives, management, settings and command line."""

@@ -1,0 +1,85 @@
+"""`penstock import torchserve`: writes a penstock.toml from a deployment of TorchServe, with a report of every setting."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.display import print_json
+from penstock.cli.options import JsonOption
+from penstock.cli.serve import plan
+from penstock.errors import BadRequest, ConfigError
+from penstock.extensions.torchserve.archives.parity import Parity, SettingParity
+from penstock.extensions.torchserve.cli.translation import TorchServeCommandLine, as_toml, this_machine, translated
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def importing() -> None:
+    """Write a penstock.toml from the settings of another server."""
+
+
+@app.command()
+def torchserve(
+    more_models: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    ts_config: Annotated[
+        Path | None, typer.Option("--ts-config", help="config.properties. Default: TS_CONFIG_FILE, or the one in this folder.")
+    ] = None,
+    model_store: Annotated[Path | None, typer.Option("--model-store", help="The folder with the archives.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--models", help="all, or [name=]file in the model store; several may follow.")
+    ] = None,
+    workflow_store: Annotated[
+        Path | None, typer.Option("--workflow-store", help="The folder with workflows (.war). Default: the model store.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write; - for stdout.")] = Path("penstock.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write the settings that serve the same models at the same addresses, and say what becomes of each setting.
+
+    Overwrites nothing, starts nothing. Check the result with `penstock config check`, start it with `penstock up`.
+    """
+    options = TorchServeCommandLine(ts_config, model_store, [*(models or []), *(more_models or [])], workflow_store)
+    found = translated(options, os.environ, Path.cwd(), this_machine())
+    if found.origin is None and not (found.models or found.report):
+        raise ConfigError(
+            f"there is nothing to import: {Path.cwd()} has no config.properties, and no model store is named",
+            hint="name them with --ts-config and --model-store, or run it where `torchserve` was started",
+        )
+    text = as_toml(found)
+    if str(output) != "-":
+        write(output, text)
+        # What was written is read as `penstock up` will read it: a fault shows now.
+        plan.make_plan([], config=output.absolute(), flags={}, need_files=True)
+    if as_json:
+        written = "" if str(output) == "-" else str(output.absolute())
+        report = [one.as_json() for one in found.report]
+        return print_json({"written": written, "models": [model.name for model in found.models], "report": report})
+    if str(output) == "-":
+        return typer.echo(text, nl=False)
+    _print_report(found.report)
+    return typer.echo(f"wrote {output}: {len(found.models)} versions of models; start it with: penstock up {output}")
+
+
+def write(path: Path, text: str) -> None:
+    """Raises `BadRequest` if the file exists."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise BadRequest(f"{path} exists, and is left as it is", hint="name another file with -o") from error
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}", hint="name another file with -o") from error
+
+
+def _print_report(report: Sequence[SettingParity]) -> None:
+    for one in report:
+        typer.echo(str(one))
+    counts = Counter(one.parity for one in report)
+    typer.echo(", ".join(f"{counts[parity]} {parity}" for parity in Parity))

@@ -1,0 +1,98 @@
+"""TorchServe's inference surface behind the ASGI callable: which requests are its own, and who answers each."""
+
+# D99: docs/design/protocols.md
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import penstock
+from penstock.extensions.torchserve.gateway.answer import TorchServeAnswers
+from penstock.extensions.torchserve.gateway.description import add_routes, api_description, model_description
+from penstock.extensions.torchserve.gateway.parts import TorchServeParts
+from penstock.extensions.torchserve.gateway.predict import TorchServePredictions
+from penstock.extensions.torchserve.gateway.refusals import word_refusals
+from penstock.extensions.torchserve.gateway.replies import FIXED_HEADERS, JSON_HEADER, pretty
+from penstock.extensions.torchserve.gateway.routes import API_DESCRIPTION, PING, TorchServeTarget, is_management, target_of
+from penstock.gateway.asgi.negotiation import Head
+from penstock.gateway.asgi.problems import PROBLEM_JSON, request_id_of
+from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
+
+
+class TorchServeDoor:
+    """One gateway's routes. A request without a target here is answered by somebody else."""
+
+    def __init__(self, parts: TorchServeParts) -> None:
+        self.parts = parts
+        self._registry = parts.registry
+        self._health = parts.health
+        answers = TorchServeAnswers(
+            parts.predict,
+            store=parts.store,
+            results=parts.results,
+            reading=parts.reading,
+            most_bytes=parts.own.max_response_bytes,
+        )
+        self._predictions = TorchServePredictions(
+            parts.predict,
+            parts.options,
+            submitter=parts.submitter,
+            registry=parts.registry,
+            answers=answers,
+            metrics=parts.metrics,
+            uploads=parts.uploads,
+            streaming=parts.streaming,
+        )
+
+    def target(self, scope: Scope) -> TorchServeTarget | None:
+        """What the request asks for here; None if it is not for these routes, or from a client of penstock's own."""
+        if accepts_problems(scope):
+            return None
+        found = target_of(scope["path"], scope["method"])
+        if found is None or (found.is_v2 and not self._takes_raw(found)):
+            if is_management(scope["path"]):
+                word_refusals(scope, TorchServeTarget("management"))
+            return None
+        if not found.is_v2:
+            word_refusals(scope, found)
+        return found
+
+    def add_routes(self, document: dict[str, Any], *, keyed: bool) -> dict[str, Any]:
+        return add_routes(document, keyed=keyed)
+
+    def _takes_raw(self, target: TorchServeTarget) -> bool:
+        """Whether the model's own code reads bodies, so that the Open Inference Protocol's inputs are its business, too."""
+        entry = self._registry.models.get(target.model)
+        version = None if entry is None else entry.versions.get(target.version) if target.version else entry.default
+        return version is not None and version.takes_raw
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
+        """Returns the status that was sent. A prediction's caller is in the scope, and has a place."""
+        if target.is_v2:
+            # Not before: the words of a refusal would tell a stranger which models there are.
+            word_refusals(scope, target)
+        # The handler, the answer and a refusal name the same id.
+        sent = head.get(b"x-request-id")
+        head[b"x-request-id"] = (request_id_of(sent) if sent else str(uuid.uuid4())).encode("ascii")
+        if target.route == PING:
+            ping = await self._health.ping()
+            return await _reply(send, head, bytes(ping.body), status=ping.status_code)
+        if target.route == API_DESCRIPTION:
+            return await _reply(send, head, pretty(api_description(penstock.__version__)))
+        if scope["method"] == "OPTIONS":
+            entry, version = await self._registry.find(target.model, target.version)
+            shown = model_description(entry.name, version.name if target.version else "")
+            return await _reply(send, head, pretty(shown))
+        return await self._predictions(scope, receive, send, head, target)
+
+
+def accepts_problems(scope: Scope) -> bool:
+    """Whether the caller names penstock's form of a refusal, as its own clients do, and no client of TorchServe's."""
+    return any(name == b"accept" and PROBLEM_JSON in value for name, value in scope["headers"])
+
+
+async def _reply(send: Send, head: Head, body: bytes, *, status: int = 200) -> int:
+    length = (b"content-length", b"%d" % len(body))
+    await answer(send, status, [JSON_HEADER, length, (b"x-request-id", head[b"x-request-id"]), *FIXED_HEADERS], body)
+    return status

@@ -1,0 +1,182 @@
+"""TorchServe's inference routes: a request becomes a job of its model, and the job's end an answer as TorchServe gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from penstock.errors import BadRequest, PenstockError
+from penstock.extensions.torchserve.gateway.answer import TorchServeAnswers, WaitingRequest
+from penstock.extensions.torchserve.gateway.errors import no_path
+from penstock.extensions.torchserve.gateway.refusals import word_refusals
+from penstock.extensions.torchserve.gateway.request import (
+    form_fields_of,
+    handler_headers,
+    model_name_in,
+    own_options,
+    query_fields,
+    read_again,
+    with_fields,
+)
+from penstock.extensions.torchserve.gateway.routes import INVOCATIONS, TorchServeTarget
+from penstock.gateway.asgi.connection import connection_of
+from penstock.gateway.asgi.negotiation import JSON, Head, idempotency_key, is_streamed, refuse_encoded
+from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, read_body
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
+from penstock.gateway.jobs.submitting.form_input import input_of
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, request_of
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.inputs.form import FormPart
+from penstock.job import JobState, Payload
+
+
+class TorchServePredictions:
+    """Answers one request of a target. `streaming` gives the place of a client whose answer comes in chunks."""
+
+    def __init__(
+        self,
+        predict: PredictEndpoint,
+        options: GatewayOptions,
+        *,
+        submitter: Submitter,
+        registry: ModelRegistry,
+        answers: TorchServeAnswers,
+        metrics: GatewayMetrics,
+        uploads: BodyMemory,
+        streaming: Callable[[Caller], AbstractContextManager[None]],
+    ) -> None:
+        self._predict = predict
+        self._options = options
+        self._submitter = submitter
+        self._registry = registry
+        self._answers = answers
+        self._metrics = metrics
+        self._uploads = uploads
+        self._streaming = streaming
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
+        """Returns the status code that was sent."""
+        started = time.perf_counter()
+        target, request = await self._read(scope, receive, head, target)
+        if not request.version.capacity.is_served:
+            await self._predict.require_worker(request)
+        # A client of TorchServe waits for as long as its request may take.
+        deadline_s = answer_deadline(request, request.model.info.limits.deadline_s)
+        accept, connection = head.get(b"accept", b""), connection_of(scope)
+        status, batch, waiting = 200, None, WaitingRequest(request, scope, send, head, started)
+        if is_streamed(accept):
+            ended = await self._predict.stream_as_accepted(request, accept, send, connection, deadline_s)
+            if ended is None or ended.state is not JobState.SUCCEEDED:
+                return status
+            batch = ended.batch
+        elif is_chunked(request):
+            with self._streaming(request.caller):
+                status = await self._answers.send_chunks(waiting, deadline_s)
+        else:
+            end = await self._predict.end_of(request, connection, deadline_s)
+            status, batch = await self._answers.send(waiting, end), end.batch
+        self._predict.count_answer(target.model, target.version, batch, time.perf_counter() - started)
+        return status
+
+    async def _read(
+        self, scope: Scope, receive: Receive, head: Head, target: TorchServeTarget
+    ) -> tuple[TorchServeTarget, SubmitRequest]:
+        """The request, read and checked, and its target with the name of the model; raises on the first fault."""
+        fields = query_fields(scope["query_string"]) if target.has_fields else []
+        if not target.model and target.route != INVOCATIONS:
+            raise no_path()
+        if not target.model:
+            target, receive = await self._invoked(scope, receive, head, target, fields)
+        entry, version = await self._registry.find(target.model, target.version, scope["headers"])
+        self._predict.count_request(target.model, target.version)
+        try:
+            return target, await self._request(scope, receive, head, target, fields, entry, version)
+        except PenstockError as error:
+            self._metrics.count_refusal(entry.name, error)
+            raise
+
+    async def _invoked(
+        self, scope: Scope, receive: Receive, head: Head, target: TorchServeTarget, fields: Sequence[FormPart]
+    ) -> tuple[TorchServeTarget, Receive]:
+        """The target with the model that a field names, or that is the only one; and the body, from its start."""
+        only = self._registry.declared_names()
+        model = model_name_in(fields) or (only[0] if len(only) == 1 else "")
+        if not model:
+            body = await self._body(receive, head, scope)
+            # A form may be as large as any body.
+            found = await asyncio.to_thread(form_fields_of, body, _media(head))
+            model, receive = model_name_in(found), read_again(body)
+        if not model:
+            raise BadRequest("Parameter model_name is required.")
+        named = target._replace(model=model)
+        word_refusals(scope, named)
+        return named, receive
+
+    async def _request(
+        self,
+        scope: Scope,
+        receive: Receive,
+        head: Head,
+        target: TorchServeTarget,
+        fields: Sequence[FormPart],
+        entry: ModelEntry,
+        version: VersionEntry,
+    ) -> SubmitRequest:
+        submitter, caller = self._submitter, scope["caller"]
+        query = own_options(scope["query_string"], entry.info.query) if scope["query_string"] and not target.has_fields else b""
+        options = await submitter.options_in(query, entry) if query else NO_OPTIONS
+        key, webhook = idempotency_key(head), submitter.webhook_of(options, caller, entry.name, has_default=False)
+        payload = await self._input(scope, receive, head, fields, version)
+        headers = scope["headers"]
+        if version.takes_raw:
+            headers = handler_headers(headers, target, head[b"x-request-id"])
+        request = request_of(entry, version, payload, caller=caller, headers=headers, options=options)
+        if webhook is not None:
+            request = replace(request, webhook=webhook)
+        route = _route(target, version)
+        return submitter.addressed(request, scope, head, route=route, version=target.version, key=key, given=payload)
+
+    async def _input(
+        self, scope: Scope, receive: Receive, head: Head, fields: Sequence[FormPart], version: VersionEntry
+    ) -> Payload:
+        if not fields:
+            return await self._submitter.input(receive, head, version, owner=scope["caller"].owner)
+        refuse_encoded(head)
+        body = await self._body(receive, head, scope)
+        found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._options)
+        if found.content_type == JSON:
+            await self._submitter.check(found, version)
+        return found
+
+    async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
+        limit, owner = self._options.max_raw_bytes, scope["caller"].owner
+        return await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
+
+
+def is_chunked(request: SubmitRequest) -> bool:
+    """Whether an answer is sent piece by piece: where the model's own code writes the pieces, as TorchServe's handlers do."""
+    return request.version.takes_raw and request.version.info is not None and request.version.info.streams
+
+
+def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: VersionEntry, options: GatewayOptions) -> Payload:
+    # For a model of penstock's own an empty body is no field.
+    parts = with_fields(fields, body, media) if body or version.takes_raw else fields
+    return input_of(parts, version, options)
+
+
+def _media(head: Head) -> str:
+    return head.get(b"content-type", b"").decode("latin-1")
+
+
+def _route(target: TorchServeTarget, version: VersionEntry) -> str:
+    """What kind of call it is. A handler of TorchServe's reads from its headers that it is to explain."""
+    if target.explain == "True" and not version.takes_raw:
+        return "explanations"
+    return f"{target.route} {target.url_path or ''}"

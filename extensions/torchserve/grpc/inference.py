@@ -1,0 +1,186 @@
+"""InferenceAPIsService: predictions in TorchServe's messages, each a job as over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+
+from penstock.broker.records import Push
+from penstock.errors import PenstockError
+from penstock.extensions.torchserve.gateway.answer import bytes_in, check_size, head_in
+from penstock.extensions.torchserve.gateway.errors import bad_request
+from penstock.extensions.torchserve.gateway.parts import TorchServeParts
+from penstock.extensions.torchserve.gateway.request import handler_headers
+from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
+from penstock.extensions.torchserve.grpc.messages import (
+    CODES,
+    INFERENCE,
+    POOL,
+    PREDICTIONS_REQUEST,
+    fields_of,
+    prediction_message,
+    refusal_message,
+    worded,
+)
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.asgi.negotiation import JSON
+from penstock.gateway.asgi.problems import EndedWithoutOutput, request_id_of
+from penstock.gateway.asgi.wire import ClientGone
+from penstock.gateway.auth.keys import Shares
+from penstock.gateway.jobs.predict import answer_deadline
+from penstock.gateway.jobs.results import ended, first_is_gone
+from penstock.gateway.jobs.submitting.form_input import input_of
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
+from penstock.gateway.jobs.submitting.submitter import SubmitRequest, request_of
+from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
+from penstock.gateway.rpc.pool import parsed
+from penstock.gateway.rpc.refusals import refusal_of
+from penstock.gateway.rpc.streams import RequestStreams
+from penstock.job import JobId
+
+_PREDICT = "/predictions/{model}"
+# A job that nobody needs any more is not made; one whose caller has less time than this is late anyway.
+_LEAST_S = 0.001
+
+
+class InferenceApis:
+    """`predictions`, `streams`: the places that calls take."""
+
+    def __init__(self, parts: TorchServeParts, guard: RpcGuard, *, predictions: Shares, streams: Shares) -> None:
+        self._parts = parts
+        self._guard = guard
+        self._predictions = predictions
+        self._stream_places = streams
+        self.streams = RequestStreams(self._stream_answers, guard)
+
+    def handlers(self) -> dict[str, Any]:
+        guard, streams = self._guard, self._stream_places
+        return {
+            "Ping": guard.unary(RpcMethod("Ping", "", None, codes=CODES), self._ping),
+            "Predictions": guard.unary(_method("Predictions", self._predictions), self._predict),
+            "StreamPredictions": guard.stream(_method("StreamPredictions", streams), self._stream),
+            "StreamPredictions2": guard.stream(_method("StreamPredictions2", streams), self.streams.serve),
+        }
+
+    async def _ping(self, rpc: Rpc, message: bytes) -> bytes:
+        health = bytes((await self._parts.health.ping()).body).decode()
+        return POOL.written(f"{INFERENCE}.TorchServeHealthResponse", health=health)
+
+    async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
+        found = parsed(PREDICTIONS_REQUEST, message)
+        started = time.perf_counter()
+        try:
+            request = await self._request(rpc, found)
+            deadline_s = await self._deadline(rpc, request)
+            end = await self._parts.predict.end_of(request, rpc.connection, deadline_s)
+            answer = prediction_message(await self._read(end), found)
+            self._count(found, end, started)
+            return answer
+        except PenstockError as error:
+            raise worded(error, _target(found)) from error
+
+    async def _stream(self, rpc: Rpc) -> None:
+        """One request; its answers are the chunks that the model writes, or its one output."""
+        message = await self._guard.message(rpc)
+        await self._guard.until_gone(self._send_all(rpc, message), rpc.connection)
+
+    async def _send_all(self, rpc: Rpc, message: bytes) -> None:
+        found = parsed(PREDICTIONS_REQUEST, message)
+        try:
+            async for data in self._answers(rpc, found, rpc.connection):
+                # If the caller has left, the loop goes on until the job is cancelled.
+                if not rpc.connection.lost:
+                    await rpc.context.write(prediction_message(data, found))
+        except PenstockError as error:
+            raise worded(error, _target(found)) from error
+
+    async def _stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
+        """The answers to one request of a stream. A refusal is one, too, and the stream goes on."""
+        found = None
+        try:
+            caller = self._guard.admit(rpc.head, rpc.address)
+            with self._guard.place_in(self._predictions, caller):
+                found = parsed(PREDICTIONS_REQUEST, message)
+                async for data in self._answers(rpc, found, connection):
+                    yield prediction_message(data, found)
+        except ClientGone:
+            return
+        except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
+            shown = worded(error, _target(found)) if isinstance(error, PenstockError) and found is not None else error
+            refusal = refusal_of(shown, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"), codes=CODES)
+            yield refusal_message(refusal, found)
+
+    async def _answers(self, rpc: Rpc, found: Any, connection: ClientConnection) -> AsyncIterator[bytes]:
+        started = time.perf_counter()
+        request = await self._request(rpc, found)
+        deadline_s = await self._deadline(rpc, request)
+        if request.version.info is None or not request.version.info.streams:
+            end = await self._parts.predict.end_of(request, connection, deadline_s)
+            yield await self._read(end)
+            self._count(found, end, started)
+            return
+        has_chunks = False
+        async for job, chunk in self._parts.predict.chunks(request, connection, deadline_s):
+            value = orjson.loads(chunk) if chunk else None
+            if chunk and not head_in(value):
+                has_chunks = True
+                yield bytes_in(value)
+            elif not chunk:
+                end = await self._end_of(job)
+                if not has_chunks:
+                    yield await self._read(end)
+                self._count(found, end, started)
+
+    def _count(self, found: Any, end: Push, started: float) -> None:
+        total_s = time.perf_counter() - started
+        self._parts.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
+
+    async def _request(self, rpc: Rpc, found: Any) -> SubmitRequest:
+        parts = self._parts
+        if not found.model_name:
+            raise bad_request("Parameter model_name is required.")
+        entry, version = await parts.registry.find(found.model_name, found.model_version, rpc.headers)
+        parts.predict.count_request(found.model_name, found.model_version)
+        try:
+            payload = await asyncio.to_thread(input_of, fields_of(found), version, parts.options)
+            if payload.content_type == JSON:
+                await parts.submitter.check(payload, version)
+        except PenstockError as error:
+            parts.metrics.count_refusal(entry.name, error)
+            raise
+        sent = rpc.head.get(b"x-request-id")
+        request_id = request_id_of(sent) if sent else str(uuid.uuid4())
+        headers = handler_headers(rpc.headers, _target(found), request_id.encode("ascii")) if version.takes_raw else rpc.headers
+        return request_of(entry, version, payload, caller=rpc.caller, headers=headers, options=NO_OPTIONS)
+
+    async def _deadline(self, rpc: Rpc, request: SubmitRequest) -> float:
+        """Seconds that the answer may take: the model's limit, and not beyond the call's own. Raises `NoWorker`."""
+        if not request.version.capacity.is_served:
+            await self._parts.predict.require_worker(request)
+        deadline_s, left_s = answer_deadline(request, request.model.info.limits.deadline_s), rpc.remaining_s
+        return deadline_s if left_s is None else max(_LEAST_S, min(deadline_s, left_s))
+
+    async def _end_of(self, job: JobId) -> Push:
+        record = await self._parts.store.read(job)
+        if record is None:
+            raise first_is_gone(job)
+        return ended(record)
+
+    async def _read(self, end: Push) -> bytes:
+        content = await self._parts.results.content(end, refusal=EndedWithoutOutput)
+        reader = content.reader
+        check_size(reader.size, end.id, most=self._parts.own.max_response_bytes)
+        return await asyncio.to_thread(lambda: b"".join(reader.pieces(0, reader.size)))
+
+
+def _method(name: str, places: Shares) -> RpcMethod:
+    return RpcMethod(name, _PREDICT, places, "POST", CODES)
+
+
+def _target(found: Any) -> TorchServeTarget:
+    return TorchServeTarget(_PREDICT, found.model_name, found.model_version)

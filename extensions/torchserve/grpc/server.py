@@ -1,0 +1,55 @@
+"""The gRPC ports of TorchServe's surface: inference and management, each with health and reflection."""
+
+from __future__ import annotations
+
+from penstock.extensions.torchserve.gateway.parts import TorchServeParts
+from penstock.extensions.torchserve.grpc.inference import InferenceApis
+from penstock.extensions.torchserve.grpc.management import ManagementApis
+from penstock.extensions.torchserve.grpc.messages import INFERENCE_SERVICE, MANAGEMENT_SERVICE, POOL
+from penstock.extensions.torchserve.management.customized import DescribeRunner
+from penstock.extensions.torchserve.management.service import ModelManagement
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.auth.keys import Shares
+from penstock.gateway.rpc.probes import probe_services
+from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
+
+
+class TorchServePorts:
+    """Makes the ports that the settings name. `predictions`: the places of calls that wait for an answer."""
+
+    def __init__(
+        self,
+        parts: TorchServeParts,
+        management: ModelManagement,
+        shared: RpcShared,
+        lifetime: Lifetime,
+        *,
+        predictions: Shares,
+    ) -> None:
+        self._parts = parts
+        self._shared = shared
+        self._lifetime = lifetime
+        self._inference = InferenceApis(parts, shared.guard, predictions=predictions, streams=shared.streams)
+        describe = DescribeRunner(parts.predict, parts.results, within_s=parts.options.sync_timeout_s)
+        self._management = ManagementApis(management, describe, shared.guard, requests=parts.requests, audit=parts.audit)
+
+    def ports(self) -> list[RpcPort]:
+        own, table = self._parts.own, self._shared.table
+        inference = RpcAddress(table.host, own.grpc_inference_port, "torchserve.grpc_inference_port")
+        management = RpcAddress(own.management_host, own.grpc_management_port, "torchserve.grpc_management_port")
+        return [
+            *([self._inference_port(inference)] if inference.port else []),
+            *([self._management_port(management)] if management.port else []),
+        ]
+
+    def _inference_port(self, address: RpcAddress) -> RpcPort:
+        services = {INFERENCE_SERVICE: self._inference.handlers(), **self._probes(INFERENCE_SERVICE)}
+        return RpcPort(address, services, self._shared, on_stop=self._inference.streams.stop)
+
+    def _management_port(self, address: RpcAddress) -> RpcPort:
+        services = {MANAGEMENT_SERVICE: self._management.handlers(), **self._probes(MANAGEMENT_SERVICE)}
+        return RpcPort(address, services, self._shared)
+
+    def _probes(self, service: str) -> dict[str, dict[str, object]]:
+        shared = self._shared
+        return probe_services(self._parts.health, self._lifetime, POOL, (service,), guard=shared.guard, streams=shared.streams)

@@ -1,0 +1,164 @@
+"""The model store: the folder from which models are registered, and in it those that were downloaded."""
+
+# D103: docs/design/protocols.md
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import BadArchive
+from penstock.extensions.torchserve.archives.contents import ArchiveContents, read_archive
+from penstock.extensions.torchserve.archives.kinds import is_archive
+from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
+from penstock.extensions.torchserve.management.allowed_urls import (
+    allowed_url,
+    file_name,
+    is_remote,
+    is_scheme,
+    is_workflow,
+    not_allowed,
+)
+from penstock.extensions.torchserve.management.download import Downloader
+
+# Nobody else writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
+DOWNLOADS = "downloads"
+_UNFINISHED = ".part-"
+# A download that was broken off by the end of its process is removed after this time, an archive that no model names any more
+# after the shorter one: a registration that has just downloaded it is not stored yet.
+UNFINISHED_S = 3_600.0
+UNUSED_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUnused:
+    """Since when an archive was seen to be unused, in monotonic seconds, and when its folder had been changed last."""
+
+    since: float
+    changed_at: int
+
+
+class ModelStore:
+    """`folder` None: this gateway has no model store, and registers nothing."""
+
+    def __init__(self, folder: Path | None, patterns: tuple[str, ...], downloader: Downloader) -> None:
+        self._folder = folder
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._downloader = downloader
+
+    async def source_of(self, url: str) -> str:
+        """The path, below the store, of what a registration names; downloaded if it is remote. Raises `TorchServeError`."""
+        if self._folder is None:
+            raise TorchServeError(404, "ModelNotFoundException", "torchserve.model_store is not set, so no model is found.")
+        if ".." in url:
+            raise TorchServeError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {url[:200]}")
+        if is_remote(url):
+            return await self._download(url, self._folder)
+        if is_scheme(url):
+            raise not_allowed(url)
+        return await asyncio.to_thread(self._local, url, self._folder)
+
+    async def model_source_of(self, url: str) -> str:
+        """As `source_of`, for a model: a workflow is none."""
+        if is_workflow(url):
+            raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
+        return await self.source_of(url)
+
+    async def contents(self, source: str) -> ArchiveContents | None:
+        """What an archive of the store says of itself; None for a model's code or file. Raises `TorchServeError`, 400."""
+        path = self.path_of(source)
+        return await asyncio.to_thread(_contents, path, source) if is_archive(str(path)) else None
+
+    def remove_unused(self, sources: Iterable[str], seen: dict[str, SeenUnused]) -> None:
+        """Remove downloaded archives that no model names any more. `sources`: those of all models. `seen`: unused ones, kept
+        by the caller from call to call. Blocks.
+        """
+        if self._folder is None or not (self._folder / DOWNLOADS).is_dir():
+            return
+        used = {source.split("/")[1] for source in sources if source.startswith(f"{DOWNLOADS}/") and source.count("/") > 1}
+        unused = {entry.name: entry for entry in (self._folder / DOWNLOADS).iterdir() if entry.name not in used}
+        for name in seen.keys() - unused.keys():
+            del seen[name]
+        for name, entry in unused.items():
+            changed_at = entry.stat().st_mtime_ns
+            # A registration that finds the archive here renews its time, and so does a download that goes on.
+            if name not in seen or seen[name].changed_at != changed_at:
+                seen[name] = SeenUnused(time.monotonic(), changed_at)
+            keep_s = UNFINISHED_S if name.startswith(_UNFINISHED) else UNUSED_S
+            if time.monotonic() - seen[name].since >= keep_s:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def path_of(self, source: str) -> Path:
+        """Where a source lies that `source_of` has found."""
+        assert self._folder is not None
+        return self._folder / source
+
+    def _local(self, url: str, folder: Path) -> str:
+        absent = TorchServeError(404, "ModelNotFoundException", f"Model not found at: {url[:200]}")
+        try:
+            path = (folder / url).resolve()
+            # A link in the store may lead out of it, and the worker would not load that either.
+            if not path.is_relative_to(folder.resolve()) or path == folder.resolve() or not path.exists():
+                raise absent
+        except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+            raise absent from error
+        # The path of a folder, an unpacked archive, ends with a slash.
+        return f"{path.relative_to(folder.resolve())}{'/' if path.is_dir() else ''}"
+
+    async def _download(self, url: str, folder: Path) -> str:
+        found, listed = allowed_url(url, self._patterns)
+        name = file_name(found)
+        part = folder / DOWNLOADS / f"{_UNFINISHED}{uuid.uuid4().hex}"
+        await asyncio.to_thread(part.mkdir, parents=True)
+        try:
+            await self._downloader.download(found, part / name, listed=listed)
+            return await asyncio.to_thread(_keep, part, name, folder)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+
+
+def _contents(path: Path, shown: str) -> ArchiveContents:
+    try:
+        return read_archive(path)
+    except BadArchive as error:
+        # The archive's own words name the file by its path on this machine.
+        reason = error.message.replace(str(path), Path(shown).name)
+        raise TorchServeError(400, "InvalidModelException", f"The archive cannot be used: {reason}") from error
+
+
+def _keep(part: Path, name: str, folder: Path) -> str:
+    """Verify the archive in `part`, then put its folder to its place at once. Returns the archive's path below the store."""
+    _contents(part / name, name)
+    digest = _synced_digest(part / name)
+    place = folder / DOWNLOADS / digest[:32]
+    try:
+        part.rename(place)
+        _sync(place.parent)
+    except OSError:
+        # It is there already: the folder's name is its content.
+        if not (place / name).exists():
+            os.link(part / name, place / name)
+            _sync(place)
+    os.utime(place)
+    return f"{DOWNLOADS}/{place.name}/{name}"
+
+
+def _synced_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""TorchServe's settings: its table, what archives say, workflows."""

@@ -1,0 +1,1 @@
+"""What a worker does for archives: fetches, packages, and TorchServe's names of series."""

@@ -1,0 +1,1 @@
+"""Webhooks: events of jobs and runs, kept in an outbox and delivered to callers' URLs."""

@@ -1,0 +1,127 @@
+"""`penstock webhooks key|secret|log|undelivered|replay|dismiss`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.display import print_fields, print_json, print_table
+from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.extensions.webhooks.webhook import new_signing_key
+from penstock.words import duration, plural
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Signing keys and secrets of webhooks; what became of their events."
+)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job or a run.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs and runs; or use --all.")]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every event that was given up.")]
+# Of all undelivered events, this many are replayed or dismissed per request.
+_AT_ONCE = 200
+
+
+@app.command()
+def key(as_json: JsonOption = False) -> None:
+    """Make a signing key. It turns webhooks on: PENSTOCK_WEBHOOKS__SIGNING_KEYS, or a file named by ..._SIGNING_KEYS_FILE.
+
+    To rotate it, set NEW,OLD, give each receiver its new secret, and drop OLD a day later.
+    """
+    made = new_signing_key()
+    if as_json:
+        return print_json({"key": made})
+    typer.echo("the signing key of all gateways of one store; keep it as you keep a password:", err=True)
+    return typer.echo(made)
+
+
+@app.command()
+def secret(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Print what your receivers verify events with. While the operator rotates the key: the new secret, then the old."""
+    with connect(url, api_key) as client:
+        found = client.webhooks.secrets()
+    if as_json:
+        return print_json({"secrets": found})
+    return typer.echo("\n".join(found))
+
+
+@app.command()
+def log(event: IdArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Show what became of the last event of a job or run, and each attempt to deliver it."""
+    with connect(url, api_key) as client:
+        found = client.webhooks.log(event)
+    if as_json:
+        return print_json(found)
+    print_fields({name: found.get(name) for name in ("id", "url", "event", "state", "webhook_id", "at")})
+    if found["attempts"]:
+        typer.echo()
+        rows = [
+            (one["at"], one["event"], str(one["tried"]), one["outcome"], one["answer"], duration(one["took_s"]))
+            for one in found["attempts"]
+        ]
+        print_table(("AT", "EVENT", "TRY", "OUTCOME", "ANSWER", "TOOK"), rows)
+    return None
+
+
+@app.command()
+def undelivered(
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """List the events that were given up. `--json` prints one per line, with its attempts."""
+    with connect(url, api_key) as client:
+        found = list(islice(client.webhooks.undelivered(), limit))
+    if as_json:
+        for one in found:
+            print_json(one)
+    elif found:
+        print_table(("ID", "EVENT", "AT", "ANSWER", "URL"), [_row(one) for one in found])
+    else:
+        typer.echo("no undelivered events", err=True)
+
+
+@app.command()
+def replay(
+    ids: IdsArgument = None,
+    every: EveryOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Send the last events of these jobs and runs once more, under their old ids, also if they were delivered."""
+    _change("replay", ids, every, as_json=as_json, url=url, api_key=api_key)
+
+
+@app.command()
+def dismiss(
+    ids: IdsArgument = None,
+    every: EveryOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Take events that were given up off the list. They are not sent again."""
+    _change("dismiss", ids, every, as_json=as_json, url=url, api_key=api_key)
+
+
+def _change(verb: str, ids: list[str] | None, every: bool, *, as_json: bool, url: str | None, api_key: str | None) -> None:
+    if bool(ids) == every:
+        raise typer.BadParameter("name one ID or several, or --all")
+    with connect(url, api_key) as client:
+        change = client.webhooks.replay if verb == "replay" else client.webhooks.dismiss
+        # The list is read first: an event that is given up again at once would stand on it for ever.
+        wanted = [one["id"] for one in client.webhooks.undelivered()] if every else ids or []
+        count = sum(change(wanted[at : at + _AT_ONCE]) for at in range(0, len(wanted), _AT_ONCE))
+    if as_json:
+        return print_json({"replayed" if verb == "replay" else "dismissed": count})
+    return typer.echo(f"{plural(count, 'event')} {'sent once more' if verb == 'replay' else 'dismissed'}")
+
+
+def _row(event: Mapping[str, Any]) -> tuple[str, ...]:
+    attempts = event["attempts"]
+    answer = attempts[-1]["answer"] if attempts else "-"
+    return (event["id"], event.get("event", "-"), event.get("at", "-"), answer, event["url"])

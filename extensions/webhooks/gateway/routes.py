@@ -1,0 +1,91 @@
+"""/v1/webhooks and the delivery logs: the secret to verify events with, events that were given up, and what becomes of them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from msgspec import Struct
+from starlette.responses import Response
+
+from penstock.errors import NotFound
+from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
+from penstock.extensions.webhooks.webhook import owner_secret
+from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.request import read_body
+
+_IDS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_IDS}
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"type": "object", "required": ["ids"], "properties": {"ids": _IDS}}},
+    },
+}
+
+
+class ChosenEvents(Struct, forbid_unknown_fields=True):
+    """The body of a replay and of a dismissal: `ids` of jobs and runs."""
+
+    ids: list[str]
+
+
+class WebhookRoutes:
+    def __init__(self, deliveries: Deliveries, *, options: GatewayOptions, uploads: BodyMemory) -> None:
+        self._deliveries = deliveries
+        self._options = options
+        self._uploads = uploads
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response)
+        tags: list[str | Enum] = ["webhooks"]
+        add = router.add_api_route
+        add("/v1/webhooks/secret", self.secret, methods=["GET"], tags=tags, summary="What receivers verify events with")
+        add("/v1/webhooks/undelivered", self.undelivered, methods=["GET"], tags=tags, summary="Events that were given up")
+        chosen: dict[str, Any] = {"methods": ["POST"], "tags": tags, "openapi_extra": {"requestBody": _BODY}}
+        add("/v1/webhooks/replay", self.replay, summary="Send events once more", **chosen)
+        add("/v1/webhooks/dismiss", self.dismiss, summary="Take events off the list of those given up", **chosen)
+        for kind, endpoint in (("job", self.of_job), ("run", self.of_run)):
+            path, summary = f"/v1/{kind}s/{{{kind}_id}}/deliveries", f"What became of the events of a {kind}"
+            add(path, endpoint, methods=["GET"], tags=tags, summary=summary)
+        # Replicate's clients ask here.
+        add("/replicate/v1/webhooks/default/secret", self.secret, methods=["GET"], tags=["replicate"], summary="The same")
+        return router
+
+    async def secret(self, caller: CallerParam) -> Response:
+        webhooks = self._options.webhooks
+        if webhooks is None:
+            raise NotFound("webhooks are off on this gateway", hint="The operator sets webhooks.signing_keys.")
+        keys = [owner_secret(key, caller.owner) for key in webhooks.signing_keys]
+        return json_response({"key": keys[0], "keys": keys}, headers={"cache-control": "no-store"})
+
+    async def of_job(self, job_id: str, caller: CallerParam) -> Response:
+        return json_response(log_view(await self._deliveries.of_job(job_id, caller)))
+
+    async def of_run(self, run_id: str, caller: CallerParam) -> Response:
+        return json_response(log_view(await self._deliveries.of_run(run_id, caller)))
+
+    async def undelivered(
+        self,
+        caller: CallerParam,
+        after: Annotated[str, Query(max_length=128, description="The last id of the previous page.")] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    ) -> Response:
+        page = await self._deliveries.undelivered(caller, after=after, limit=limit)
+        view = {"data": [log_view(event) for event in page.events], "has_more": bool(page.next_after)}
+        if page.next_after:
+            view["next_after"] = page.next_after
+        return json_response(view | ({"away": page.away} if page.away else {}))
+
+    async def replay(self, request: Request, caller: CallerParam) -> Response:
+        count = await self._deliveries.send_again(await self._chosen(request), caller)
+        return json_response({"replayed": count})
+
+    async def dismiss(self, request: Request, caller: CallerParam) -> Response:
+        count = await self._deliveries.dismiss(await self._chosen(request), caller)
+        return json_response({"dismissed": count})
+
+    async def _chosen(self, request: Request) -> list[str]:
+        return read_body(await json_body(request, self._options, self._uploads), ChosenEvents).ids

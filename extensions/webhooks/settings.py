@@ -1,0 +1,64 @@
+"""The settings of webhooks: with which keys events are signed, which URLs may be called, and how often."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from penstock.errors import InvalidInput
+from penstock.extensions.webhooks.webhook import key_bytes
+from penstock.outbound.urls import ANYWHERE, parse_url
+from penstock.settings.keys import Table
+from penstock.settings.models import Count, Seconds, UrlRules
+
+MOST_KEYS = 2
+# With the first attempt these are eight over a day: the last one is cut short, so that it ends when the day does.
+RETRY_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
+
+
+def _signing_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if len(keys) > MOST_KEYS:
+        raise ValueError(f"there are {len(keys)} signing keys; one is enough, and two while they are rotated: NEW,OLD")
+    for key in keys:
+        key_bytes(key)
+    return keys
+
+
+def _base(url: str) -> str:
+    if not url:
+        return url
+    try:
+        found = parse_url(url)
+    except InvalidInput as error:
+        raise ValueError(error.message) from None
+    if "?" in found.target:
+        raise ValueError("public_url is the address of the gateway alone, as in https://models.example.com")
+    return url.rstrip("/")
+
+
+class WebhooksSettings(Table):
+    """Webhooks are on where `signing_keys` is set. Keys belong into the environment or a file: PENSTOCK_WEBHOOKS__SIGNING_KEYS
+    or PENSTOCK_WEBHOOKS__SIGNING_KEYS_FILE. Two are valid at a time, separated by a comma, the new one first.
+
+    `urls` are rules as those of `input_urls`: "*" for https URLs of public hosts, "http://hooks.internal:8000/" for all URLs
+    that begin so, at whatever address the host has. The file `ca` has the authorities that are trusted instead of the public
+    ones. An attempt takes at most `timeout_s`. An event that was not accepted is sent again after each of `retry_s` seconds in
+    turn, for `give_up_s` seconds at most. An endpoint, the host and port of an owner's URLs, gets `per_endpoint` events side by
+    side; after five failures in a row it is left alone for `circuit_s` seconds, from the first number doubling to the
+    second. Each gateway process sends `concurrency` events side by side. A result of more than `max_result_bytes` is a link,
+    which begins with `public_url`. An owner may have `max_undelivered` events that wait, per model.
+    """
+
+    signing_keys: Annotated[tuple[str, ...], AfterValidator(_signing_keys)] = Field(default=(), repr=False)
+    urls: UrlRules = (ANYWHERE,)
+    ca: str = ""
+    timeout_s: Seconds = 15.0
+    retry_s: tuple[Seconds, ...] = Field(default=RETRY_S, min_length=1, max_length=20)
+    give_up_s: Seconds = 86_400.0
+    circuit_s: tuple[Seconds, Seconds] = (10.0, 300.0)
+    per_endpoint: Count = 4
+    concurrency: Count = 64
+    max_result_bytes: int = Field(default=16 * 1024, ge=0, le=1024 * 1024)
+    max_undelivered: Count = 10_000
+    public_url: Annotated[str, AfterValidator(_base)] = ""

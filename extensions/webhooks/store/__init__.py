@@ -1,0 +1,1 @@
+"""The outbox in the store: events that are to be delivered."""

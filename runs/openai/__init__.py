@@ -1,1 +1,0 @@
-"""An OpenAI batch as a run: its lines as rows, its answers as files."""
