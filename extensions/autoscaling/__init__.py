@@ -1,1 +1,5 @@
 """Slots that follow the work: how many slots a version has, and which model gives way to another."""
+
+from penstock.extension import Extension
+
+extension = Extension("autoscaling")

@@ -1,1 +1,5 @@
 """Jobs of stock Celery clients: their messages become jobs, and jobs' ends become their results."""
+
+from penstock.extension import Extension
+
+extension = Extension("celery_clients")

@@ -1,1 +1,5 @@
 """The Open Inference Protocol: named tensors as the input of one job, over HTTP and gRPC."""
+
+from penstock.extension import Extension
+
+extension = Extension("oip")

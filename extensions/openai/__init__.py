@@ -1,1 +1,5 @@
 """OpenAI's protocol: files, batches and embeddings, as translations onto jobs and runs."""
+
+from penstock.extension import Extension
+
+extension = Extension("openai")

@@ -1,1 +1,5 @@
 """Splits: weighted versions, canaries, shadows and sticky callers of one model."""
+
+from penstock.extension import Extension
+
+extension = Extension("splits")
