@@ -239,6 +239,9 @@ def rows(found: Sequence[Module]) -> Iterator[str]:
 def main() -> int:
     found = modules()
     print(*rows(found), sep="\n")
+    from tests.bars import bars  # which imports this module
+
+    print(*bars(found), sep="\n")
     wrong = faults(found)
     print(f"{len(found)} modules, {len(small_modules(found))} of them under {LEAST_MODULE_LINES} lines; {len(wrong)} faults")
     print(*wrong, sep="\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import house
+from tests import bars, house
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,19 @@ def found() -> list[house.Module]:
 
 def test_the_house_is_in_order(found: list[house.Module]) -> None:
     assert house.faults(found) == []
+
+
+def test_the_engine_grows_no_further(found: list[house.Module]) -> None:
+    assert [str(bar) for bar in bars.bars(found) if bar.value > bar.limit] == []
+
+
+def test_a_bar_that_is_passed_is_seen(found: list[house.Module]) -> None:
+    text = "from penstock.extensions.splits.split import Split\nSPLITS = 'webhooks'\n"
+    more = house.Module(Path("broker/a.py"), "penstock.broker.a", 2, ast.parse(text))
+    assert ("penstock.broker.a", "penstock.extensions.splits.split") in bars.engine_imports([*found, more])
+    assert bars.closure([*found, more], "penstock.broker.a") == {"penstock.broker.a", "penstock.extensions.splits.split"} | (
+        bars.closure(found, "penstock.extensions.splits.split")
+    )
 
 
 def test_what_a_folder_of_tests_shares_ends_with_the_folder() -> None:

@@ -1,0 +1,101 @@
+"""The figures that say how small the engine is, each with the most it may be (`make house` prints them).
+
+A limit is lowered with each change that makes its figure smaller; the goal is what the house is to reach
+(docs/design/extensions.md).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests import house
+
+ENGINE = ("core", "broker", "workers", "handlers", "gateway", "client", "cli")
+COUNTED = ("core", "broker", "workers", "gateway")
+LONG_FILE_LINES = 350
+# Names of capabilities. `pipeline` alone is also the three threads of a child, and `split` also what text does.
+CAPABILITIES = re.compile(
+    r"openai|\boip\b|open_inference|replicate(?!d)|\bcog\b|torchserve|celery_client|webhook|outbox|canar|shadow|\bsplits\b"
+    r"|\bpipelines\b|autoscal|\bhistory\b",
+    re.IGNORECASE,
+)
+# The modules whose imports are the start of a process on a job's way: what they reach at import must be read and loaded.
+ENTRIES = {
+    "predict": "penstock.gateway.jobs.predict",
+    "slot": "penstock.workers.slot.slot",
+    "child": "penstock.workers.child.__main__",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of the tree, the most it may be now, and the most it is to be."""
+
+    name: str
+    value: int
+    limit: int
+    goal: int
+
+    def __str__(self) -> str:
+        return f"{self.name:44} {self.value:6} (at most {self.limit}, goal {self.goal})"
+
+
+def bars(found: Sequence[house.Module]) -> list[Bar]:
+    lines = sum(one.lines for one in found if one.path.parts[0] in COUNTED)
+    long = [one for one in found if one.lines > LONG_FILE_LINES]
+    return [
+        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 67, 50),
+        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 58, 50),
+        Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 57, 50),
+        Bar("imports of extensions by the engine", len(engine_imports(found)), 114, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 645, 0),
+        Bar("lines of core, broker, workers and gateway", lines, 48_903, 46_000),
+        Bar(f"files over {LONG_FILE_LINES} lines", len(long), 25, 5),
+    ]
+
+
+def closure(found: Sequence[house.Module], entry: str) -> set[str]:
+    """Return our modules that an import of `entry` imports, itself included."""
+    known = {one.name: one for one in found}
+    reached, todo = {entry}, [entry]
+    for name in todo:
+        for imported in _at_import(known[name]):
+            module = _module_of(imported, known)
+            if module and module not in reached:
+                reached.add(module)
+                todo.append(module)
+    return reached
+
+
+def engine_imports(found: Sequence[house.Module]) -> set[tuple[str, str]]:
+    """Return who in the engine imports what of which extension's module."""
+    engine = [one for one in found if one.path.parts[0] in ENGINE or one.path.parts[0] == "runs"]
+    known = {one.name: one for one in found}
+    imported = ((one, name) for one in engine for name in one.imports if name.startswith("penstock.extensions."))
+    return {(one.name, _module_of(name, known) or name) for one, name in imported}
+
+
+def named(found: Sequence[house.Module]) -> Iterator[str]:
+    """Yield the places in the engine that name a capability."""
+    for one in found:
+        if one.path.parts[0] in ENGINE:
+            for number, line in enumerate((house.ROOT / one.path).read_text().splitlines(), 1):
+                if CAPABILITIES.search(line):
+                    yield f"{one.path}:{number}"
+
+
+def _at_import(one: house.Module) -> Iterator[str]:
+    for node in one.tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def _module_of(name: str, known: dict[str, house.Module]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
