@@ -1,4 +1,4 @@
-"""The batching policy under load without a device: the workers' `Batcher` and the memory store's claim on a virtual clock.
+"""The batching policy under load without a device: the workers' `Batcher` and the store's rules of a claim on a virtual clock.
 
 `python -m penstock.tune.simulation.simulator` prints, per offered load, what share of the peak was answered on time.
 """
@@ -13,27 +13,23 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from penstock.broker.memory.store import MemoryStore
-from penstock.broker.records import BatchStamp, Claim, Ending, NewJob
-from penstock.job import JobId, JobState, Payload
+from penstock.broker.records import Claim
 from penstock.model_spec import ModelSpec
+from penstock.tune.simulation.queue import SimulatedQueue
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
 from penstock.workers.child.calls.cuts import Bounds
 from penstock.workers.child.calls.planner import Plan, Planner
 from penstock.workers.child.calls.run import Pace
 from penstock.workers.slot.batch import ChildLoad
-from penstock.workers.slot.batcher import Batcher, KnownQueue
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.latency import Latency
 
 # D40: docs/design/batching.md
 _MODEL = "simulated"
 _VERSION = "1"
-_NOTHING = Payload("application/json")
 _SWEEP_S = 1.0
 _TICK_S = 1e-6
-# Jobs are kept only briefly, because the memory store scans all of its jobs.
-_KEPT_S = 0.5
 
 
 @dataclass(slots=True)
@@ -52,8 +48,7 @@ class SimulatedBatch:
 class SimulatedSlot:
     """One slot and its child: at most one batch runs, and at most one waits behind it."""
 
-    def __init__(self, name: str, batcher: Batcher, planner: Planner) -> None:
-        self.name = name
+    def __init__(self, batcher: Batcher, planner: Planner) -> None:
         self.batcher = batcher
         self.planner = planner
         self.pace = Pace()
@@ -89,10 +84,9 @@ class Simulation:
         self._scenario = scenario
         self._random = random.Random(scenario.seed)
         self._now = 0.0
-        self._store = MemoryStore(clock=lambda: self._now)
-        self._nonces = itertools.count()
+        self._queue = SimulatedQueue(_MODEL)
         self._numbers = itertools.count()
-        self._slots = [self._slot(f"slot-{number}") for number in range(scenario.workers)]
+        self._slots = [self._slot() for _ in range(scenario.workers)]
         self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
         # Like the store: a slot that got no jobs is woken when the queue reaches this depth.
@@ -136,7 +130,7 @@ class Simulation:
         while True:
             yield self._now + self._random.expovariate(self._scenario.load * self._scenario.peak_rps)
 
-    def _slot(self, name: str) -> SimulatedSlot:
+    def _slot(self) -> SimulatedSlot:
         latency = Latency()
         limit = self._scenario.policy.max_batch_size
         planner = Planner(Bounds(limit))
@@ -145,18 +139,15 @@ class Simulation:
             latency.observe(size, run_s)
             planner.on_ran(size, (), run_s)
         spec = ModelSpec(_MODEL, "", _VERSION, self._scenario.policy)
-        view = KnownQueue(_MODEL, worker=lambda: name)
-        batcher = Batcher(spec, latency, view=view, new_nonce=lambda: str(next(self._nonces)), lease_s=1e9)
+        batcher = Batcher(spec, latency)
         batcher.peers = self._scenario.workers - 1
-        return SimulatedSlot(name, batcher, planner)
+        return SimulatedSlot(batcher, planner)
 
     def _arrive(self) -> None:
-        id = JobId(f"{next(self._numbers):026}", _MODEL)
-        job = NewJob(id, _VERSION, _NOTHING, deadline_s=self._scenario.deadline_s, result_ttl_s=_KEPT_S)
-        [submitted] = self._store.submit([job], max_depth=1 << 30)
+        self._queue.submit(f"{next(self._numbers):026}", self._scenario.deadline_s, self._now)
         self._listener.on_arrival(self._now)
         self._expect()
-        if self._wake_at is not None and submitted.depth >= self._wake_at:
+        if self._wake_at is not None and self._queue.depth >= self._wake_at:
             self._wake_at = None
             self._wake_all()
 
@@ -166,12 +157,12 @@ class Simulation:
             self._ask(slot)
 
     def _sweep(self) -> None:
-        self._store.sweep(_MODEL, limit=1 << 30)
+        self._queue.sweep(self._now)
         self._at(self._now + _SWEEP_S, "sweep")
 
     def _ask(self, slot: SimulatedSlot) -> None:
         while (request := slot.batcher.next_request(self._now, slot.busy())) is not None:
-            claim = self._store.claim(request)
+            claim = self._queue.claim(request, self._now)
             slot.batcher.on_claim(claim, asked_at=self._now, now=self._now + self._scenario.costs.claim_s)
             if not claim.jobs:
                 self._wake_at = 1 if claim.retry_in_s is None else request.enough
@@ -233,8 +224,7 @@ class Simulation:
         feed_s = batch.began_at - batch.given_at if batch.fresh else None
         slot.on_ran(batch)
         slot.batcher.on_ran(len(claim.jobs), batch.run.inference_s, feed_s=feed_s, wish=slot.wish())
-        endings = [Ending(job.id, job.token, JobState.SUCCEEDED) for job in claim.jobs]
-        self._store.finish(endings, worker=slot.name, stamp=BatchStamp(size=len(endings), reason=claim.reason))
+        self._queue.finish(len(claim.jobs))
         self._listener.on_batch(claim, batch.run.inference_s, now=self._now)
         self._ask(slot)
 
