@@ -1,4 +1,4 @@
-"""Inputs and results of the store's transitions: plain frozen values, shared by the Redis store and the memory store."""
+"""Inputs and results of the store's transitions: plain frozen values."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.run_contract import RunChange, UpdateStatus
+from penstock.broker.contract import UpdateStatus
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.stores.places import StoreMap

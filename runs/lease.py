@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.broker.run_contract import RunChange, Runs, UpdateStatus
+from penstock.broker.contract import UpdateStatus
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.errors import StoreUnavailable
 from penstock.run import Run, RunCounts, RunPart
 from penstock.runs.driver import StopReason
@@ -54,7 +56,7 @@ class RunLease:
     def __init__(
         self,
         owned: OwnedRun,
-        runs: Runs,
+        runs: RunStore,
         *,
         count_slots: Callable[[], Slots],
         on_progress: Callable[[RunProgress], None],

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.broker.contract import CancelStatus
-from penstock.broker.run_contract import ReopenStatus, RunChange, Runs, TakeStatus
+from penstock.broker.contract import CancelStatus, ReopenStatus, TakeStatus
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.errors import Conflict, NotFound
 from penstock.job import new_serial
 from penstock.run import Run, RunState
@@ -23,7 +24,7 @@ class DrivenElsewhere(Conflict):
     """Another driver owns the run, and this process cannot tell whether that driver is still alive."""
 
 
-def take_run(runs: Runs, run_id: str) -> OwnedRun:
+def take_run(runs: RunStore, run_id: str) -> OwnedRun:
     """The run, owned by this process for a lease. Raises `NotFound`, `Conflict` if it has ended, `DrivenElsewhere`."""
     driver = driver_name()
     taken = runs.take(run_id, driver, lease_s=LEASE_S)
@@ -43,7 +44,7 @@ def take_run(runs: Runs, run_id: str) -> OwnedRun:
     return OwnedRun(taken.run, driver, runs.now())
 
 
-def reopen_run(runs: Runs, run_id: str) -> None:
+def reopen_run(runs: RunStore, run_id: str) -> None:
     """Make a run that ended early available again. Raises `NotFound`, and `Conflict` if it is completed."""
     answer = runs.reopen(run_id)
     if answer is ReopenStatus.MISSING:
@@ -55,7 +56,7 @@ def reopen_run(runs: Runs, run_id: str) -> None:
         )
 
 
-def cancel_run(runs: Runs, run_id: str) -> str:
+def cancel_run(runs: RunStore, run_id: str) -> str:
     """Cancel a run, at once if no driver is at work; returns what happened, in words. Raises `NotFound`, `Conflict`."""
     answer = runs.ask_cancel(run_id)
     if answer is CancelStatus.MISSING:

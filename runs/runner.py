@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.broker.run_contract import Runs
 from penstock.broker.store.runs import RunStore
 from penstock.errors import CallerError, Conflict, StoreUnavailable
 from penstock.run import Run
@@ -67,7 +66,7 @@ class Runner:
         for thread in self._under_way:
             thread.join()
 
-    def _take_runs(self, runs: Runs) -> None:
+    def _take_runs(self, runs: RunStore) -> None:
         self._under_way = {thread: execution for thread, execution in self._under_way.items() if thread.is_alive()}
         is_alone = any(execution.is_suspect() for execution in self._under_way.values())
         try:
@@ -84,7 +83,7 @@ class Runner:
             del self._passed_over[run_id]
         return list(self._passed_over)
 
-    def _begin(self, runs: Runs, run: Run) -> None:
+    def _begin(self, runs: RunStore, run: Run) -> None:
         try:
             owned = take_run(runs, run.id)
         except CallerError as refusal:
@@ -148,7 +147,7 @@ class RunHelper:
                 raise StoreUnavailable("the store is away")
             return HelpedRun(run, self._last)
 
-    def _read(self, runs: Runs) -> Run | None:
+    def _read(self, runs: RunStore) -> Run | None:
         """The run as it is now; None while the store is away."""
         try:
             found, known = runs.read(self._run_id), self._known
@@ -163,7 +162,7 @@ class RunHelper:
         self._known = found
         return found
 
-    def _drive_next(self, runs: Runs) -> bool:
+    def _drive_next(self, runs: RunStore) -> bool:
         """Drive one part, or the run itself; False if there is nothing to take now."""
         try:
             found = runs.next_of(self._run_id) or self._left_by_dead(runs)
@@ -181,7 +180,7 @@ class RunHelper:
         log.info("run_left", extra={**facts, "error": self._last.error_message})
         return self._is_done(self._last)
 
-    def _left_by_dead(self, runs: Runs) -> Run | None:
+    def _left_by_dead(self, runs: RunStore) -> Run | None:
         """What a driver of this machine holds that has died: its lease need not be waited for."""
         open_parts = [part for part in runs.parts(self._run_id) if not part.state.final]
         whole = None if open_parts else runs.read(self._run_id)

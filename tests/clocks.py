@@ -21,9 +21,6 @@ READS = {
 # Each module that reads the wall clock, and why no other host's clock is compared with it.
 ALLOWED = {
     "benchmarks/experiments/metrics_scrape.py": "measures on one machine",
-    "broker/memory/outbox.py": "stands for the store, whose clock this is",
-    "broker/memory/runs.py": "stands for the store, whose clock this is",
-    "broker/memory/store.py": "stands for the store, whose clock this is",
     "cli/display.py": "`3 s ago`, as the reader's own clock counts; nothing is decided by it",
     "cli/ops/keys.py": "writes the date on which a new key ends, for an operator to read",
     "client/problems.py": "a date in Retry-After is one of the wall clock (RFC 9110), and the wait is bounded",

@@ -80,12 +80,13 @@ def ms(seconds: float) -> int:
 
 
 def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]:
+    """One answer per job, in order. The jobs are of one queue and stored in one step, at most a thousand."""
     queue = jobs[0].id.queue
     return Operation("submit", prefix(queue), submit_args(jobs, max_depth), partial(replies.submit_reply, queue=queue))
 
 
 def close_queue(queue: str) -> Operation[None]:
-    """Leave the mark that `submit` looks for."""
+    """Leave the mark that `submit` looks for: no new job is stored there, but replays of its own jobs."""
     return Operation("close", prefix(queue), [], lambda _: None)
 
 
@@ -95,37 +96,50 @@ def claim(request: ClaimRequest) -> Operation[Claim]:
 
 
 def withdraw(queue: str, version: str, worker: str) -> Operation[bool]:
+    """End the worker's offer. False if there is none: a submit may have used it, and the answer is on the way."""
     return Operation("withdraw", prefix(queue), [version, worker], bool)
 
 
 def extend(
     queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId]
 ) -> Operation[LeaseRenewal]:
+    """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
+
+    For `progressed`, jobs that showed a sign of life since, that time starts again."""
     args: list[Arg] = [worker, ms(lease_s), ms(max_run_s), *(job.serial for job in progressed)]
     return Operation("extend", prefix(queue), args, partial(replies.extend_reply, queue=queue))
 
 
 def finish(endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> Operation[list[Settled]]:
+    """Settle jobs of one queue, each with its verdict; fenced by token, one answer per item."""
     return Operation("finish", prefix(endings[0].id.queue), finish_args(endings, worker, stamp), replies.settled_reply)
 
 
 def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
+    """Note how far jobs of one queue are, and append to their streams; fenced by token, one answer per item.
+
+    The first chunk of a stream that begins anew replaces what an earlier one left."""
     return Operation("report", prefix(reports[0].id.queue), report_args(reports), replies.reported_reply)
 
 
 def retry(
     items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str
 ) -> Operation[list[Settled]]:
+    """Put jobs aside for `delay_s`; a job at its limit of attempts ends FAILED with `code` and `message`."""
     args: list[Arg] = [worker, ms(delay_s), code, message, traceback, *_pairs(items)]
     return Operation("retry", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
 def release(items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str) -> Operation[list[Settled]]:
+    """Queue jobs again. `detail`: how the process of a `CRASHED` run died, for the error of a job that is given up."""
     args: list[Arg] = [worker, reason.value, detail, *_pairs(items)]
     return Operation("release", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
 def sweep(queue: str, *, gone: Sequence[str], limit: int) -> Operation[SweepReport]:
+    """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due.
+
+    One call moves at most `limit` jobs, however much is due; the report says whether to call again."""
     return Operation("sweep", prefix(queue), [limit, *gone], partial(replies.sweep_reply, queue=queue))
 
 
@@ -138,10 +152,14 @@ def cancel(job: JobId, *, owner: str) -> Operation[CancelStatus]:
 
 
 def forget(jobs: Sequence[JobId]) -> Operation[int]:
+    """Drop succeeded jobs of one queue before their time: how many were dropped. No tombstone stays.
+
+    The caller has taken their outputs and deletes their blobs. Other jobs stay in the inbox to be replayed."""
     return Operation("forget", prefix(jobs[0].queue), [job.serial for job in jobs], int)
 
 
 def dismiss(jobs: Sequence[JobId]) -> Operation[int]:
+    """Take jobs of one queue off the failed inbox: how many were there."""
     return Operation("dismiss", prefix(jobs[0].queue), [job.serial for job in jobs], int)
 
 
@@ -159,6 +177,7 @@ def reconcile_next(queue: str, *, pace_s: float, heal_s: float, limit: int) -> O
 
 
 def read(job: JobId) -> Operation[Job | None]:
+    """The record with its place in the queue; None if the job never existed or was collected."""
     return Operation("read", prefix(job.queue), [job.serial, _WITHOUT_OUTPUT], partial(replies.record_reply, job=job))
 
 
@@ -180,20 +199,30 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
 
 
 def follow(job: JobId, *, mark: str, seen: int, limit: int, with_output: bool) -> Operation[Followed | None]:
+    """The record, and the next chunks for a reader who saw `seen` of the stream with that `mark`.
+
+    Of a stream with another mark, the chunks from the first one on. None if the job never existed or was collected."""
     args: list[Arg] = [job.serial, _WITH_OUTPUT if with_output else _WITHOUT_OUTPUT, mark, seen, limit]
     return Operation("follow", prefix(job.queue), args, partial(replies.follow_reply, job=job))
 
 
 def kept_input(job: JobId) -> Operation[KeptInput | None]:
+    """The job's input, inline or by its blob's name; None if the job is unknown or its input is no longer kept.
+
+    The blob may have been deleted although the record names it."""
     return Operation("input", prefix(job.queue), [job.serial], replies.input_reply)
 
 
 def newest(queue: str, index: JobIndex, *, owner: str, before: str, limit: int, tag: str) -> Operation[list[JobId]]:
+    """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all.
+
+    `tag` names the jobs of TAGGED."""
     args: list[Arg] = [index.value, owner, before, limit, tag]
     return Operation("newest", prefix(queue), args, lambda reply: [job_in(serial.decode(), queue) for serial in reply])
 
 
 def records(jobs: Sequence[JobId]) -> Operation[list[Job]]:
+    """The records of jobs of one queue, in their order, without those that are not known."""
     queue = jobs[0].queue
     return Operation("records", prefix(queue), [job.serial for job in jobs], partial(replies.list_reply, queue=queue))
 
@@ -211,12 +240,12 @@ def unfinished(queue: str, version: str) -> Operation[Unfinished]:
 
 
 def collected_owner(job: JobId) -> Command[str | None]:
-    """The owner that the tombstone of a collected job names."""
+    """The owner of a collected job, while its tombstone lives; else None."""
     return Command(("GET", f"{prefix(job.queue)}tomb:{job.serial}"), replies.text_reply)
 
 
 def traceback(job: JobId) -> Command[str]:
-    """What the model's code raised in the last attempt; empty if it is not kept."""
+    """What the model's code raised in the last attempt; empty if it is not kept, or the attempt raised nothing."""
     return Command(("HMGET", f"{prefix(job.queue)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
 
 

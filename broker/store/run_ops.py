@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.broker.contract import CancelStatus
-from penstock.broker.run_contract import (
-    CreatedRun,
-    DropStatus,
-    ReopenStatus,
-    RunChange,
-    TakenRun,
-    TakeStatus,
-    UpdateStatus,
-)
+from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
+from penstock.broker.run_contract import CreatedRun, RunChange, TakenRun
 from penstock.broker.store.ops import Arg, Operation, ms
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 

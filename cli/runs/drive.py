@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.broker.run_contract import Runs
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.runs.display import OnRunProgress
@@ -39,7 +38,7 @@ class _Latest:
 
 def drive_run(
     environment: RunEnvironment,
-    find_run: Callable[[Runs], str],
+    find_run: Callable[[RunStore], str],
     *,
     stop: StopSignals,
     on_progress: OnRunProgress,
@@ -78,7 +77,7 @@ def services_of(environment: RunEnvironment, run: Run) -> RunServices:
     return RunServices(environment.stores, environment.blobs, environment.state_dir, patience_s=patience_s)
 
 
-def _take(runs: Runs, run_id: str, environment: RunEnvironment, stop: StopSignals) -> OwnedRun:
+def _take(runs: RunStore, run_id: str, environment: RunEnvironment, stop: StopSignals) -> OwnedRun:
     """Take the run; waits at most one lease for that of a driver on another machine to expire."""
     give_up_at = time.monotonic() + LEASE_S + 1.0
     while True:
@@ -121,7 +120,9 @@ def _watch(
 class PartsDrive:
     """A run of many parts: this process drives them one by one, beside `drivers` - 1 processes of its own and any elsewhere."""
 
-    def __init__(self, environment: RunEnvironment, runs: Runs, run: Run, *, drivers: int, on_progress: OnRunProgress) -> None:
+    def __init__(
+        self, environment: RunEnvironment, runs: RunStore, run: Run, *, drivers: int, on_progress: OnRunProgress
+    ) -> None:
         self.run = run
         self._environment, self._runs, self._on_progress = environment, runs, on_progress
         self._helper = RunHelper(services_of(environment, run), run.id)

@@ -25,7 +25,7 @@ from penstock.errors import Conflict
 _PAGE = 200
 
 if TYPE_CHECKING:
-    from penstock.broker.run_contract import Runs
+    from penstock.broker.store.runs import RunStore
     from penstock.run import Run, RunSpec
     from penstock.runs.execution import ResumeOptions
 
@@ -49,7 +49,7 @@ def resume(
     session = RunSession(models, config, state_dir, redis_url, as_json)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)
 
-    def find_run(runs: Runs) -> str:
+    def find_run(runs: RunStore) -> str:
         return make_resumable(runs, run_id, options)
 
     raise typer.Exit(session.drive(find_run, previous=run_id, options=options, drivers=drivers))
@@ -85,7 +85,7 @@ def retry_failed(
     session = RunSession(models, config, state_dir, redis_url, as_json)
     options = ResumeOptions(max_failed=max_failed)
 
-    def create_retry(runs: Runs) -> str:
+    def create_retry(runs: RunStore) -> str:
         return create_run(runs, retry_spec(read_run(runs, run_id)))
 
     raise typer.Exit(session.drive(create_retry, previous=run_id, options=options))
@@ -162,7 +162,7 @@ def cancel(
         typer.echo(f"no run of the tag {tag} goes on", err=True)
 
 
-def _newest(runs: Runs, tag: str | None) -> Iterator[Run]:
+def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:
     """The runs, newest first; of a tag, if one is given. Raises `BadRequest` for a text that is no tag."""
     from penstock.run import checked_tag
 
@@ -172,7 +172,7 @@ def _newest(runs: Runs, tag: str | None) -> Iterator[Run]:
         after = page[-1].id
 
 
-def make_resumable(runs: Runs, run_id: str, options: ResumeOptions) -> str:
+def make_resumable(runs: RunStore, run_id: str, options: ResumeOptions) -> str:
     """The id of a run that can be taken; a run that ended early is reopened."""
     from penstock.runs.ownership import reopen_run
 
@@ -196,7 +196,7 @@ def resumed_spec(spec: RunSpec, options: ResumeOptions) -> RunSpec:
     return replace(spec, max_failed=most, metadata=spec.metadata | accepted)
 
 
-def find_joinable(runs: Runs, run_id: str) -> str:
+def find_joinable(runs: RunStore, run_id: str) -> str:
     """The id of a run whose parts others drive. Raises `Conflict` for a run of one part, and for one that has ended."""
     run = read_run(runs, run_id)
     if run.spec.parts < 2:

@@ -19,7 +19,6 @@ from penstock.cli.exits import FAILED, INTERRUPTED, OK
 from penstock.cli.place import completed
 
 if TYPE_CHECKING:
-    from penstock.broker.run_contract import Runs
     from penstock.broker.store.runs import RunStore
     from penstock.cli.runs.environment import RunEnvironment
     from penstock.cli.serve.supervisor import StopSignals
@@ -71,7 +70,7 @@ class RunSession:
 
     def drive(
         self,
-        find_run: Callable[[Runs], str],
+        find_run: Callable[[RunStore], str],
         *,
         model: str = "",
         previous: str = "",
@@ -94,7 +93,7 @@ class RunSession:
             show_run_progress(as_json=self._as_json) as on_progress,
         ):
 
-            def find_checked(runs: Runs) -> str:
+            def find_checked(runs: RunStore) -> str:
                 environment.need_model(model or read_run(runs, previous).spec.model)
                 return find_run(runs)
 
@@ -159,7 +158,7 @@ class RunSession:
         return typer.echo("\n".join(end_lines(run, result)))
 
 
-def create_run(runs: Runs, spec: RunSpec) -> str:
+def create_run(runs: RunStore, spec: RunSpec) -> str:
     """Create a run that this command drives; returns its id."""
     from penstock.job import new_serial
     from penstock.run import BY_COMMAND
@@ -169,7 +168,7 @@ def create_run(runs: Runs, spec: RunSpec) -> str:
     return run_id
 
 
-def read_run(runs: Runs, run_id: str) -> Run:
+def read_run(runs: RunStore, run_id: str) -> Run:
     """Raises `NotFound`."""
     from penstock.runs.ownership import no_such_run
 

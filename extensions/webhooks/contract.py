@@ -1,12 +1,11 @@
-"""The interface of the outbox: the events of which webhooks hear, taken under a lease, delivered, settled, or given up."""
+"""The events of which webhooks hear, as the outbox hands them out and settles them: plain frozen values."""
 
 # D90: docs/design/webhooks.md
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 PROGRESS = "job.progress"
 GIVE_UP_S = 86_400.0
@@ -143,40 +142,3 @@ class EventCounts:
 
     waiting: int
     undelivered: int
-
-
-class Outbox(Protocol):
-    """The events of the jobs of one model, or those of runs. Every call is one atomic, durable step; raises `StoreUnavailable`.
-
-    A take whose reply was lost is made up for when its lease ends; every other call may be repeated.
-    """
-
-    def take(self, limits: TakeLimits = ...) -> DueEvents:
-        """Take what is due: of one job or run one event after the other, and of an endpoint whose last attempt failed one at a
-        time.
-        """
-        ...
-
-    def settle(self, event: DueEvent, end: AttemptEnd, *, give_up_s: float = GIVE_UP_S) -> EventSettled:
-        """Note what came of an attempt. An event that failed is due again, and is given up `give_up_s` after it was first due;
-        progress is given up after three attempts, without a trace but in the log.
-        """
-        ...
-
-    def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
-        """What became of the events of these; what is not known or has no webhook is left out."""
-        ...
-
-    def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
-        """Have the last events of ended jobs or runs sent once more, if they were delivered or given up; returns how many."""
-        ...
-
-    def dismiss(self, ids: Sequence[str], *, owner: str | None = None) -> int:
-        """Take given up events off the list; returns how many were there."""
-        ...
-
-    def undelivered(self, *, owner: str = "", before: str = "", limit: int = 100) -> list[str]:
-        """The ids of what was given up, newest first, at most a thousand of each owner. `owner` "": of all."""
-        ...
-
-    def counts(self) -> EventCounts: ...

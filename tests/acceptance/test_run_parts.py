@@ -15,7 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.run_contract import RunChange, UpdateStatus
+from penstock.broker.contract import UpdateStatus
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.run import BY_COMMAND, Run, RunCounts, RunSpec, RunState

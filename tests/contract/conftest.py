@@ -1,4 +1,4 @@
-"""Both stores behind one fixture. Every test ends with a check of the invariants on what the test left behind."""
+"""The store and its oracle behind one fixture. Every test ends with a check of the invariants on what the test left behind."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from penstock.broker.memory.store import MemoryStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import queue_of
-from tests.contract.dumps import Dump, RedisDump, dump_memory
+from tests.contract.dumps import Dump, RedisDump, dump_oracle
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
+from tests.oracle.store import StoreOracle
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,9 +29,9 @@ def model() -> str:
     return f"m{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore | RedisStore]:
-    made = MemoryStore() if request.param == "memory" else RedisStore(request.getfixturevalue("redis_url"))
+@pytest.fixture(params=["oracle", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[StoreOracle | RedisStore]:
+    made = StoreOracle() if request.param == "oracle" else RedisStore(request.getfixturevalue("redis_url"))
     yield made
     made.close()
 
@@ -43,9 +43,9 @@ def queue_name(model: str, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def dump(store: MemoryStore | RedisStore, queue_name: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Dump]]:
-    if isinstance(store, MemoryStore):
-        yield lambda: dump_memory(store, queue_name)
+def dump(store: StoreOracle | RedisStore, queue_name: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Dump]]:
+    if isinstance(store, StoreOracle):
+        yield lambda: dump_oracle(store, queue_name)
         return
     with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
         reader = RedisDump(client, queue_name)
@@ -54,6 +54,6 @@ def dump(store: MemoryStore | RedisStore, queue_name: str, request: pytest.Fixtu
 
 
 @pytest.fixture
-def queue(store: MemoryStore | RedisStore, queue_name: str, dump: Callable[[], Dump]) -> Iterator[ModelQueue]:
+def queue(store: StoreOracle | RedisStore, queue_name: str, dump: Callable[[], Dump]) -> Iterator[ModelQueue]:
     yield ModelQueue(store, queue_name, dump)
     check_invariants(dump())

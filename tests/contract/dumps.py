@@ -1,4 +1,4 @@
-"""Everything that a store holds of one model, in one shape for both stores, so that one set of invariants checks either."""
+"""Everything that a store holds of one model, in one shape for the store and its oracle: the same invariants check both."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
-from penstock.broker.memory.store import MemoryStore
 from penstock.job import BANDS
 from penstock.job import JobState as State
-from tests.contract.event_dumps import StoredEvent, events_in_memory, events_in_redis
+from tests.contract.event_dumps import StoredEvent, events_in_redis
+from tests.oracle.store import StoreOracle
 
 WEIGHT = 2**42  # a score in the queue is the band times WEIGHT, plus the deadline in ms
 TICKET = b"t"
@@ -86,11 +86,11 @@ class Dump:
     owners: set[str] = field(default_factory=set)
 
 
-def dump_memory(store: MemoryStore, model: str) -> Dump:
+def dump_oracle(store: StoreOracle, model: str) -> Dump:
     queue = store.queue(model)
     places: dict[str, list[str]] = {}
     shelves: dict[str, set[str]] = {
-        "ready": set(queue.ready),
+        "ready": queue.ready,
         "shards": queue.shards,
         "solo": queue.solo,
         "delayed": queue.delayed,
@@ -136,7 +136,6 @@ def dump_memory(store: MemoryStore, model: str) -> Dump:
             for (version, band), owners in queue.turns.numbers.items()
             if owners
         },
-        events=events_in_memory(queue.outbox),
         open=dict(queue.open_jobs()),
         planned=dict(queue.planned_jobs()),
         owners={record.new.owner for record in queue.records.values()} - {""},

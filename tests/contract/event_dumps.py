@@ -1,14 +1,15 @@
-"""What a store holds of the events for webhooks, in one shape for both stores."""
+"""What the store holds of the events for webhooks, and what must be true of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.broker.memory.outbox import LETTERS, MemoryOutbox
 from penstock.extensions.webhooks.contract import PROGRESS, EventState
 from penstock.job import JobState
 
+# The letter by which a webhook wants to hear of each end.
+LETTERS = {"succeeded": "s", "failed": "f", "dead": "f", "cancelled": "c", "expired": "x"}
 # The lists that an entry of a job can stand in, without the endpoint or owner behind the colon.
 WAITING, SENDING, PENDING = "events:", "sending:", "pending:"
 LISTED = {"undelivered", "undelivered:"}
@@ -29,28 +30,6 @@ class StoredEvent:
     takes: int
     places: frozenset[str]
     looked_at: bool
-
-
-def events_in_memory(outbox: MemoryOutbox) -> dict[str, StoredEvent]:
-    found = {}
-    for event_id, hooked in outbox.hooked.items():
-        line = outbox.endpoints.get(hooked.endpoint)
-        places = {WAITING} if line and event_id in line.events else set()
-        places |= {SENDING} if line and event_id in line.sending else set()
-        places |= {PENDING} if event_id in outbox.pending else set()
-        places |= LISTED if event_id in outbox.given_up else set()
-        found[event_id] = StoredEvent(
-            hooked.webhook.letters,
-            hooked.endpoint,
-            hooked.event,
-            hooked.state,
-            hooked.number,
-            hooked.tries,
-            hooked.takes,
-            frozenset(places),
-            line is not None and line.look_at is not None,
-        )
-    return found
 
 
 def events_in_redis(records: Mapping[str, Mapping[str, str]], entries: Mapping[str, set[str]]) -> dict[str, StoredEvent]:

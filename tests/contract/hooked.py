@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from penstock.broker.memory.outbox import MemoryOutbox
-from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import ClaimedJob, Report
 from penstock.broker.store.ops import Command, ms, prefix
 from penstock.broker.store.sync import RedisStore
-from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventLog, EventOutcome, EventSettled, Outbox, TakeLimits
-from penstock.extensions.webhooks.store.outbox import RedisOutbox
+from penstock.extensions.webhooks.contract import (
+    DEFAULT_LIMITS,
+    GIVE_UP_S,
+    AttemptEnd,
+    DueEvent,
+    DueEvents,
+    EventCounts,
+    EventLog,
+    EventOutcome,
+    EventSettled,
+    TakeLimits,
+)
+from penstock.extensions.webhooks.store import outbox
 from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import JobId
 from tests.contract.model_queue import ModelQueue
@@ -28,10 +37,39 @@ def again(retry_s: float = 0.0, *, pause_s: float = 0.0, closed_s: float = 0.0) 
     return AttemptEnd(EventOutcome.AGAIN, "500", 0.1, retry_s, pause_s, (closed_s, closed_s))
 
 
+class BlockingOutbox:
+    """The calls of `AsyncOutbox` for tests, which have no event loop. `key`: the prefix of a model's keys, or RUNS_KEY."""
+
+    def __init__(self, store: RedisStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def take(self, limits: TakeLimits = DEFAULT_LIMITS) -> DueEvents:
+        return self._store.run(outbox.take(self._key, limits))
+
+    def settle(self, event: DueEvent, end: AttemptEnd, *, give_up_s: float = GIVE_UP_S) -> EventSettled:
+        return self._store.run(outbox.settle(self._key, event, end, give_up_s=give_up_s))
+
+    def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
+        return self._store.run(outbox.logs(self._key, ids))
+
+    def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
+        return self._store.run(outbox.send_events(self._key, "again", ids, owner))
+
+    def dismiss(self, ids: Sequence[str], *, owner: str | None = None) -> int:
+        return self._store.run(outbox.send_events(self._key, "dismiss", ids, owner))
+
+    def undelivered(self, *, owner: str = "", before: str = "", limit: int = 100) -> list[str]:
+        return self._store.run(outbox.undelivered(self._key, owner=owner, before=before, limit=limit))
+
+    def counts(self) -> EventCounts:
+        return self._store.run(outbox.counts(self._key))
+
+
 class OutboxDeliverer:
     """Takes and settles the events of one outbox."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: BlockingOutbox) -> None:
         self.outbox = outbox
 
     def take(self, **limits: Any) -> list[DueEvent]:
@@ -49,29 +87,21 @@ class Deliverer(OutboxDeliverer):
     """That of one model."""
 
     def __init__(self, queue: ModelQueue) -> None:
+        assert isinstance(queue.store, RedisStore)
         self._store, self._key = queue.store, prefix(queue.name)
-        if isinstance(self._store, MemoryStore):
-            super().__init__(self._store.queue(queue.name).outbox)
-        else:
-            assert isinstance(self._store, RedisStore)
-            super().__init__(RedisOutbox(self._store, self._key))
+        super().__init__(BlockingOutbox(self._store, self._key))
 
     def log(self, job: JobId) -> EventLog:
         return self.outbox.logs([job.serial])[job.serial]
 
     def open_endpoints(self, endpoints: Collection[str]) -> None:
         """Let the time pass for which they are closed."""
-        assert isinstance(self._store, RedisStore)
         for endpoint in endpoints:
             self._store.send(Command(("DEL", f"{self._key}endpoint:{endpoint}"), int))
             self._store.send(Command(("ZADD", f"{self._key}endpoints", "XX", 0, endpoint), int))
 
     def age(self, job: JobId, by_s: float) -> None:
         """Have the schedule of the job's event begin earlier."""
-        if isinstance(self.outbox, MemoryOutbox):
-            self.outbox.hooked[job.serial].since -= by_s
-            return
-        assert isinstance(self._store, RedisStore)
         words = ("HINCRBY", f"{self._key}job:{job.serial}", "event_since", -ms(by_s))
         self._store.send(Command(words, int))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from penstock.broker.memory.record import MAX_LOSSES, MAX_LOST_IN_A_ROW
 from penstock.job import JobState
 from tests.contract.dumps import Dump, Stored
 from tests.contract.event_dumps import event_faults
+from tests.oracle.record import MAX_LOSSES, MAX_LOST_IN_A_ROW
 
 PLACES = {JobState.QUEUED: ({"ready"}, {"solo"}, {"shards"}), JobState.DELAYED: ({"delayed"},)}
 

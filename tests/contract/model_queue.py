@@ -7,10 +7,15 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
+from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
+from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, job_in, new_serial
 from tests.contract.dumps import Dump
+from tests.oracle.store import StoreOracle
+
+# What holds for the one holds for the other.
+JobStore = StoreOracle | RedisStore
 
 STAMP = BatchStamp(id="batch-1", size=1, reason="idle", inference_s=0.25)
 OUTPUT = Payload("application/json", b'{"square":49}')

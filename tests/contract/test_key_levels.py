@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from penstock.access import Key, Role
-from penstock.broker.memory.key_levels import MemoryKeyLevels
 from penstock.broker.store import registry
 from penstock.broker.store.registry import KEYS_PREFIX, KeyLevels, KeySpending, StoredKey
 from penstock.broker.store.sync import RedisStore
+from tests.oracle.key_levels import KeyLevelsOracle
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_gateway_that_was_silent_is_not_counted(keys: RedisStore, redis_url: s
 
 def test_the_twin_in_memory_counts_as_the_function_does(keys: RedisStore, redis_url: str) -> None:
     """The simulation of the rates uses the twin."""
-    twin, chance, name = MemoryKeyLevels(), random.Random(7), uuid.uuid4().hex
+    twin, chance, name = KeyLevelsOracle(), random.Random(7), uuid.uuid4().hex
     with closing(redis.Redis.from_url(redis_url)) as client:
         for _ in range(40):
             spent = chance.choice([0.0, 0.1, 3.0, 30.0])

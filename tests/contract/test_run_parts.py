@@ -1,11 +1,12 @@
-"""Each part of a run has one driver, together they are its progress, and the run ends once. Each test uses both stores."""
+"""Each part of a run has one driver, together they are its progress, and the run ends once."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.broker.contract import CancelStatus
-from penstock.broker.run_contract import LOST_CODE, ReopenStatus, RunChange, Runs, TakeStatus, UpdateStatus
+from penstock.broker.contract import CancelStatus, ReopenStatus, TakeStatus, UpdateStatus
+from penstock.broker.run_contract import LOST_CODE, RunChange
+from penstock.broker.store.runs import RunStore
 from penstock.run import BY_COMMAND, RunCounts, RunPart, RunSpec, RunState, part_id
 from tests.contract.test_runs import DONE, SPEC, create, read, runs
 
@@ -15,7 +16,7 @@ PARTS = [RunPart(number=number, first=number, stop=number + 1, rows=10, host="h"
 RUNNING = RunChange(state=RunState.RUNNING)
 
 
-def split(runs: Runs, *, owner: str = "", spec: RunSpec = SPEC) -> str:
+def split(runs: RunStore, *, owner: str = "", spec: RunSpec = SPEC) -> str:
     run = runs.create(f"run{len(runs.runs(limit=100))}", spec, owner=owner).run.id
     runs.take(run, "planner", lease_s=60)
     runs.update(run, "planner", RunChange(state=RunState.VALIDATING, version="7"), lease_s=60)
@@ -24,19 +25,19 @@ def split(runs: Runs, *, owner: str = "", spec: RunSpec = SPEC) -> str:
     return run
 
 
-def drive(runs: Runs, run: str, number: int, change: RunChange = RUNNING, *, lease_s: float = 60) -> UpdateStatus:
+def drive(runs: RunStore, run: str, number: int, change: RunChange = RUNNING, *, lease_s: float = 60) -> UpdateStatus:
     part, driver = part_id(run, number), f"d{number}"
     assert runs.take(part, driver, lease_s=60).status is TakeStatus.TAKEN
     return runs.update(part, driver, change, lease_s=lease_s)
 
 
-def complete(runs: Runs, run: str, *numbers: int) -> None:
+def complete(runs: RunStore, run: str, *numbers: int) -> None:
     for number in numbers:
         change = RunChange(state=RunState.COMPLETED, counts=RunCounts(done=9, failed=1))
         assert drive(runs, run, number, change, lease_s=0) is UpdateStatus.OK
 
 
-def test_a_part_is_a_run_with_the_settings_of_the_whole(runs: Runs) -> None:
+def test_a_part_is_a_run_with_the_settings_of_the_whole(runs: RunStore) -> None:
     run = split(runs, owner="ann")
     whole, parts = read(runs, run), runs.parts(run)
     assert (whole.parts, whole.counts, whole.part, runs.parts("nowhere")) == (3, RunCounts(total=30), None, [])
@@ -47,7 +48,7 @@ def test_a_part_is_a_run_with_the_settings_of_the_whole(runs: Runs) -> None:
     assert [found.id for found in runs.runs()] == [run], "parts are not listed"
 
 
-def test_a_run_is_split_once_and_only_by_its_driver(runs: Runs) -> None:
+def test_a_run_is_split_once_and_only_by_its_driver(runs: RunStore) -> None:
     run = split(runs)
     assert runs.split(run, "other", PARTS, RunCounts()) is UpdateStatus.LOST
     runs.take(run, "late", lease_s=60)
@@ -56,7 +57,7 @@ def test_a_run_is_split_once_and_only_by_its_driver(runs: Runs) -> None:
     assert runs.split("nowhere", "d", PARTS, RunCounts()) is UpdateStatus.MISSING
 
 
-def test_drivers_take_parts_until_all_are_driven_and_the_run_itself_once_all_have_ended(runs: Runs) -> None:
+def test_drivers_take_parts_until_all_are_driven_and_the_run_itself_once_all_have_ended(runs: RunStore) -> None:
     run = split(runs)
     seen: list[str] = []
     for _ in PARTS:
@@ -74,7 +75,7 @@ def test_drivers_take_parts_until_all_are_driven_and_the_run_itself_once_all_hav
     assert runs.next_of(run) == whole
 
 
-def test_a_part_whose_driver_is_gone_is_anybodys_and_its_old_driver_writes_nothing(runs: Runs) -> None:
+def test_a_part_whose_driver_is_gone_is_anybodys_and_its_old_driver_writes_nothing(runs: RunStore) -> None:
     run = split(runs)
     drive(runs, run, 0, lease_s=0)
     drive(runs, run, 1)
@@ -87,7 +88,7 @@ def test_a_part_whose_driver_is_gone_is_anybodys_and_its_old_driver_writes_nothi
     assert (read(runs, run).state, read(runs, run).counts) == (RunState.RUNNING, RunCounts(total=30))
 
 
-def test_a_run_shows_what_its_parts_have_done_together(runs: Runs) -> None:
+def test_a_run_shows_what_its_parts_have_done_together(runs: RunStore) -> None:
     run = split(runs)
     drive(runs, run, 0, RunChange(counts=RunCounts(total=10, done=4, failed=1), rows_per_s=2.0, busy=0.25))
     drive(runs, run, 1, RunChange(counts=RunCounts(total=10, done=3), rows_per_s=1.5, busy=0.5))
@@ -101,7 +102,7 @@ def test_a_run_shows_what_its_parts_have_done_together(runs: Runs) -> None:
     assert (found.counts, found.rows_per_s, found.driver) == (RunCounts(total=30, done=5), 2.0, "d0")
 
 
-def test_a_part_that_fails_ends_its_run_and_the_other_parts_are_left(runs: Runs) -> None:
+def test_a_part_that_fails_ends_its_run_and_the_other_parts_are_left(runs: RunStore) -> None:
     run = split(runs)
     drive(runs, run, 0)
     failed = RunChange(state=RunState.FAILED, error_code="too_many_failed", error_message="9 rows", details={"a": 1})
@@ -114,7 +115,7 @@ def test_a_part_that_fails_ends_its_run_and_the_other_parts_are_left(runs: Runs)
     assert (runs.next_of(run), read(runs, run).counts.done) == (None, 3)
 
 
-def test_a_reopened_run_does_only_what_is_left(runs: Runs) -> None:
+def test_a_reopened_run_does_only_what_is_left(runs: RunStore) -> None:
     run = split(runs)
     complete(runs, run, 0)
     drive(runs, run, 1, RunChange(state=RunState.FAILED, error_code="x"), lease_s=0)
@@ -129,7 +130,7 @@ def test_a_reopened_run_does_only_what_is_left(runs: Runs) -> None:
     assert (found.id, found.counts, found.spec, found.error_code) == (run, RunCounts(total=30, done=27, failed=3), SPEC, "")
 
 
-def test_a_cancelled_run_ends_at_once_and_its_drivers_leave_their_parts(runs: Runs) -> None:
+def test_a_cancelled_run_ends_at_once_and_its_drivers_leave_their_parts(runs: RunStore) -> None:
     run = split(runs)
     drive(runs, run, 0)
     assert runs.ask_cancel(run) is CancelStatus.CANCELLED
@@ -137,7 +138,7 @@ def test_a_cancelled_run_ends_at_once_and_its_drivers_leave_their_parts(runs: Ru
     assert read(runs, run).state is RunState.CANCELLED
 
 
-def test_a_run_whose_parts_are_put_together_is_asked_to_end(runs: Runs) -> None:
+def test_a_run_whose_parts_are_put_together_is_asked_to_end(runs: RunStore) -> None:
     run = split(runs)
     complete(runs, run, 0, 1, 2)
     runs.take(run, "joiner", lease_s=60)
@@ -146,7 +147,7 @@ def test_a_run_whose_parts_are_put_together_is_asked_to_end(runs: Runs) -> None:
     assert read(runs, run).state is RunState.COMPLETED
 
 
-def test_a_run_that_is_to_be_cancelled_while_it_is_split_ends_when_its_driver_leaves_it(runs: Runs) -> None:
+def test_a_run_that_is_to_be_cancelled_while_it_is_split_ends_when_its_driver_leaves_it(runs: RunStore) -> None:
     run = create(runs)
     runs.take(run, "planner", lease_s=60)
     runs.split(run, "planner", PARTS, RunCounts())
@@ -157,7 +158,7 @@ def test_a_run_that_is_to_be_cancelled_while_it_is_split_ends_when_its_driver_le
     assert (read(runs, run).state, runs.next_of(run)) == (RunState.CANCELLED, None)
 
 
-def test_a_part_that_kills_its_drivers_fails_the_run(runs: Runs) -> None:
+def test_a_part_that_kills_its_drivers_fails_the_run(runs: RunStore) -> None:
     run = split(runs)
     for driver in ("d1", "d2", "d3"):
         assert runs.take(part_id(run, 0), driver, lease_s=0).status is TakeStatus.TAKEN
@@ -165,14 +166,14 @@ def test_a_part_that_kills_its_drivers_fails_the_run(runs: Runs) -> None:
     assert (read(runs, run).state, read(runs, run).error_code) == (RunState.FAILED, LOST_CODE)
 
 
-def test_a_runner_passes_over_the_runs_that_it_cannot_read(runs: Runs) -> None:
+def test_a_runner_passes_over_the_runs_that_it_cannot_read(runs: RunStore) -> None:
     mine, other = split(runs, owner="ann"), create(runs, owner="bob")
     assert {run.id for run in runs.look(5)} == {part_id(mine, 0), other}
     assert [run.id for run in runs.look(5, without=[mine])] == [other]
     assert runs.look(5, without=[mine, other]) == []
 
 
-def test_an_owner_whose_parts_are_all_driven_holds_up_nobody(runs: Runs) -> None:
+def test_an_owner_whose_parts_are_all_driven_holds_up_nobody(runs: RunStore) -> None:
     run = split(runs, owner="ann")
     for number in range(3):
         drive(runs, run, number)
@@ -180,7 +181,7 @@ def test_an_owner_whose_parts_are_all_driven_holds_up_nobody(runs: Runs) -> None
     assert [found.id for found in runs.look(1)] == [other]
 
 
-def test_parts_of_a_commands_run_are_for_those_who_name_it(runs: Runs) -> None:
+def test_parts_of_a_commands_run_are_for_those_who_name_it(runs: RunStore) -> None:
     run = split(runs, spec=RunSpec(model="m", input="i", output="o", metadata={BY_COMMAND: "1"}))
     assert runs.look(5) == []
     found = runs.next_of(run)
@@ -189,7 +190,7 @@ def test_parts_of_a_commands_run_are_for_those_who_name_it(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("when", ["split", "ended"])
-def test_a_forgotten_run_takes_its_parts_along(runs: Runs, when: str) -> None:
+def test_a_forgotten_run_takes_its_parts_along(runs: RunStore, when: str) -> None:
     run = split(runs)
     if when == "ended":
         complete(runs, run, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""Whoever ends a run with a webhook leaves its event. Each test uses both stores."""
+"""Whoever ends a run with a webhook leaves its event."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from itertools import count
 
 import pytest
 
-from penstock.broker.memory.outbox import MemoryOutbox
-from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.run_contract import DropStatus, ReopenStatus, RunChange
+from penstock.broker.contract import DropStatus, ReopenStatus
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome, EventSettled, EventState
-from penstock.extensions.webhooks.store.outbox import RedisOutbox
 from penstock.run import RunSpec, RunState
-from tests.contract.hooked import HOOK, OutboxDeliverer
+from tests.contract.hooked import HOOK, BlockingOutbox, OutboxDeliverer
 
 SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl")
 LATE = RunSpec(model="square", input="in.jsonl", output="out.jsonl", deadline_s=0.001)
@@ -27,7 +25,7 @@ REFUSED = AttemptEnd(EventOutcome.REFUSED, "no such host")
 class HookedRuns(OutboxDeliverer):
     """The runs of a store, and their outbox."""
 
-    def __init__(self, runs: MemoryRunStore | RunStore, outbox: MemoryOutbox | RedisOutbox) -> None:
+    def __init__(self, runs: RunStore, outbox: BlockingOutbox) -> None:
         super().__init__(outbox)
         self.runs = runs
         self._names = (f"r{number}" for number in count())
@@ -46,16 +44,12 @@ class HookedRuns(OutboxDeliverer):
 
 
 def on_redis(store: RedisStore) -> HookedRuns:
-    return HookedRuns(RunStore(store), RedisOutbox(store, RUNS_KEY))
+    return HookedRuns(RunStore(store), BlockingOutbox(store, RUNS_KEY))
 
 
-@pytest.fixture(params=["memory", "redis"])
-def hooked(request: pytest.FixtureRequest) -> Iterator[HookedRuns]:
-    if request.param == "memory":
-        runs = MemoryRunStore()
-        yield HookedRuns(runs, runs.outbox)
-        return
-    with closing(RedisStore(request.getfixturevalue("fresh_redis"))) as store:
+@pytest.fixture
+def hooked(fresh_redis: str) -> Iterator[HookedRuns]:
+    with closing(RedisStore(fresh_redis)) as store:
         yield on_redis(store)
 
 

@@ -1,4 +1,4 @@
-"""A run has one driver at a time, a final state that stays, and a place in a list that pages. Each test uses both stores."""
+"""A run has one driver at a time, a final state that stays, and a place in a list that pages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from penstock.broker.contract import CancelStatus
-from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.run_contract import LOST_CODE, DropStatus, ReopenStatus, RunChange, Runs, TakeStatus, UpdateStatus
+from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
+from penstock.broker.run_contract import LOST_CODE, RunChange
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore, RunStore
 from penstock.broker.store.sync import RedisStore
@@ -23,38 +22,35 @@ SPEC = RunSpec(model="square", input="in.jsonl", output="out.jsonl", columns={"x
 DONE = RunChange(state=RunState.COMPLETED)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
-    if request.param == "memory":
-        yield MemoryRunStore()
-        return
-    with closing(RedisStore(request.getfixturevalue("fresh_redis"))) as store:
+@pytest.fixture
+def runs(fresh_redis: str) -> Iterator[RunStore]:
+    with closing(RedisStore(fresh_redis)) as store:
         yield RunStore(store)
 
 
-def create(runs: Runs, *, owner: str = "") -> str:
+def create(runs: RunStore, *, owner: str = "") -> str:
     return runs.create(uuid.uuid4().hex, SPEC, owner=owner).run.id
 
 
-def taken(runs: Runs, driver: str = "d1", *, lease_s: float = 60.0) -> str:
+def taken(runs: RunStore, driver: str = "d1", *, lease_s: float = 60.0) -> str:
     run = create(runs)
     assert runs.take(run, driver, lease_s=lease_s).status is TakeStatus.TAKEN
     return run
 
 
-def ended(runs: Runs, state: RunState = RunState.COMPLETED) -> str:
+def ended(runs: RunStore, state: RunState = RunState.COMPLETED) -> str:
     run = taken(runs)
     assert runs.update(run, "d1", RunChange(state=state), lease_s=0) is UpdateStatus.OK
     return run
 
 
-def read(runs: Runs, run: str) -> Run:
+def read(runs: RunStore, run: str) -> Run:
     found = runs.read(run)
     assert found is not None
     return found
 
 
-def test_a_new_run_is_queued_and_keeps_what_was_asked(runs: Runs) -> None:
+def test_a_new_run_is_queued_and_keeps_what_was_asked(runs: RunStore) -> None:
     made = runs.create("r1", SPEC, owner="ann")
     assert made.new
     assert (made.run.spec, made.run.owner, made.run.state, made.run.counts) == (SPEC, "ann", RunState.QUEUED, RunCounts())
@@ -62,13 +58,13 @@ def test_a_new_run_is_queued_and_keeps_what_was_asked(runs: Runs) -> None:
     assert runs.read("r2") is None
 
 
-def test_the_same_id_again_is_the_first_run(runs: Runs) -> None:
+def test_the_same_id_again_is_the_first_run(runs: RunStore) -> None:
     first = runs.create("r1", SPEC, owner="ann")
     again = runs.create("r1", RunSpec(model="other", input="a", output="b"), owner="bob")
     assert (again.new, again.run) == (False, first.run)
 
 
-def test_a_driver_holds_its_run_while_its_lease_lasts(runs: Runs) -> None:
+def test_a_driver_holds_its_run_while_its_lease_lasts(runs: RunStore) -> None:
     run = taken(runs, "d1")
     refused = runs.take(run, "d2", lease_s=60)
     assert refused.status is TakeStatus.HELD
@@ -77,20 +73,20 @@ def test_a_driver_holds_its_run_while_its_lease_lasts(runs: Runs) -> None:
     assert runs.take(run, "d1", lease_s=60).status is TakeStatus.TAKEN
 
 
-def test_a_run_whose_drivers_lease_passed_is_anybodys(runs: Runs) -> None:
+def test_a_run_whose_drivers_lease_passed_is_anybodys(runs: RunStore) -> None:
     run = taken(runs, "d1", lease_s=0)
     assert runs.take(run, "d2", lease_s=60).status is TakeStatus.TAKEN
     assert runs.update(run, "d1", RunChange(counts=RunCounts(done=7)), lease_s=60) is UpdateStatus.LOST
     assert read(runs, run).counts == RunCounts()
 
 
-def test_an_ended_or_unknown_run_cannot_be_taken(runs: Runs) -> None:
+def test_an_ended_or_unknown_run_cannot_be_taken(runs: RunStore) -> None:
     assert runs.take(ended(runs), "d2", lease_s=60).status is TakeStatus.FINAL
     nothing = runs.take("nowhere", "d1", lease_s=60)
     assert (nothing.status, nothing.run) == (TakeStatus.MISSING, None)
 
 
-def test_an_update_writes_what_it_names_and_nothing_else(runs: Runs) -> None:
+def test_an_update_writes_what_it_names_and_nothing_else(runs: RunStore) -> None:
     run = taken(runs)
     first = RunChange(RunState.RUNNING, RunCounts(total=10, done=2, failed=1), "3", 12.5, 0.75, details={"parts": [1, 2]})
     assert runs.update(run, "d1", first, lease_s=60) is UpdateStatus.OK
@@ -102,7 +98,7 @@ def test_an_update_writes_what_it_names_and_nothing_else(runs: Runs) -> None:
     assert found.started_at is not None
 
 
-def test_a_run_starts_when_it_leaves_the_queue(runs: Runs) -> None:
+def test_a_run_starts_when_it_leaves_the_queue(runs: RunStore) -> None:
     run = taken(runs)
     runs.update(run, "d1", RunChange(), lease_s=60)
     assert read(runs, run).started_at is None
@@ -113,7 +109,7 @@ def test_a_run_starts_when_it_leaves_the_queue(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state.final])
-def test_the_first_final_state_stands(runs: Runs, state: RunState) -> None:
+def test_the_first_final_state_stands(runs: RunStore, state: RunState) -> None:
     run = ended(runs, state)
     was = read(runs, run)
     assert (was.state, was.finished_at is not None) == (state, True)
@@ -122,28 +118,28 @@ def test_the_first_final_state_stands(runs: Runs, state: RunState) -> None:
     assert read(runs, run) == was
 
 
-def test_a_driver_that_ended_its_run_says_no_more(runs: Runs) -> None:
+def test_a_driver_that_ended_its_run_says_no_more(runs: RunStore) -> None:
     assert runs.update(ended(runs), "d1", RunChange(state=RunState.FAILED), lease_s=0) is UpdateStatus.FINAL
 
 
-def test_an_update_of_an_unknown_run_is_answered_missing(runs: Runs) -> None:
+def test_an_update_of_an_unknown_run_is_answered_missing(runs: RunStore) -> None:
     assert runs.update("nowhere", "d1", DONE, lease_s=60) is UpdateStatus.MISSING
 
 
-def test_a_driver_that_lets_go_leaves_the_run_to_others_at_once(runs: Runs) -> None:
+def test_a_driver_that_lets_go_leaves_the_run_to_others_at_once(runs: RunStore) -> None:
     run = taken(runs)
     runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=0)
     assert runs.take(run, "d2", lease_s=60).status is TakeStatus.TAKEN
 
 
-def test_a_queued_run_without_a_driver_is_cancelled_at_once(runs: Runs) -> None:
+def test_a_queued_run_without_a_driver_is_cancelled_at_once(runs: RunStore) -> None:
     run = create(runs)
     assert runs.ask_cancel(run) is CancelStatus.CANCELLED
     assert (read(runs, run).state, read(runs, run).finished_at is not None) == (RunState.CANCELLED, True)
     assert runs.ask_cancel(run) is CancelStatus.FINAL
 
 
-def test_the_driver_is_told_that_somebody_asks_for_the_end(runs: Runs) -> None:
+def test_the_driver_is_told_that_somebody_asks_for_the_end(runs: RunStore) -> None:
     run = taken(runs)
     assert runs.ask_cancel(run) is CancelStatus.REQUESTED
     assert read(runs, run).request == "cancel"
@@ -152,7 +148,7 @@ def test_the_driver_is_told_that_somebody_asks_for_the_end(runs: Runs) -> None:
     assert read(runs, run).state is RunState.CANCELLED
 
 
-def test_a_run_that_was_interrupted_is_only_asked_to_end(runs: Runs) -> None:
+def test_a_run_that_was_interrupted_is_only_asked_to_end(runs: RunStore) -> None:
     run = taken(runs)
     runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=0)
     assert runs.ask_cancel(run) is CancelStatus.REQUESTED
@@ -161,7 +157,7 @@ def test_a_run_that_was_interrupted_is_only_asked_to_end(runs: Runs) -> None:
     assert again.run.request == "cancel"
 
 
-def test_the_run_of_another_owner_does_not_exist(runs: Runs) -> None:
+def test_the_run_of_another_owner_does_not_exist(runs: RunStore) -> None:
     run = create(runs, owner="ann")
     assert runs.ask_cancel(run, owner="bob") is CancelStatus.MISSING
     assert runs.ask_cancel(run, owner="") is CancelStatus.MISSING
@@ -170,7 +166,7 @@ def test_the_run_of_another_owner_does_not_exist(runs: Runs) -> None:
     assert runs.drop(run, owner="ann") is DropStatus.DROPPED
 
 
-def test_only_an_ended_run_is_dropped(runs: Runs) -> None:
+def test_only_an_ended_run_is_dropped(runs: RunStore) -> None:
     run = create(runs)
     assert runs.drop(run) is DropStatus.LIVE
     runs.ask_cancel(run)
@@ -179,7 +175,7 @@ def test_only_an_ended_run_is_dropped(runs: Runs) -> None:
     assert (runs.read(run), runs.runs()) == (None, [])
 
 
-def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: Runs) -> None:
+def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: RunStore) -> None:
     run = create(runs)
     assert runs.reopen(run) is ReopenStatus.LIVE
     runs.take(run, "d1", lease_s=60.0)
@@ -196,7 +192,7 @@ def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: R
     assert runs.reopen("nothing") is ReopenStatus.MISSING
 
 
-def test_the_list_pages_through_all_newest_first(runs: Runs) -> None:
+def test_the_list_pages_through_all_newest_first(runs: RunStore) -> None:
     made = [create(runs) for _ in range(7)]
     assert set(made) == {run.id for run in runs.runs()}
     moments = [run.created_at for run in runs.runs()]
@@ -208,7 +204,7 @@ def test_the_list_pages_through_all_newest_first(runs: Runs) -> None:
     assert runs.runs(after="nowhere") == []
 
 
-def test_the_list_tells_owners_and_states_apart(runs: Runs) -> None:
+def test_the_list_tells_owners_and_states_apart(runs: RunStore) -> None:
     mine, theirs, over = create(runs, owner="ann"), create(runs, owner="bob"), ended(runs)
     assert [run.id for run in runs.runs(owner="ann")] == [mine]
     assert [run.id for run in runs.runs(owner="")] == [over]
@@ -219,7 +215,7 @@ def test_the_list_tells_owners_and_states_apart(runs: Runs) -> None:
     assert runs.runs(states=[RunState.FAILED]) == []
 
 
-def test_ended_runs_are_forgotten_in_time_and_others_never(runs: Runs) -> None:
+def test_ended_runs_are_forgotten_in_time_and_others_never(runs: RunStore) -> None:
     live, over = create(runs), ended(runs)
     assert {run.id for run in runs.runs()} == {live, over}
     assert [run.id for run in runs.runs(keep_s=0)] == [live]
@@ -229,7 +225,7 @@ def test_ended_runs_are_forgotten_in_time_and_others_never(runs: Runs) -> None:
     assert runs.read(another) is None
 
 
-def test_more_runs_than_one_look_at_the_index_are_all_found(runs: Runs) -> None:
+def test_more_runs_than_one_look_at_the_index_are_all_found(runs: RunStore) -> None:
     made = {create(runs, owner="ann" if number % 40 == 0 else "") for number in range(230)}
     assert {run.id for run in runs.runs(limit=500)} == made
     assert len(runs.runs(owner="ann", states=[RunState.QUEUED], limit=500)) == 6
@@ -250,13 +246,13 @@ def test_a_gateway_sees_the_same_runs(fresh_redis: str) -> None:
     asyncio.run(ask())
 
 
-def begun(runs: Runs, run: str, *drivers: str) -> None:
+def begun(runs: RunStore, run: str, *drivers: str) -> None:
     """Have the drivers take the run one after the other; each dies at once."""
     for driver in drivers:
         assert runs.take(run, driver, lease_s=0).status is TakeStatus.TAKEN
 
 
-def test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why(runs: Runs) -> None:
+def test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why(runs: RunStore) -> None:
     """A small file that took its runner along was taken up again for ever, and took the next one along."""
     run = create(runs)
     begun(runs, run, "d1", "d2", "d3")
@@ -270,7 +266,7 @@ def test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why(runs: Ru
     begun(runs, run, "d5", "d6", "d7")
 
 
-def test_a_run_that_gets_further_or_is_left_in_order_may_lose_drivers_again(runs: Runs) -> None:
+def test_a_run_that_gets_further_or_is_left_in_order_may_lose_drivers_again(runs: RunStore) -> None:
     run = create(runs)
     begun(runs, run, "d1", "d2", "d3")
     runs.update(run, "d3", RunChange(counts=RunCounts(done=4, failed=1)), lease_s=60)
@@ -285,7 +281,7 @@ def test_a_run_that_gets_further_or_is_left_in_order_may_lose_drivers_again(runs
     assert runs.take(run, "d10", lease_s=60).status is TakeStatus.FINAL
 
 
-def test_a_spent_run_that_was_asked_to_end_is_cancelled(runs: Runs) -> None:
+def test_a_spent_run_that_was_asked_to_end_is_cancelled(runs: RunStore) -> None:
     run = taken(runs, "d1", lease_s=60)
     runs.update(run, "d1", RunChange(state=RunState.RUNNING), lease_s=60)
     assert runs.ask_cancel(run) is CancelStatus.REQUESTED
@@ -296,7 +292,7 @@ def test_a_spent_run_that_was_asked_to_end_is_cancelled(runs: Runs) -> None:
     assert read(runs, run).state is RunState.CANCELLED
 
 
-def test_a_runner_sees_the_oldest_run_of_each_owner_and_owners_take_turns(runs: Runs) -> None:
+def test_a_runner_sees_the_oldest_run_of_each_owner_and_owners_take_turns(runs: RunStore) -> None:
     # In one millisecond the id decides.
     first, second, third = (runs.create(f"r{at}", SPEC, owner=owner).run.id for at, owner in enumerate(["ann", "ann", "bob"]))
     assert [run.id for run in runs.look(1)] == [first]
@@ -310,7 +306,7 @@ def test_a_runner_sees_the_oldest_run_of_each_owner_and_owners_take_turns(runs: 
     assert runs.look(0) == []
 
 
-def test_a_runner_sees_no_run_of_a_command_none_that_is_driven_and_none_that_ended(runs: Runs) -> None:
+def test_a_runner_sees_no_run_of_a_command_none_that_is_driven_and_none_that_ended(runs: RunStore) -> None:
     runs.create("command", msgspec.structs.replace(SPEC, metadata={BY_COMMAND: "1"}), owner="cat")
     runs.take("command", "d", lease_s=0)
     taken(runs, "d1")
@@ -319,7 +315,7 @@ def test_a_runner_sees_no_run_of_a_command_none_that_is_driven_and_none_that_end
     assert runs.look(5) == []
 
 
-def test_more_live_runs_than_one_page_are_all_reached_oldest_first(runs: Runs) -> None:
+def test_more_live_runs_than_one_page_are_all_reached_oldest_first(runs: RunStore) -> None:
     """A runner once looked at the 100 newest live runs; older ones never began."""
     made = [create(runs) for _ in range(130)]
     seen = []
@@ -331,7 +327,7 @@ def test_more_live_runs_than_one_page_are_all_reached_oldest_first(runs: Runs) -
     assert moments == sorted(moments)
 
 
-def test_a_queued_run_past_its_deadline_expires_in_the_look_and_one_that_has_begun_is_left_to_a_driver(runs: Runs) -> None:
+def test_a_queued_run_past_its_deadline_expires_in_the_look_and_one_that_has_begun_is_left_to_a_driver(runs: RunStore) -> None:
     brief = msgspec.structs.replace(SPEC, deadline_s=0.001)
     runs.create("queued", brief)
     runs.create("begun", brief)
@@ -342,7 +338,7 @@ def test_a_queued_run_past_its_deadline_expires_in_the_look_and_one_that_has_beg
     assert [run.id for run in runs.look(5)] == ["begun"]
 
 
-def test_a_run_whose_driver_was_late_with_a_beat_does_not_stand_in_the_way_of_its_owner(runs: Runs) -> None:
+def test_a_run_whose_driver_was_late_with_a_beat_does_not_stand_in_the_way_of_its_owner(runs: RunStore) -> None:
     late, other = runs.create("r1", SPEC).run.id, runs.create("r2", SPEC).run.id
     runs.take(late, "d1", lease_s=0)
     assert [run.id for run in runs.look(1)] == [late]

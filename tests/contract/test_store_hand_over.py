@@ -1,6 +1,6 @@
 """A submit hands its jobs to a slot that waits: the slot's offer, who gets the jobs, and what holds when nobody hears.
 
-The memory store hands nothing over, because nobody listens to it; there the same acts leave the jobs in line.
+The oracle hands nothing over, because nobody listens to it; there the same acts leave the jobs in line.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Listener:
 
 @pytest.fixture
 def slot(queue: ModelQueue) -> Iterator[Listener]:
-    """The subscription of slot w1. Skipped for the memory store."""
+    """The subscription of slot w1. Skipped for the oracle."""
     if not isinstance(queue.store, RedisStore):
-        pytest.skip("nobody listens to the memory store")
+        pytest.skip("nobody listens to the oracle")
     with closing(Listener(queue, "w1")) as listener:
         yield listener
 

@@ -6,11 +6,11 @@ import time
 from itertools import pairwise
 
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.memory.record import PAST_FIRST, PAST_LAST
 from penstock.broker.records import Ending
 from penstock.job import JobId, JobState, Priority
 from tests.contract.model_queue import OUTPUT, ModelQueue
 from tests.eventually import eventually
+from tests.oracle.record import PAST_FIRST, PAST_LAST
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

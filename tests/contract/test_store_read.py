@@ -88,7 +88,7 @@ def test_an_unknown_job_cannot_be_cancelled(queue: ModelQueue) -> None:
 def test_an_unknown_job_reads_as_nothing(queue: ModelQueue) -> None:
     unknown = queue.new_id()
     assert (queue.store.read(unknown), queue.store.result(unknown)) == (None, None)
-    assert queue.store.was_collected(unknown) is False
+    assert queue.store.collected_owner(unknown) is None
 
 
 def test_a_queued_job_knows_how_many_stand_before_it(queue: ModelQueue) -> None:

@@ -207,7 +207,7 @@ def test_a_success_after_a_retry_shows_no_error(queue: ModelQueue) -> None:
 # --- release -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", [ReleaseReason.DRAIN, ReleaseReason.UNSTARTED, ReleaseReason.TOO_BIG])
+@pytest.mark.parametrize("reason", [ReleaseReason.DRAIN, ReleaseReason.UNSTARTED])
 def test_a_released_job_goes_back_to_its_old_place_uncharged(queue: ModelQueue, reason: ReleaseReason) -> None:
     job = queue.leased(deadline_s=30.0)
     after = queue.submit(deadline_s=60.0)

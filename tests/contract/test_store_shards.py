@@ -178,7 +178,7 @@ def test_nothing_is_mended_while_shards_wait_and_run(queue: ModelQueue) -> None:
     assert (repair.scanned, repair.orphans, repair.tickets) == (3, 0, 0)
 
 
-@pytest.mark.parametrize("reason", [ReleaseReason.DRAIN, ReleaseReason.TOO_BIG])
+@pytest.mark.parametrize("reason", [ReleaseReason.DRAIN, ReleaseReason.UNSTARTED])
 def test_a_shard_may_be_given_back_for_any_reason(queue: ModelQueue, reason: ReleaseReason) -> None:
     shard = queue.shard()
     assert queue.release(queue.take_shard(), reason) is Settled.OK
@@ -186,9 +186,9 @@ def test_a_shard_may_be_given_back_for_any_reason(queue: ModelQueue, reason: Rel
 
 
 def wakes(queue: ModelQueue, *acts: Callable[[], object]) -> list[int]:
-    """Return how often each act wakes the slots. The memory store wakes nobody."""
+    """Return how often each act wakes the slots. The oracle wakes nobody."""
     if not isinstance(queue.store, RedisStore):
-        pytest.skip("the memory store has no wake-ups")
+        pytest.skip("the oracle has no wake-ups")
     client, channel = queue.store._redis, f"ps:{{{queue.name}}}:wake"
     counts = []
     with client.pubsub() as heard:

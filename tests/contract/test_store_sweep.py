@@ -209,7 +209,7 @@ def test_a_result_is_kept_until_its_time_is_over(queue: ModelQueue) -> None:
     job = queue.leased(result_ttl_s=60.0)
     queue.finish(job)
     assert queue.store.sweep(queue.name).collected == 0
-    assert queue.store.was_collected(job.id) is False
+    assert queue.store.collected_owner(job.id) is None
 
 
 def test_a_collected_job_leaves_nothing_but_a_tombstone(queue: ModelQueue) -> None:
@@ -217,7 +217,7 @@ def test_a_collected_job_leaves_nothing_but_a_tombstone(queue: ModelQueue) -> No
     queue.finish(job)
     assert queue.store.sweep(queue.name).collected == 1
     assert (queue.store.read(job.id), queue.store.result(job.id), queue.listed()) == (None, None, [])
-    assert queue.store.was_collected(job.id) is True
+    assert queue.store.collected_owner(job.id) == ""
 
 
 def test_a_forgotten_job_leaves_nothing_at_all(queue: ModelQueue) -> None:
@@ -226,7 +226,7 @@ def test_a_forgotten_job_leaves_nothing_at_all(queue: ModelQueue) -> None:
     queue.finish(other)
     assert queue.store.forget([job.id]) == 1
     assert queue.store.read(job.id) is None
-    assert queue.store.was_collected(job.id) is False
+    assert queue.store.collected_owner(job.id) is None
     assert queue.store.read(other.id) is not None
     assert queue.store.forget([job.id]) == 0
 

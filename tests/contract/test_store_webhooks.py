@@ -14,6 +14,9 @@ from penstock.job import JobId
 from tests.contract.hooked import DELIVERED, GONE, HOOK, LONG, NO_TIME, REFUSED, Deliverer, again, ended, report_progress
 from tests.contract.model_queue import ModelQueue
 
+# The oracle knows no webhooks.
+pytestmark = pytest.mark.parametrize("store", ["redis"], indirect=True)
+
 ENDS_OF_JOBS: dict[str, Callable[[ModelQueue], JobId]] = {}
 
 

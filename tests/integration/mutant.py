@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.broker.run_contract import Runs
 from penstock.broker.store.library import body
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
@@ -44,7 +43,7 @@ def by_slot(test: Callable[[ModelQueue, handing.Listener], None]) -> Callable[[M
     return check
 
 
-def by_run(test: Callable[[Runs], None]) -> Callable[[ModelQueue], None]:
+def by_run(test: Callable[[RunStore], None]) -> Callable[[ModelQueue], None]:
     def check(queue: ModelQueue) -> None:
         assert isinstance(queue.store, RedisStore)
         test(RunStore(queue.store))

@@ -1,11 +1,10 @@
-"""A random walk over a real Redis store and, step by step, over the memory store: both must give the same answers and hold the
+"""A random walk over a real Redis store and, step by step, over its oracle: both must give the same answers and hold the
 same data.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -24,8 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.broker.contract import JobIndex, JobStore, ReleaseReason
-from penstock.broker.memory.store import MemoryStore
+from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.records import (
     ClaimedJob,
     ClaimRequest,
@@ -37,24 +35,19 @@ from penstock.broker.records import (
     Settled,
 )
 from penstock.broker.store.notifications import handed_over
-from penstock.broker.store.ops import prefix
 from penstock.broker.store.sync import RedisStore
-from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, Outbox, TakeLimits
-from penstock.extensions.webhooks.store.outbox import RedisOutbox
 from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, JobId, JobState, Payload, Priority, new_job_id
-from tests.contract.dumps import Dump, RedisDump, dump_memory
+from tests.contract.dumps import Dump, RedisDump, dump_oracle
 from tests.contract.invariants import check_invariants
-from tests.contract.model_queue import OUTPUT, STAMP
+from tests.contract.model_queue import OUTPUT, STAMP, JobStore
 from tests.integration.timeless import timeless
+from tests.oracle.store import StoreOracle
 
 # A time is over at once or long after the test: anything between would make the outcome depend on how fast the machine is.
 now_or_never = st.sampled_from([0.0, 1_000.0])
 workers = st.sampled_from(["w1", "w2"])
 OWNERS = ["", "", "a", "b", "c"]
-# What is wanted of a job's events, and how many an owner may have undelivered.
-HOOKS = [None, ("sfcx", 100), ("sfR", 100), ("cx", 2)]
-FEWER_THAN_CLOSE = 4
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -62,19 +55,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     jobs = Bundle("jobs")
     leases = Bundle("leases")
-    events = Bundle("events")
 
     def __init__(self, url: str, connect: Callable[[], RedisStore] | None = None) -> None:
         super().__init__()
         self.model = f"m{uuid.uuid4().hex[:12]}"
         self.connect = connect or (lambda: RedisStore(url))
         self.store = self.connect()
-        self.twin = MemoryStore()
+        self.oracle = StoreOracle()
         self.client = redis.Redis.from_url(url)
         self.views: dict[str, tuple[JobState, Any]] = {}
         self.nonces = (f"nonce{n}" for n in count())
         self.offers: dict[str, ClaimRequest] = {}
-        self.failures: Counter[str] = Counter()
         self.listen()
 
     def listen(self) -> None:
@@ -95,16 +86,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.client.close()
 
-    def both_outboxes(self, ask: Callable[[Outbox], Any]) -> Any:
-        answer, expected = ask(RedisOutbox(self.store, prefix(self.model))), ask(self.twin.queue(self.model).outbox)
-        assert timeless(answer) == timeless(expected), f"Redis: {answer}\nmemory: {expected}"
+    def both(self, ask: Callable[[JobStore], Any]) -> Any:
+        """Ask the store and its oracle, and return the answer that both give."""
+        answer = ask(self.store)
+        self.compare(answer, ask)
         return answer
 
-    def both(self, ask: Callable[[JobStore], Any]) -> Any:
-        """Ask both stores, and return the answer that both give."""
-        answer, expected = ask(self.store), ask(self.twin)
-        assert timeless(answer) == timeless(expected), f"Redis: {answer}\nmemory: {expected}"
-        return answer
+    def compare(self, answer: Any, ask: Callable[[JobStore], Any]) -> None:
+        """Compare an answer of the store with that of the oracle."""
+        expected = ask(self.oracle)
+        assert timeless(answer) == timeless(expected), f"Redis: {answer}\noracle: {expected}"
+
+    def compare_dump(self, dump: Dump) -> None:
+        assert dump == dump_oracle(self.oracle, self.model)
+
+    def webhook_of(self, job: JobId) -> Webhook | None:
+        """Return who hears of a new job's events: nobody, because the oracle knows no events."""
+        return None
 
     def dump(self) -> Dump:
         return RedisDump(self.client, self.model).dump()
@@ -116,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=jobs)
     def first(self) -> Any:
-        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT, 0.0, "", HOOKS[1])
+        return self.submit("", "f", Priority.INTERACTIVE, 1_000.0, 1_000.0, 10, "", Call.PREDICT, 0.0, "")
 
     @rule(
         target=jobs,
@@ -130,7 +128,6 @@ class StoreMachine(RuleBasedStateMachine):
         call=st.sampled_from([Call.PREDICT, Call.PREDICT, Call.SHARD]),
         delay_s=st.sampled_from([0.0, 0.0, 1_000.0]),
         tags=st.sampled_from(["", "x", "xy"]),
-        hook=st.sampled_from(HOOKS),
     )
     def submit(
         self,
@@ -144,7 +141,6 @@ class StoreMachine(RuleBasedStateMachine):
         call: Call,
         delay_s: float,
         tags: str,
-        hook: tuple[str, int] | None,
     ) -> JobId:
         job = new_job_id(self.model)
         new = NewJob(
@@ -160,20 +156,19 @@ class StoreMachine(RuleBasedStateMachine):
             call=call,
             delay_s=delay_s,
             tags=tuple(tags),
-            # Each job has an endpoint of its own: the order within one goes by milliseconds, which each store has for itself.
-            webhook=hook and Webhook(f"https://{job.serial}.example/", *hook),
+            webhook=self.webhook_of(job),
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         self.follow_hand_over()
         return JobId(*answer.id)
 
     def follow_hand_over(self) -> None:
-        """A submit that serves the offer of a slot is the submit and that slot's claim in one: the twin makes the claim."""
+        """A submit that serves the offer of a slot is the submit and that slot's claim in one: the oracle makes the claim."""
         self.client.execute_command("SPUBLISH", f"ps:{{{self.model}}}:worker:w1", "end")
         texts = iter(lambda: self.slots.get_message(timeout=5.0)["data"], b"end")
         for text in filter(lambda text: text[:1] == b"h", texts):
             nonce, claim = handed_over(text[1:], self.model)
-            assert timeless(claim) == timeless(self.twin.claim(self.offers[nonce]))
+            self.compare(claim, lambda store, ask=self.offers[nonce]: store.claim(ask))  # type: ignore[misc]
 
     @rule(
         target=leases,
@@ -283,40 +278,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(job=jobs)
     def read(self, job: JobId) -> None:
         self.both(lambda store: store.result(job))
-        self.both(lambda store: store.was_collected(job))
+        self.both(lambda store: store.collected_owner(job))
         self.both(lambda store: store.follow(job, mark="1.0", seen=1))
 
     @rule(job=jobs)
     def forget_job(self, job: JobId) -> None:
         self.both(lambda store: store.forget([job]))
-
-    @rule(target=events, lease_s=now_or_never)
-    def take_events(self, lease_s: float) -> Any:
-        limits = TakeLimits(lease_s=lease_s)
-        return multiple(*self.both_outboxes(lambda outbox: outbox.take(limits)).events)
-
-    @rule(event=events, outcome=st.sampled_from(EventOutcome), retry_s=now_or_never, give_up_s=now_or_never)
-    def settle_event(self, event: DueEvent, outcome: EventOutcome, retry_s: float, give_up_s: float) -> None:
-        """Failures in a row close an endpoint for a time that is not that of the test, so there are few."""
-        self.failures[event.id] += outcome is EventOutcome.AGAIN
-        if outcome is EventOutcome.AGAIN and self.failures[event.id] >= FEWER_THAN_CLOSE:
-            return
-        end = AttemptEnd(outcome, "an answer", retry_s=retry_s)
-        for _ in range(2):
-            self.both_outboxes(lambda outbox: outbox.settle(event, end, give_up_s=give_up_s))
-
-    @rule(job=jobs, owner=st.sampled_from([None, "a"]))
-    def send_event_again(self, job: JobId, owner: str | None) -> None:
-        self.both_outboxes(lambda outbox: outbox.send_again([job.serial], owner=owner))
-
-    @rule(job=jobs)
-    def dismiss_event(self, job: JobId) -> None:
-        self.both_outboxes(lambda outbox: outbox.dismiss([job.serial]))
-
-    @rule(job=jobs)
-    def look_at_events(self, job: JobId) -> None:
-        self.both_outboxes(lambda outbox: outbox.logs([job.serial]))
-        self.both_outboxes(lambda outbox: (outbox.counts(), outbox.undelivered(), outbox.undelivered(owner="a")))
 
     @rule(job=jobs)
     def dismiss(self, job: JobId) -> None:
@@ -343,7 +310,7 @@ class StoreMachine(RuleBasedStateMachine):
     def sound(self) -> None:
         dump = self.dump()
         check_invariants(dump)
-        assert dump == dump_memory(self.twin, self.model)
+        self.compare_dump(dump)
         self.keep_views(dump)
 
     def keep_views(self, dump: Dump) -> None:

@@ -12,13 +12,13 @@ from contextlib import closing
 import pytest
 import redis
 
-from penstock.broker.run_contract import RunChange, TakeStatus
+from penstock.broker.contract import TakeStatus
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.broker.store.runs import RunStore
 from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome, EventSettled, EventState
-from penstock.extensions.webhooks.store.outbox import RedisOutbox
 from penstock.run import Run, RunCounts, RunPart, RunSpec, RunState, part_id
-from tests.contract.hooked import HOOK, OutboxDeliverer
+from tests.contract.hooked import HOOK, BlockingOutbox, OutboxDeliverer
 from tests.integration.failing_library import FailingLibrary
 from tests.integration.store_scenarios import Act
 from tests.integration.test_store_whole import act_and_fail
@@ -46,8 +46,8 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
         clear(client)
 
 
-def outbox_of(runs: RunStore) -> RedisOutbox:
-    return RedisOutbox(runs.store, RUNS_KEY)
+def outbox_of(runs: RunStore) -> BlockingOutbox:
+    return BlockingOutbox(runs.store, RUNS_KEY)
 
 
 def queued(runs: RunStore, spec: RunSpec = SPEC) -> str:

@@ -1,4 +1,4 @@
-"""Long random histories on a real server, with the memory store as the oracle, and the invariants checked after every step."""
+"""Long random histories on a real server, compared with the oracle, and the invariants checked after every step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule
 
 from penstock.broker.server.embedded import EmbeddedServer
+from tests.integration.event_machine import EventMachine
 from tests.integration.store_machine import StoreMachine, walk
 
 # Every dump reads past the keys of other modules.
@@ -23,8 +24,12 @@ WALKS = settings(max_examples=40, stateful_step_count=80, deadline=None, databas
 FEW_WALKS = settings(WALKS, max_examples=8, stateful_step_count=25, phases=[Phase.generate])
 
 
-def test_any_history_keeps_the_invariants_and_matches_the_memory_store(redis_url: str) -> None:
+def test_any_history_keeps_the_invariants_and_matches_the_oracle(redis_url: str) -> None:
     walk(lambda: StoreMachine(redis_url), WALKS)
+
+
+def test_any_history_of_jobs_with_webhooks_keeps_their_events(redis_url: str) -> None:
+    walk(lambda: EventMachine(redis_url), WALKS)
 
 
 class DurableMachine(StoreMachine):

@@ -1,4 +1,4 @@
-"""The outbox on Redis: its operations, each described once, and two thin classes, one that blocks and one for an event loop."""
+"""The outbox on Redis: its operations, each described once, and a thin class for an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from penstock.extensions.webhooks.contract import (
 
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
-    from penstock.broker.store.sync import RedisStore
 
 # Deliverers hear on this channel which prefix may have an event that is due. As in `outbox.lua`.
 EVENTS_CHANNEL = "ps:events"
@@ -94,60 +93,44 @@ def _parts(ids: Sequence[str]) -> list[Sequence[str]]:
     return [ids[i : i + SEND_MAX] for i in range(0, len(ids), SEND_MAX)]
 
 
-class RedisOutbox:
-    """See `Outbox`. `key`: the prefix of a model's keys, or RUNS_KEY."""
-
-    def __init__(self, store: RedisStore, key: str) -> None:
-        self._store = store
-        self.key = key
-
-    def take(self, limits: TakeLimits = DEFAULT_LIMITS) -> DueEvents:
-        return self._store.run(take(self.key, limits))
-
-    def settle(self, event: DueEvent, end: AttemptEnd, *, give_up_s: float = GIVE_UP_S) -> EventSettled:
-        return self._store.run(settle(self.key, event, end, give_up_s=give_up_s))
-
-    def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
-        found = [self._store.run(logs(self.key, part)) for part in _parts(ids)]
-        return {event_id: log for part in found for event_id, log in part.items()}
-
-    def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
-        return sum(self._store.run(send_events(self.key, "again", part, owner)) for part in _parts(ids))
-
-    def dismiss(self, ids: Sequence[str], *, owner: str | None = None) -> int:
-        return sum(self._store.run(send_events(self.key, "dismiss", part, owner)) for part in _parts(ids))
-
-    def undelivered(self, *, owner: str = "", before: str = "", limit: int = 100) -> list[str]:
-        return self._store.run(undelivered(self.key, owner=owner, before=before, limit=limit))
-
-    def counts(self) -> EventCounts:
-        return self._store.run(counts(self.key))
-
-
 class AsyncOutbox:
-    """The same for an event loop."""
+    """The events of the jobs of one model, or those of runs. Every call is one atomic, durable step; raises `StoreUnavailable`.
+
+    `key`: the prefix of the model's keys, or RUNS_KEY. A take whose reply was lost is made up for when its lease ends; every
+    other call may be repeated.
+    """
 
     def __init__(self, store: AsyncStore, key: str) -> None:
         self._store = store
         self.key = key
 
     async def take(self, limits: TakeLimits = DEFAULT_LIMITS) -> DueEvents:
+        """Take what is due: of one job or run one event after the other, and of an endpoint whose last attempt failed one at a
+        time.
+        """
         return await self._store.run(take(self.key, limits))
 
     async def settle(self, event: DueEvent, end: AttemptEnd, *, give_up_s: float = GIVE_UP_S) -> EventSettled:
+        """Note what came of an attempt. An event that failed is due again, and is given up `give_up_s` after it was first due;
+        progress is given up after three attempts, without a trace but in the log.
+        """
         return await self._store.run(settle(self.key, event, end, give_up_s=give_up_s))
 
     async def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
+        """What became of the events of these; what is not known or has no webhook is left out."""
         found = [await self._store.run(logs(self.key, part)) for part in _parts(ids)]
         return {event_id: log for part in found for event_id, log in part.items()}
 
     async def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
+        """Have the last events of ended jobs or runs sent once more, if they were delivered or given up; returns how many."""
         return sum([await self._store.run(send_events(self.key, "again", part, owner)) for part in _parts(ids)])
 
     async def dismiss(self, ids: Sequence[str], *, owner: str | None = None) -> int:
+        """Take given up events off the list; returns how many were there."""
         return sum([await self._store.run(send_events(self.key, "dismiss", part, owner)) for part in _parts(ids)])
 
     async def undelivered(self, *, owner: str = "", before: str = "", limit: int = 100) -> list[str]:
+        """The ids of what was given up, newest first, at most a thousand of each owner. `owner` "": of all."""
         return await self._store.run(undelivered(self.key, owner=owner, before=before, limit=limit))
 
     async def counts(self) -> EventCounts:

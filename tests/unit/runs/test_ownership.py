@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.memory.runs import MemoryRunStore
-from penstock.broker.run_contract import RunChange, UpdateStatus
+from penstock.broker.contract import UpdateStatus
+from penstock.broker.run_contract import RunChange
+from penstock.broker.store.runs import RunStore
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -35,10 +39,11 @@ ELSEWHERE = "another-machine:1:2:x"
 
 
 @pytest.fixture
-def runs() -> MemoryRunStore:
-    store = MemoryRunStore(lambda: 1_000.0)
-    store.create("r", SPEC)
-    return store
+def runs(fresh_redis: str) -> Iterator[RunStore]:
+    with closing(RedisStore(fresh_redis)) as store:
+        runs = RunStore(store)
+        runs.create("r", SPEC)
+        yield runs
 
 
 def dead_driver() -> str:
@@ -71,7 +76,7 @@ def test_a_process_whose_files_in_proc_are_hidden_is_not_taken_for_dead(monkeypa
     assert not is_gone(f"{host}:{os.getppid()}:{started}:{place}:{serial}")
 
 
-def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_is_not(runs: MemoryRunStore) -> None:
+def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_is_not(runs: RunStore) -> None:
     runs.take("r", dead_driver(), lease_s=60.0)
     owned = take_run(runs, "r")
     assert not is_gone(owned.driver)
@@ -84,7 +89,7 @@ def test_a_run_whose_driver_died_here_is_taken_at_once_and_one_driven_elsewhere_
         take_run(runs, "nothing")
 
 
-def test_an_ended_run_is_opened_again_unless_it_is_completed(runs: MemoryRunStore) -> None:
+def test_an_ended_run_is_opened_again_unless_it_is_completed(runs: RunStore) -> None:
     owned = take_run(runs, "r")
     runs.update("r", owned.driver, RunChange(state=RunState.FAILED), lease_s=0)
     with pytest.raises(Conflict, match="has ended"):
@@ -98,7 +103,7 @@ def test_an_ended_run_is_opened_again_unless_it_is_completed(runs: MemoryRunStor
         reopen_run(runs, "nothing")
 
 
-def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_of_another(runs: MemoryRunStore) -> None:
+def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_of_another(runs: RunStore) -> None:
     runs.take("r", dead_driver(), lease_s=60.0)
     assert cancel_run(runs, "r") == "cancelled"
     with pytest.raises(Conflict, match="ended already"):
@@ -109,7 +114,7 @@ def test_a_cancel_ends_a_run_that_nobody_drives_and_is_requested_of_the_driver_o
     assert runs.update("other", ELSEWHERE, RunChange(), lease_s=60.0) is UpdateStatus.CANCEL
 
 
-def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: MemoryRunStore) -> None:
+def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: RunStore) -> None:
     owned = take_run(runs, "r")
     seen: list[RunProgress] = []
     lease = RunLease(owned, runs, count_slots=lambda: Slots(3), on_progress=seen.append)
@@ -132,7 +137,7 @@ def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
     return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d", run.created_at + 2.0)
 
 
-def test_a_lease_whose_record_is_gone_creates_it_again(runs: MemoryRunStore) -> None:
+def test_a_lease_whose_record_is_gone_creates_it_again(runs: RunStore) -> None:
     owned = take_run(runs, "r")
     lease = RunLease(owned, runs, count_slots=Slots, on_progress=lambda progress: None)
     runs.ask_cancel("r")
@@ -158,7 +163,7 @@ def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
     assert begun([run("a")], under_way=1, is_alone=True) == []
 
 
-def test_a_run_that_nobody_drives_any_more_is_orphaned(runs: MemoryRunStore) -> None:
+def test_a_run_that_nobody_drives_any_more_is_orphaned(runs: RunStore) -> None:
     left = Run(id="left", spec=SPEC, state=RunState.RUNNING, created_at=0.0, driver=ELSEWHERE, driver_until=9.0)
     assert is_orphaned(left, now=10.0)
     assert not is_orphaned(replace(left, driver_until=99.0), now=10.0)
@@ -207,7 +212,7 @@ def test_progress_tells_the_rate_of_the_last_seconds_the_busy_share_and_what_is_
     assert meter.mean_rate(20.0) == pytest.approx(20.0)
 
 
-def test_a_lease_lasts_by_this_process_own_clock_from_before_the_call_that_the_store_granted(runs: MemoryRunStore) -> None:
+def test_a_lease_lasts_by_this_process_own_clock_from_before_the_call_that_the_store_granted(runs: RunStore) -> None:
     now = [100.0]
     lease = RunLease(take_run(runs, "r"), runs, count_slots=Slots, on_progress=lambda progress: None, clock=lambda: now[0])
     assert not lease.is_held(), "the store has granted nothing yet"
@@ -223,7 +228,7 @@ def test_a_lease_lasts_by_this_process_own_clock_from_before_the_call_that_the_s
     assert (lease.is_held(), lease.stop_reason()) == (False, StopReason.LOST)
 
 
-def runs_driver(runs: MemoryRunStore) -> str:
+def runs_driver(runs: RunStore) -> str:
     found = runs.read("r")
     assert found is not None
     return found.driver

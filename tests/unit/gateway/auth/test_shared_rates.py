@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.broker.memory.key_levels import MemoryKeyLevels
 from penstock.broker.store.registry import KeySpending
 from penstock.gateway.auth.key_beat import BEAT_S, GONE_S, HURRY_S
 from penstock.gateway.auth.rate_limit import SharedBucket
+from tests.oracle.key_levels import KeyLevelsOracle
 
 RATE, BURST, SECONDS = 100.0, 50.0, 60.0
 # Requests of one caller in the whole, per gateway, at this moment.
@@ -23,7 +23,7 @@ class Gateways:
     """So many gateway processes that beat one after another, and one caller of all of them."""
 
     count: int
-    store: MemoryKeyLevels = field(default_factory=MemoryKeyLevels)
+    store: KeyLevelsOracle = field(default_factory=KeyLevelsOracle)
     store_is_away: Callable[[float], bool] = lambda now: False
     passed: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How owners take turns in the memory store: the order of functions/turns.lua, written for reading instead of for speed."""
+"""How owners take turns in the oracle: the order of functions/turns.lua, written for reading instead of for speed."""
 
 from __future__ import annotations
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.broker.memory.lines import WaitingLines
-from penstock.broker.memory.outbox import MemoryOutbox
-from penstock.broker.memory.record import Record
-from penstock.broker.memory.turns import OwnerTurns
 from penstock.broker.records import BatchStamp, Change, NewJob, SubmitStatus
 from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState, served_as
+from tests.oracle.record import Record
+from tests.oracle.turns import OwnerTurns
 
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
@@ -36,12 +34,12 @@ class KeyUse:
 
 
 @dataclass(slots=True)
-class MemoryQueue:
+class QueueOracle:
     """The state of one queue. `leases` maps a worker to the end of its lease, `held` to the serials it runs."""
 
     name: str
     records: dict[str, Record] = field(default_factory=dict)
-    ready: WaitingLines = field(default_factory=WaitingLines)
+    ready: set[str] = field(default_factory=set)
     shards: set[str] = field(default_factory=set)
     solo: set[str] = field(default_factory=set)
     delayed: set[str] = field(default_factory=set)
@@ -49,7 +47,6 @@ class MemoryQueue:
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
     turns: OwnerTurns = field(default_factory=OwnerTurns)
-    outbox: MemoryOutbox = field(default_factory=MemoryOutbox)
     inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     foreign: dict[bytes, float] = field(default_factory=dict)
@@ -69,10 +66,8 @@ class MemoryQueue:
             return SubmitStatus.CLOSED
         if self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most:
             return SubmitStatus.FULL
-        if job.owner and 0 < job.max_open_jobs <= self.open_jobs()[job.owner]:
-            return SubmitStatus.QUOTA
-        is_behind = job.webhook is not None and self.outbox.is_behind(job.webhook, job.owner)
-        return SubmitStatus.UNDELIVERED if is_behind else None
+        is_full = job.owner and 0 < job.max_open_jobs <= self.open_jobs()[job.owner]
+        return SubmitStatus.QUOTA if is_full else None
 
     @property
     def ordinary(self) -> int:
@@ -109,9 +104,18 @@ class MemoryQueue:
         by_owner = {"open": dict(self.open_jobs()), "planned": dict(self.planned_jobs())}
         return {"accepted": self.accepted, "ended": dict(self.ended), "counters": dict(self.counters), **by_owner}
 
-    def line(self, version: str, owner: str, band: int) -> Iterator[Record]:
-        """The jobs of one owner in one band, in order; they may leave the line meanwhile."""
-        return (self.records[serial] for serial in self.ready.line(version, owner, band))
+    def of_version(self, version: str) -> list[Record]:
+        """The ordinary jobs that wait for this version, in no order."""
+        return [record for serial in self.ready if (record := self.records[serial]).new.version == version]
+
+    def line(self, version: str, owner: str, band: int) -> list[Record]:
+        """The jobs of one owner in one band, in order."""
+        found = [record for record in self.of_version(version) if (record.new.owner, record.band) == (owner, band)]
+        return sorted(found, key=lambda record: record.place)
+
+    def beside(self, record: Record) -> list[Record]:
+        """The jobs of its owner that wait for its version, in no order."""
+        return [other for other in self.of_version(record.new.version) if other.new.owner == record.new.owner]
 
     def shards_in_order(self, version: str) -> list[Record]:
         found = [self.records[serial] for serial in self.shards]
@@ -130,13 +134,14 @@ class MemoryQueue:
         """How many jobs of its line stand before this one, or None when it does not wait in the queue."""
         if record.serial in self.shards:
             return self.shards_in_order(record.new.version).index(record)
-        return self.ready.position(record) if self.ready.holds(record) else None
+        if record.serial in self.ready:
+            return sum(other.place < record.place for other in self.beside(record))
+        return None
 
     def ahead_of(self, record: Record) -> int:
         """How many jobs of its line would stand before it."""
-        if record.shard:
-            return sum(other.deadline_at <= record.deadline_at for other in self.shards_in_order(record.new.version))
-        return self.ready.ahead_of(record)
+        line = self.shards_in_order(record.new.version) if record.shard else self.beside(record)
+        return sum((other.band, other.deadline_at) <= (record.band, record.deadline_at) for other in line)
 
     def enqueue(self, record: Record) -> None:
         """Put a job into its place in the queue, or among the suspects."""
@@ -148,14 +153,12 @@ class MemoryQueue:
         elif record.shard:
             self.shards.add(record.serial)
         else:
-            self.ready.add(record)
+            self.ready.add(record.serial)
             self.take_turn(record)
 
     def step_over(self, record: Record) -> None:
         """Move a job that waits into the late band."""
-        self.ready.discard(record)
         record.band = LATE_BAND
-        self.ready.add(record)
         self.take_turn(record)
 
     def take_turn(self, record: Record) -> None:
@@ -184,15 +187,12 @@ class MemoryQueue:
         self.held.setdefault(worker, set()).add(record.serial)
 
     def end(self, record: Record, state: JobState, *, now: float, error: JobError | None = None, token: str = "") -> None:
-        """The one way into a final state: the job leaves its place, its event if it has a webhook, one count. `token` is that
-        of the last attempt.
-        """
+        """The one way into a final state: the job leaves its place, one count. `token` is that of the last attempt."""
         if not token:
             self.tell("finished", record, state)
         self._lift(record)
         record.final_token = token
         record.state, record.finished_at, record.error = state, now, error
-        self.outbox.note_end(record.serial, state.value, now)
         if state in INBOX:
             self.inbox.add(record.serial)
         self.ended[state.value] += 1
@@ -227,26 +227,8 @@ class MemoryQueue:
         holder = (record.worker, record.nonce) if record.token else ("", "")
         self.changes.append(Change(record.new.id, event, state, record.new.version, *holder, trace=record.new.trace))
 
-    def kept_until(self, record: Record) -> float:
-        """When to collect an ended job: after the time of its result, and not while its event is to be delivered."""
-        return max(record.collect_at, self.outbox.kept_until.get(record.serial, 0.0))
-
-    def may_forget(self, record: Record) -> bool:
-        return record.state is JobState.SUCCEEDED and not self.outbox.holds(record.serial)
-
-    def hold(self, over: Sequence[Record]) -> list[Record]:
-        """Keep the records whose events are still to be delivered; returns the others."""
-        free = []
-        for record in over:
-            if self.outbox.holds(record.serial):
-                self.outbox.hold(record.serial)
-            else:
-                free.append(record)
-        return free
-
     def drop(self, record: Record) -> None:
         del self.records[record.serial]
-        self.outbox.drop(record.serial)
         self.inbox.discard(record.serial)
 
     def collect(self, record: Record, *, now: float) -> None:
@@ -257,7 +239,7 @@ class MemoryQueue:
     def homeless(self) -> list[Record]:
         """Live jobs that are in none of the places, or in a line without a turn; there must never be one."""
         held = {serial for worker in self.leases for serial in self.held.get(worker, ())}
-        placed = (set(self.ready) - self.without_turn()) | self.shards | self.solo | self.delayed | held
+        placed = (self.ready - self.without_turn()) | self.shards | self.solo | self.delayed | held
         return [r for r in self.records.values() if not r.state.final and r.serial not in placed]
 
     def without_turn(self) -> set[str]:
@@ -286,8 +268,7 @@ class MemoryQueue:
         return ((BANDS[0], self.records[serial]) for serial in self.solo)
 
     def _lift(self, record: Record) -> None:
-        self.ready.discard(record)
-        for place in (self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
+        for place in (self.ready, self.shards, self.solo, self.delayed, self.held.get(record.worker, set())):
             place.discard(record.serial)
         record.token = ""
 

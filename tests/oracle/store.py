@@ -1,4 +1,6 @@
-"""The job store in plain memory, for tests and the simulator: the rules of the Redis store, with time passed in by a clock."""
+"""The job store in plain memory, with which tests compare the real one: the same rules, and a clock that a test moves. It knows
+no webhooks: what becomes of events is tested on the real store alone.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
-from penstock.broker.memory.claim import Gathering
-from penstock.broker.memory.model_queue import IDEMPOTENCY_S, RUN_PAST_DEADLINE_S, KeyUse, MemoryQueue, batch_record
-from penstock.broker.memory.outbox import MemoryOutbox
-from penstock.broker.memory.record import Record
 from penstock.broker.records import (
     BatchStamp,
     Claim,
@@ -33,26 +31,29 @@ from penstock.broker.records import (
 )
 from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, job_in, model_of, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
+from tests.oracle.claim import Gathering
+from tests.oracle.model_queue import IDEMPOTENCY_S, RUN_PAST_DEADLINE_S, KeyUse, QueueOracle, batch_record
+from tests.oracle.record import Record
 
 _Item = TypeVar("_Item", Ending, GiveBack)
 
 
-class MemoryStore:
-    """A JobStore that forgets everything with the process. `clock` answers Unix seconds; a test moves it by hand."""
+class StoreOracle:
+    """It has the methods of `RedisStore`, one for each Redis Function. `clock` answers Unix seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._queues: dict[str, MemoryQueue] = {}
+        self._queues: dict[str, QueueOracle] = {}
         self._models: dict[str, ModelInfo] = {}
         self._workers: dict[str, tuple[WorkerInfo, float]] = {}
 
     def close(self) -> None:
         self._queues.clear()
 
-    def queue(self, name: str) -> MemoryQueue:
+    def queue(self, name: str) -> QueueOracle:
         """The inner state of one queue, for tests that check the invariants."""
         if name not in self._queues:
-            self._queues[name] = MemoryQueue(name, outbox=MemoryOutbox(self._clock))
+            self._queues[name] = QueueOracle(name)
         return self._queues[name]
 
     def close_queue(self, queue: str) -> None:
@@ -88,7 +89,7 @@ class MemoryStore:
     def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
         now, places = self._clock(), {ending.id: place for place, ending in enumerate(endings, 1)}
 
-        def end(queue: MemoryQueue, record: Record, ending: Ending) -> Settled:
+        def end(queue: QueueOracle, record: Record, ending: Ending) -> Settled:
             error = JobError(ending.error_code, ending.error_message) if ending.error_code else None
             record.batch = batch_record(stamp, record.worker, places[ending.id])
             record.output = ending.output if ending.state is JobState.SUCCEEDED else None
@@ -102,7 +103,7 @@ class MemoryStore:
         return [self._report(report) for report in reports]
 
     def _report(self, report: Report) -> Reported:
-        queue, record = self._find(report.id)
+        _, record = self._find(report.id)
         if record is None or record.state is not JobState.LEASED or record.token != report.token:
             return Reported.STALE
         if not record.append_chunks(report.restarts, report.before, report.chunks):
@@ -110,7 +111,6 @@ class MemoryStore:
             return Reported.STALE
         if report.fraction is not None:
             record.progress = JobProgress(report.fraction, report.note, self._clock(), record.epoch)
-            queue.outbox.note_progress(record.serial, f"{report.fraction:.4g},{report.note}")
         return Reported.CANCELLED if record.cancel_requested else Reported.OK
 
     def retry(
@@ -118,7 +118,7 @@ class MemoryStore:
     ) -> list[Settled]:
         now = self._clock()
 
-        def delay(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
+        def delay(queue: QueueOracle, record: Record, item: GiveBack) -> Settled:
             record.error = JobError(code, message)
             record.traceback = (record.epoch, traceback) if traceback else record.traceback
             if record.charged < record.new.max_attempts:
@@ -134,7 +134,7 @@ class MemoryStore:
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> list[Settled]:
         now = self._clock()
 
-        def requeue(queue: MemoryQueue, record: Record, item: GiveBack) -> Settled:
+        def requeue(queue: QueueOracle, record: Record, item: GiveBack) -> Settled:
             if reason is ReleaseReason.CRASHED:
                 return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
             record.note(now=now, how="released")
@@ -149,13 +149,12 @@ class MemoryStore:
         inner, now = self.queue(queue), self._clock()
         inner.changes.clear()
         # Only what has ended before is collected, so that jobs that end in this sweep can be read until the next one.
-        over = [r for r in inner.records.values() if r.state.final and inner.kept_until(r) <= now]
+        over = [r for r in inner.records.values() if r.state.final and r.collect_at <= now]
         report = self._take_back(inner, gone, limit=limit, now=now)
         report = self._promote(inner, report, limit=limit - report.moved, now=now)
         report = self._expire(inner, report, limit=limit - report.moved, now=now)
-        over = over[: limit - report.moved]
-        report = self._collect(inner, report, free := inner.hold(over), now=now)
-        return replace(report, changes=tuple(inner.changes), more=report.moved + len(over) - len(free) >= limit)
+        report = self._collect(inner, report, over[: limit - report.moved], now=now)
+        return replace(report, changes=tuple(inner.changes), more=report.moved >= limit)
 
     def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
         queue, record = self._find(job)
@@ -171,7 +170,7 @@ class MemoryStore:
 
     def forget(self, jobs: Sequence[JobId]) -> int:
         queue = self.queue(jobs[0].queue)
-        taken = [record for job in jobs if (record := queue.records.get(job.serial)) and queue.may_forget(record)]
+        taken = [record for job in jobs if (record := queue.records.get(job.serial)) and record.state is JobState.SUCCEEDED]
         for record in taken:
             queue.drop(record)
         queue.counters["collected"] += len(taken)
@@ -217,9 +216,6 @@ class MemoryStore:
     def collected_owner(self, job: JobId) -> str | None:
         until, owner = self.queue(job.queue).tombstones.get(job.serial, (0.0, ""))
         return owner if until > self._clock() else None
-
-    def was_collected(self, job: JobId) -> bool:
-        return self.collected_owner(job) is not None
 
     def dismiss(self, jobs: Sequence[JobId]) -> int:
         found = [(queue, record) for queue, record in map(self._find, jobs) if record and record.serial in queue.inbox]
@@ -272,11 +268,11 @@ class MemoryStore:
     def withdraw_worker(self, name: str) -> None:
         self._workers.pop(name, None)
 
-    def _find(self, job: JobId) -> tuple[MemoryQueue, Record | None]:
+    def _find(self, job: JobId) -> tuple[QueueOracle, Record | None]:
         queue = self.queue(job.queue)
         return queue, queue.records.get(job.serial)
 
-    def _held(self, queue: MemoryQueue, worker: str) -> list[Record]:
+    def _held(self, queue: QueueOracle, worker: str) -> list[Record]:
         return [queue.records[serial] for serial in sorted(queue.held.get(worker, ()))]
 
     def _submit_one(self, job: NewJob, max_depth: int) -> Submitted:
@@ -291,7 +287,7 @@ class MemoryStore:
         self._store(queue, job, now)
         return Submitted(SubmitStatus.CREATED, job.id, queue.depth)
 
-    def _known(self, queue: MemoryQueue, job: NewJob, now: float) -> Submitted | None:
+    def _known(self, queue: QueueOracle, job: NewJob, now: float) -> Submitted | None:
         use = queue.keys.get((job.owner, job.idempotency_key)) if job.idempotency_key else None
         if use is not None and use.forget_at > now:
             status = SubmitStatus.EXISTING if use.fingerprint == job.fingerprint else SubmitStatus.KEY_REUSED
@@ -300,11 +296,9 @@ class MemoryStore:
             return Submitted(SubmitStatus.EXISTING, job.id, queue.depth)
         return None
 
-    def _store(self, queue: MemoryQueue, job: NewJob, now: float) -> None:
+    def _store(self, queue: QueueOracle, job: NewJob, now: float) -> None:
         record = Record(job, created_at=now, deadline_at=now + job.deadline_s, band=served_as(job.priority, job.call).band)
         queue.records[record.serial] = record
-        if job.webhook is not None:
-            queue.outbox.add(record.serial, job.webhook, job.owner)
         if record.not_before is not None:
             queue.delay(record, until=record.not_before)
         else:
@@ -317,7 +311,7 @@ class MemoryStore:
             kept_s = max(IDEMPOTENCY_S, job.deadline_s + job.result_ttl_s + RUN_PAST_DEADLINE_S)
             queue.keys[job.owner, job.idempotency_key] = KeyUse(job.fingerprint, job.id, now + kept_s)
 
-    def _settle(self, item: _Item, settle: Callable[[MemoryQueue, Record, _Item], Settled]) -> Settled:
+    def _settle(self, item: _Item, settle: Callable[[QueueOracle, Record, _Item], Settled]) -> Settled:
         queue, record = self._find(item.id)
         if record is not None and item.token and item.token == record.final_token:
             return Settled.ALREADY
@@ -329,14 +323,14 @@ class MemoryStore:
             return Settled.CANCELLED
         return settle(queue, record, item)
 
-    def _charge_crash(self, queue: MemoryQueue, record: Record, now: float) -> None:
+    def _charge_crash(self, queue: QueueOracle, record: Record, now: float) -> None:
         if record.cancel_requested:
             record.note(now=now, how="cancelled")
             queue.cancel(record, now=now)
         else:
             queue.crash(record, now=now)
 
-    def _take_back(self, queue: MemoryQueue, gone: Sequence[str], *, limit: int, now: float) -> SweepReport:
+    def _take_back(self, queue: QueueOracle, gone: Sequence[str], *, limit: int, now: float) -> SweepReport:
         """A worker keeps its lease until all its jobs are back: a sweep that meets its limit before goes on with the rest the
         next time.
         """
@@ -361,7 +355,7 @@ class MemoryStore:
             workers_lost=tuple(lost),
         )
 
-    def _redeliver(self, queue: MemoryQueue, record: Record, now: float) -> JobState:
+    def _redeliver(self, queue: QueueOracle, record: Record, now: float) -> JobState:
         queue.tell("lost", record, JobState.LEASED)
         record.note(now=now, how="worker_lost")
         if record.cancel_requested:
@@ -376,19 +370,19 @@ class MemoryStore:
             queue.counters["redelivered:worker_lost"] += 1
         return record.state
 
-    def _promote(self, queue: MemoryQueue, report: SweepReport, *, limit: int, now: float) -> SweepReport:
+    def _promote(self, queue: QueueOracle, report: SweepReport, *, limit: int, now: float) -> SweepReport:
         due = [r for r in queue.waiting() if r.state is JobState.DELAYED and r.due_at <= now < r.deadline_at]
         for record in due[:limit]:
             queue.enqueue(record)
         return replace(report, promoted=len(due[:limit]))
 
-    def _expire(self, queue: MemoryQueue, report: SweepReport, *, limit: int, now: float) -> SweepReport:
+    def _expire(self, queue: QueueOracle, report: SweepReport, *, limit: int, now: float) -> SweepReport:
         late = [r for r in queue.waiting() if r.deadline_at <= now][:limit]
         for record in late:
             queue.expire(record, now=now)
         return replace(report, expired=report.expired + len(late))
 
-    def _collect(self, queue: MemoryQueue, report: SweepReport, over: Sequence[Record], *, now: float) -> SweepReport:
+    def _collect(self, queue: QueueOracle, report: SweepReport, over: Sequence[Record], *, now: float) -> SweepReport:
         blobs = [blob for record in over for blob in record.own_blobs]
         for record in over:
             queue.collect(record, now=now)

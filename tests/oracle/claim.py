@@ -1,12 +1,12 @@
-"""How the memory store gathers one batch: suspects alone, else by band and deadline, and only when it may be released."""
+"""How the oracle gathers one batch: suspects alone, else by band and deadline, and only when it may be released."""
 
 from __future__ import annotations
 
-from penstock.broker.memory.model_queue import LOST_PLACE, MemoryQueue
-from penstock.broker.memory.record import Record
-from penstock.broker.memory.turns import one_each
 from penstock.broker.records import Claim, ClaimRequest
 from penstock.job import LATE_BAND, Priority
+from tests.oracle.model_queue import LOST_PLACE, QueueOracle
+from tests.oracle.record import Record
+from tests.oracle.turns import one_each
 
 # Bulk jobs fill places of a batch that no interactive job takes. Behind a full interactive band they get every `BULK_TURN`th
 # batch.
@@ -18,7 +18,7 @@ SOLO_AGAIN_S = 1.0
 class Gathering:
     """One claim on one queue. `now` is the store's clock."""
 
-    def __init__(self, queue: MemoryQueue, request: ClaimRequest, now: float) -> None:
+    def __init__(self, queue: QueueOracle, request: ClaimRequest, now: float) -> None:
         self._queue = queue
         self._request = request
         self._now = now
@@ -32,7 +32,7 @@ class Gathering:
             return self._claim_shard()
         if not self._queue.ordinary:
             return self._answer([])
-        plain = self._queue.ready.count_without_owner(self._request.version)
+        plain = sum(not record.new.owner for record in self._queue.of_version(self._request.version))
         self._shared = plain < self._queue.ordinary and self._queue.turns.any(self._request.version)
         suspect = next((r for r in self._queue.suspects(self._request.version) if self._alive(r)), None)
         if suspect is None:
@@ -60,7 +60,7 @@ class Gathering:
         """
         free = not self._queue.busy(self._request.worker)
         served_at = self._queue.counters[f"solo_others:{self._request.version}"]
-        due = not self._queue.ready.count(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
+        due = not self._queue.of_version(self._request.version) or suspect.solo_place - LOST_PLACE < served_at
         if due and not free:
             return self._answer([], retry_in_s=SOLO_AGAIN_S)
         claim = Claim() if due else self._claim_ready()
@@ -88,12 +88,12 @@ class Gathering:
         version, turns = self._request.version, self._queue.turns
         if not self._shared:
             return self._live("", band, limit, need)
-        if self._queue.ready.line(version, "", band):
+        if self._queue.line(version, "", band):
             turns.take(version, band, "")
         while True:
             owners = turns.first(version, band, limit)
             lines = {owner: self._live(owner, band, limit, need) for owner in owners}
-            gone = [owner for owner in owners if not self._queue.ready.line(version, owner, band)]
+            gone = [owner for owner in owners if not self._queue.line(version, owner, band)]
             for owner in gone:
                 turns.drop(version, band, owner)
             chosen = one_each(owners, lines, limit)
@@ -114,12 +114,12 @@ class Gathering:
 
     def _slack_needed(self) -> float:
         """The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time."""
-        missing = max(0, self._request.limit - self._queue.ready.count(self._request.version))
+        missing = max(0, self._request.limit - len(self._queue.of_version(self._request.version)))
         return self._request.min_slack_s - missing * self._request.slack_per_item_s
 
     def _bulk_is_due(self) -> bool:
         """Whether bulk jobs go before a full band of interactive ones, once in a while."""
-        if not self._queue.ready.has_any_of(Priority.BULK.band):
+        if all(self._queue.records[serial].band != Priority.BULK.band for serial in self._queue.ready):
             return False
         self._queue.counters["bulk_turn"] += 1
         return self._queue.counters["bulk_turn"] % BULK_TURN == 0

@@ -1,12 +1,12 @@
-"""Rules that take hours or days to show, tested on the memory store, whose clock a test moves by hand."""
+"""Rules that take hours or days to show, tested on the oracle, whose clock a test moves by hand."""
 
 from __future__ import annotations
 
-from penstock.broker.memory.store import MemoryStore
 from penstock.broker.records import SubmitStatus
 from penstock.job import JobState
-from tests.contract.dumps import dump_memory
+from tests.contract.dumps import dump_oracle
 from tests.contract.model_queue import ModelQueue
+from tests.oracle.store import StoreOracle
 
 HOUR_S = 3_600.0
 
@@ -23,8 +23,8 @@ class Clock:
 
 def queue_with_clock() -> tuple[ModelQueue, Clock]:
     clock = Clock()
-    store = MemoryStore(clock)
-    return ModelQueue(store, "square", lambda: dump_memory(store, "square")), clock
+    store = StoreOracle(clock)
+    return ModelQueue(store, "square", lambda: dump_oracle(store, "square")), clock
 
 
 def test_a_lease_ends_when_its_time_is_over_and_not_before() -> None:
@@ -56,9 +56,9 @@ def test_a_result_is_kept_a_day_and_its_tombstone_another() -> None:
     clock.now += 1
     assert queue.store.sweep("square").collected == 1
     clock.now += 24 * HOUR_S - 1
-    assert queue.store.was_collected(job.id) is True
+    assert queue.store.collected_owner(job.id) == ""
     clock.now += 1
-    assert queue.store.was_collected(job.id) is False
+    assert queue.store.collected_owner(job.id) is None
 
 
 def test_a_result_kept_for_a_minute_leaves_a_tombstone_for_a_minute() -> None:
@@ -70,9 +70,9 @@ def test_a_result_kept_for_a_minute_leaves_a_tombstone_for_a_minute() -> None:
     clock.now += 60
     assert queue.store.sweep("square").collected == 1
     clock.now += 59
-    assert queue.store.was_collected(job.id) is True
+    assert queue.store.collected_owner(job.id) == ""
     clock.now += 1
-    assert queue.store.was_collected(job.id) is False
+    assert queue.store.collected_owner(job.id) is None
 
 
 def test_a_key_is_remembered_for_two_days() -> None:

@@ -20,7 +20,7 @@ class _KeyBucket:
 
 
 @dataclass(slots=True)
-class MemoryKeyLevels:
+class KeyLevelsOracle:
     """What the store knows of the keys' rates."""
 
     _buckets: dict[str, _KeyBucket] = field(default_factory=dict)
