@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
@@ -87,7 +87,8 @@ class BothQueues:
         self.now += seconds
 
 
-@given(st.lists(steps, max_size=60))
+@settings(max_examples=300)
+@given(st.lists(steps, min_size=20, max_size=80))
 def test_any_history_of_claims_is_answered_as_the_store_answers_it(history: list[tuple[str, Any]]) -> None:
     both = BothQueues()
     acts: dict[str, Callable[[Any], None]] = {
