@@ -9,12 +9,6 @@ from penstock.broker.contract import TakeStatus
 from penstock.run import Run, RunCounts, RunState
 
 KEEP_S = 30 * 86_400.0
-MOST_DRIVES = 3
-LOST_CODE = "driver_lost"
-LOST_WHY = (
-    "the process that drove the run died three times in a row without getting any further; "
-    "perhaps a row of the input needs more memory than that process may have"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class RunStore:
         """Become the run's driver, unless the run has ended or another driver's lease lasts. `dead`: a driver that is known to
         have died, whose lease does not count.
 
-        A run of which `MOST_DRIVES` drivers in a row died without getting any further ends `failed`.
+        A run of which three drivers in a row died without getting any further ends `failed`.
         """
         return self.store.run(run_ops.take(run_id, driver, lease_s=lease_s, dead=dead))
 

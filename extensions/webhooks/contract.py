@@ -9,7 +9,6 @@ from enum import StrEnum
 
 PROGRESS = "job.progress"
 GIVE_UP_S = 86_400.0
-SKIPPED = "skipped"
 ANSWER_CHARS = 64
 
 
@@ -101,8 +100,8 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One line of a delivery log, which has the last twenty. `outcome`: an `EventOutcome`; or SKIPPED if the event was given up
-    without an attempt, and `answer` says why.
+    """One line of a delivery log, which has the last twenty. `outcome`: an `EventOutcome`; or `skipped` if the event was given
+    up without an attempt, and `answer` says why.
     """
 
     at: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.contract import CancelStatus, ReopenStatus, TakeStatus, UpdateStatus
-from penstock.broker.run_contract import LOST_CODE, RunChange
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.run import BY_COMMAND, RunCounts, RunPart, RunSpec, RunState, part_id
 from tests.contract.test_runs import DONE, SPEC, create, read, runs
@@ -163,7 +163,7 @@ def test_a_part_that_kills_its_drivers_fails_the_run(runs: RunStore) -> None:
     for driver in ("d1", "d2", "d3"):
         assert runs.take(part_id(run, 0), driver, lease_s=0).status is TakeStatus.TAKEN
     assert runs.take(part_id(run, 0), "d4", lease_s=60).status is TakeStatus.FINAL
-    assert (read(runs, run).state, read(runs, run).error_code) == (RunState.FAILED, LOST_CODE)
+    assert (read(runs, run).state, read(runs, run).error_code) == (RunState.FAILED, "driver_lost")
 
 
 def test_a_runner_passes_over_the_runs_that_it_cannot_read(runs: RunStore) -> None:

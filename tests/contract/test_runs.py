@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
-from penstock.broker.run_contract import LOST_CODE, RunChange
+from penstock.broker.run_contract import RunChange
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore, RunStore
 from penstock.broker.store.sync import RedisStore
@@ -259,7 +259,7 @@ def test_a_run_whose_drivers_die_one_after_the_other_fails_and_says_why(runs: Ru
     assert runs.take(run, "d3", lease_s=0).status is TakeStatus.TAKEN, "a take whose answer was lost counts once"
     assert runs.take(run, "d4", lease_s=60).status is TakeStatus.FINAL
     found = read(runs, run)
-    assert (found.state, found.error_code, found.finished_at is not None) == (RunState.FAILED, LOST_CODE, True)
+    assert (found.state, found.error_code, found.finished_at is not None) == (RunState.FAILED, "driver_lost", True)
     assert "three times" in found.error_message
     assert runs.look(5) == []
     assert runs.reopen(run) is ReopenStatus.REOPENED
