@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,8 +34,6 @@ from penstock.handlers.tasks.options import task_class
 from penstock.job import NPY_MEDIA
 from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
-# What TOML reads as a key without quotes.
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
