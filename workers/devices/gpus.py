@@ -60,11 +60,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`mig`: the GPU is cut into slices, and only these can be used. `capability` is that of CUDA, such as 9.0."""
+    """`mig`: the GPU is cut into slices, and only these can be used."""
 
     whole: Unit
     bus_id: str = ""
-    capability: str = ""
     mig: bool = False
     slices: tuple[Unit, ...] = ()
 
@@ -106,11 +105,10 @@ def _gpu(nvml: Nvml, index: int, root: Path) -> Gpu:
     handle = nvml.ask("DeviceGetHandleByIndex", index)
     bus_id = _words(nvml.ask("DeviceGetPciInfo", handle).busId)
     whole = _unit(nvml, handle, index, _node(root, bus_id))
-    major, minor = _or(nvml, (0, 0), "DeviceGetCudaComputeCapability", handle)
     # NVML refuses this for every GPU that cannot be cut.
     current, _pending = _or(nvml, (0, 0), "DeviceGetMigMode", handle)
     slices = _slices(nvml, handle, whole) if current == _ENABLED else ()
-    return Gpu(whole, bus_id, f"{major}.{minor}", mig=current == _ENABLED, slices=slices)
+    return Gpu(whole, bus_id, mig=current == _ENABLED, slices=slices)
 
 
 def _unit(nvml: Nvml, handle: Any, index: int, node: int | None) -> Unit:
