@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadRequest
-from penstock.loadtest.result import DeviceUse, Inside, LoadTestResult, Spread
+from penstock.loadtest.result import DeviceUse, LoadTestResult, Spread
 
 Cell = str | int | float | None
 
@@ -52,10 +52,6 @@ def _of(part: Callable[[LoadTestResult], Any], field: str) -> Callable[[LoadTest
 
 def _latency(result: LoadTestResult) -> Spread | None:
     return result.outcome.latency
-
-
-def _inside(result: LoadTestResult) -> Inside | None:
-    return result.inside
 
 
 def _queue(result: LoadTestResult) -> Spread | None:
