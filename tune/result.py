@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from penstock.errors import BadRequest
 from penstock.model_spec import LearnedCalls
 
 FORMAT = 1
@@ -237,29 +235,5 @@ class TuneResult:
         return next((one for one in self.configurations if one.verdict is ConfigurationVerdict.WINNER), None)
 
 
-# Made while one thread loads this module: D106.
-_RESULT = msgspec.json.Decoder(TuneResult)
-
-
 def to_json(result: TuneResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2)
-
-
-def from_json(data: bytes) -> TuneResult:
-    """Raises `BadRequest` if `data` is not a result of this format."""
-    try:
-        result = _RESULT.decode(data)
-    except msgspec.DecodeError as fault:
-        raise BadRequest(f"not a result of penstock tune: {fault}", hint="name a file that penstock tune wrote") from fault
-    if result.format != FORMAT:
-        raise BadRequest(f"a result of format {result.format}, this is {FORMAT}", hint="run penstock tune again")
-    return result
-
-
-def read_result(path: Path) -> TuneResult:
-    """Raises `BadRequest`."""
-    try:
-        data = path.read_bytes()
-    except OSError as fault:
-        raise BadRequest(f"{path} cannot be read: {fault.strerror}", hint="name a file that penstock tune wrote") from fault
-    return from_json(data)

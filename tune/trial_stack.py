@@ -44,7 +44,6 @@ class TrialResult:
     why: str = ""
     stages_ms: dict[str, float] = field(default_factory=dict)
     batches: dict[int, float] = field(default_factory=dict)
-    closed_rps: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -214,7 +213,6 @@ def trial_result(result: LoadTestResult, goal: Goal) -> TrialResult:
         figures,
         stages_ms=dict(inside.stages_ms) if inside else {},
         batches=dict(inside.batch_sizes) if inside else {},
-        closed_rps=outcome.throughput_rps,
         notes=tuple(result.generator.limits),
     )
 

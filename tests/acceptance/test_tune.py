@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.cli import exits
@@ -15,7 +16,7 @@ from penstock.tune.measuring.notebook import Notebook, SearchSubject
 from penstock.tune.pipelines import candidates as pipeline_candidates
 from penstock.tune.pipelines import search as pipeline_search
 from penstock.tune.pipelines.result import read_pipeline_result
-from penstock.tune.result import ConfigurationVerdict, Overheads, from_json
+from penstock.tune.result import ConfigurationVerdict, Overheads, TuneResult
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.command import called_here
 
@@ -60,7 +61,7 @@ def test_a_small_space_is_searched_confirmed_and_its_winner_written(tmp_path: Pa
     written = ("--write", "penstock.toml", "--report", "result.json", "--resume", "state.jsonl", "--price-per-hour", "3.6")
     words = ("tune", "paced", "--slo", "p99=10s", "--min-rate", str(RARE), *TINY, *written, "--json")
     done = called_here(*words, cwd=folder, env=clean_environment())
-    result = from_json(done.stdout.encode())
+    result = msgspec.json.decode(done.stdout, type=TuneResult)
     assert (folder / "result.json").read_bytes().strip() == done.stdout.strip().encode()
     winner = result.winner
     assert (done.returncode, winner is not None) == (exits.OK, True), done.stderr
@@ -168,7 +169,7 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProc
 
 
 def test_a_goal_that_one_item_breaks_is_reported_with_its_time(pruned: subprocess.CompletedProcess[str]) -> None:
-    result = from_json(pruned.stdout.encode())
+    result = msgspec.json.decode(pruned.stdout, type=TuneResult)
     assert pruned.returncode == exits.FAILED
     assert {one.verdict for one in result.configurations} == {ConfigurationVerdict.PRUNED}
     assert all("one item alone takes" in one.why for one in result.configurations)
@@ -180,7 +181,7 @@ def test_a_model_whose_output_is_random_is_said_to_be_so_and_loses_no_configurat
 ) -> None:
     # Regression: the reference was never compared with itself, and 10 of 13 configurations were excluded for their answers,
     # which is a reason that comes before the one of time.
-    result = from_json(pruned.stdout.encode())
+    result = msgspec.json.decode(pruned.stdout, type=TuneResult)
     assert len(result.measured) == 2, pruned.stderr
     assert all(one.drift is None for one in result.measured)
     assert any("output is random" in note for note in result.notes), result.notes

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import msgspec
 
-import pytest
-
-from penstock.errors import BadRequest
 from penstock.tune.result import (
     BatchTime,
     Choice,
@@ -15,7 +12,6 @@ from penstock.tune.result import (
     Goal,
     Measured,
     TuneResult,
-    from_json,
     to_json,
 )
 
@@ -34,21 +30,11 @@ _RESULT = TuneResult(
 
 
 def test_a_result_comes_back_from_its_json_as_it_was() -> None:
-    assert from_json(to_json(_RESULT)) == _RESULT
+    assert msgspec.json.decode(to_json(_RESULT), type=TuneResult) == _RESULT
 
 
 def test_the_winner_is_found_by_its_verdict() -> None:
     assert _RESULT.winner == _RESULT.configurations[1]
-
-
-def test_what_is_no_result_is_refused_with_words() -> None:
-    with pytest.raises(BadRequest, match="not a result of penstock tune"):
-        from_json(b'{"model": 1}')
-
-
-def test_a_result_of_another_format_is_refused() -> None:
-    with pytest.raises(BadRequest, match="format 99"):
-        from_json(to_json(replace(_RESULT, format=99)))
 
 
 def test_a_label_tells_only_what_is_not_usual() -> None:

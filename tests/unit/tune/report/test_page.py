@@ -5,6 +5,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from penstock.tune.report import findings
 from penstock.tune.report.figures import front
 from penstock.tune.report.page import render, write_report
 from penstock.tune.report.table import print_result
-from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, EngineSettings, Goal, from_json, to_json
+from penstock.tune.result import Choice, Configuration, ConfigurationVerdict, EngineSettings, Goal, TuneResult, to_json
 from tests.unit.loadtest.report.test_reports import read
 from tests.unit.tune.made import GOAL, configurations, result
 
@@ -169,7 +170,7 @@ def test_plots_of_nothing_are_left_out_and_those_of_one_thing_are_drawn() -> Non
 
 def test_the_report_is_written_from_the_json_too(tmp_path: Path) -> None:
     path = tmp_path / "deeper" / "report.html"
-    write_report(from_json(to_json(result())), path)
+    write_report(msgspec.json.decode(to_json(result()), type=TuneResult), path)
     assert path.read_text() == render(result())
 
 
