@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.errors import PenstockError
+
 if TYPE_CHECKING:
     from penstock.client.sync import Client
 
@@ -78,7 +80,6 @@ def _offered(incomplete: str, names: Callable[[Client], Iterable[str]]) -> list[
     """Nothing where no gateway answers at once: what is printed here would stand in the middle of the line being typed."""
     from penstock.client.retries import RetryPolicy
     from penstock.client.sync import Client
-    from penstock.errors import PenstockError
 
     try:
         with Client(timeout_s=_WITHIN_S, retry=RetryPolicy(max_attempts=1)) as client:

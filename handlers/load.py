@@ -28,6 +28,7 @@ from penstock.handlers.modules import (
     variable_line,
 )
 from penstock.handlers.option_names import check_option_names
+from penstock.handlers.running.streaming import streaming_stage
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
 from penstock.handlers.tasks.options import task_class
@@ -335,11 +336,9 @@ def _may_look(handler: Handler) -> bool:
 
 
 def _inference(handler: Handler, context: Context, *, streams: bool, at_once: int, label: str) -> Stage:
-    """The stage as a plain function. Only models that stream, or are async, load what that needs."""
+    """The stage as a plain function. Only async models load what that needs."""
     inference: Any = handler.inference
     if streams:
-        from penstock.handlers.running.streaming import streaming_stage
-
         return streaming_stage(inference, context)
     if at_once:
         from penstock.handlers.running.coroutines import CoroutineStage

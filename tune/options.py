@@ -15,6 +15,7 @@ from penstock.settings.models import VersionSettings
 from penstock.settings.tables import Settings
 from penstock.tune.result import Goal
 from penstock.tune.space import checked, read_pairs
+from penstock.tune.sweep_file import read_sweep
 
 _SLO = re.compile(r"p(?P<percentile>50|90|95|99|99\.9)\s*(?:=|<=?)\s*(?P<limit>[^=<]+)")
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h)?")
@@ -52,9 +53,6 @@ def named_dimensions(pairs: Sequence[str], sweep: Path | None) -> dict[str, tupl
     """The dimensions of `--sweep` and `--space`; those of `--space` win. Raises `BadRequest`."""
     from_file: dict[str, tuple[Any, ...]] = {}
     if sweep is not None:
-        # Imported here, because reading YAML needs an extra.
-        from penstock.tune.sweep_file import read_sweep
-
         from_file = checked(read_sweep(sweep))
     return {**from_file, **checked(read_pairs(pairs))}
 

@@ -18,6 +18,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_faint, print_json
 from penstock.cli.options import ConfigOption, JsonOption
+from penstock.errors import HandlerContractError, PenstockError
 from penstock.words import milliseconds, plural
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ def _keep_errors(model: str) -> list[Exception]:
 @contextmanager
 def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
     """Show what the model's code raised, with its whole traceback. An error of ours without a cause says enough by itself."""
-    from penstock.errors import PenstockError
-
     try:
         yield
     except Exception as error:
@@ -200,8 +199,6 @@ def _run_stage(loaded: Loaded, stage: Stage, name: str, values: list[Any]) -> li
 
 
 def _checked(stage: Stage, name: str, values: list[Any]) -> list[Any]:
-    from penstock.errors import HandlerContractError
-
     outputs = stage(values)
     if not isinstance(outputs, list):
         raise HandlerContractError(f"{name} returned {type(outputs).__name__}; a stage returns a list with one place per item")

@@ -33,6 +33,7 @@ from penstock.settings.tables import Settings
 from penstock.tune.options import default_of, goal_of, named_dimensions, seconds_of, subject_of
 from penstock.tune.pipelines.result import pipeline_json
 from penstock.tune.question import TuneQuestion
+from penstock.tune.report.page import write_report
 from penstock.tune.report.table import print_result
 from penstock.tune.result import Choice, TuneResult, to_json
 from penstock.tune.search import search
@@ -167,8 +168,6 @@ def _write_report(result: TuneResult, path: Path) -> None:
     if path.suffix == ".json":
         path.write_bytes(to_json(result) + b"\n")
         return
-    from penstock.tune.report.page import write_report
-
     write_report(result, path)
 
 

@@ -11,6 +11,7 @@ from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption, StateDirOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
+from penstock.settings.remote_sources import is_remote, read_source
 from penstock.words import size
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def fetch(
     """
     # Imported here: the other commands of this group need neither settings nor an HTTP client of this kind.
     from penstock.cli.serve.fetching import fetch_model
-    from penstock.settings.remote_sources import is_remote, read_source
 
     settings = _settings(config, state_dir)
     wanted = dict.fromkeys(sources or [], trust_remote_code)

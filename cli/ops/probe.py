@@ -14,11 +14,12 @@ from penstock.cli import exits
 from penstock.cli.display import print_json
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreUnavailable
+from penstock.model_spec import ModelInfo
 
 if TYPE_CHECKING:
     from penstock.broker.store.sync import RedisStore
-    from penstock.model_spec import ModelInfo, ModelSpec
+    from penstock.model_spec import ModelSpec
     from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check whether a process of this machine is healthy.")
@@ -131,8 +132,6 @@ def _figures(url: str) -> WorkerFigures | None:
 def _waiting(settings: Settings, models: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Per model the age of its oldest waiting job and the store's time; without the models whose store is away."""
     from penstock.broker.stores.places import StoreMap
-    from penstock.errors import StoreUnavailable
-    from penstock.model_spec import ModelInfo
 
     if settings.store.url is None:
         return {}
@@ -150,7 +149,6 @@ def _oldest(store: RedisStore, info: ModelInfo) -> tuple[float, float] | None:
     """None while a store beside the main one is away, and the model lies there. Raises `StoreUnavailable`."""
     from penstock.broker.partitions import queues_of_model, total
     from penstock.broker.stores.places import is_of_another
-    from penstock.errors import StoreUnavailable
 
     try:
         found = total([store.stats(queue) for queue in queues_of_model(info)])

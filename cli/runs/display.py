@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.run import Run
@@ -79,7 +80,6 @@ def event_of(progress: RunProgress) -> dict[str, Any]:
 
 @contextmanager
 def _bar() -> Iterator[OnRunProgress]:
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from penstock.cli.display import age, print_fields, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
@@ -187,8 +188,6 @@ def make_resumable(runs: RunStore, run_id: str, options: ResumeOptions) -> str:
 
 def resumed_spec(spec: RunSpec, options: ResumeOptions) -> RunSpec:
     """The settings with which all drivers of a run go on."""
-    from msgspec.structs import replace
-
     from penstock.run import ACCEPT_CHANGES
 
     accepted = {ACCEPT_CHANGES: "1"} if options.accept_changes else {}

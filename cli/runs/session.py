@@ -17,6 +17,7 @@ import typer
 from penstock.cli.display import print_faint, print_json
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
 from penstock.cli.place import completed
+from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.broker.store.runs import RunStore
@@ -33,7 +34,6 @@ ModelsOption = Annotated[
 
 
 def _check_limit(text: str | None) -> str | None:
-    from penstock.errors import InvalidInput
     from penstock.run import FailureLimit
 
     try:

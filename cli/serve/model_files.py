@@ -11,7 +11,7 @@ from penstock.errors import HandlerLoadError
 from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
-from penstock.handlers.requirements import in_words, install_line, missing_packages
+from penstock.handlers.requirements import in_words, install_line, missing_of_text, missing_packages
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
@@ -90,7 +90,6 @@ def missing_of_archives(settings: Settings) -> tuple[list[str], str]:
 
 def _missing_of_archive(spec: ModelSpec) -> dict[str, str]:
     from penstock.extensions.torchserve.archives.contents import archive_file, read_archive
-    from penstock.handlers.requirements import missing_of_text
 
     path = Path(spec.source)
     contents = read_archive(path, handler=str(spec.options.get("handler") or ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -178,8 +179,6 @@ def _check_axes(port: Port, task: str) -> None:
 
 def blank(frame: Frame) -> bytes:
     """A black image file for the warm-up: of the frame's size, or one pixel if `max_pixels` forbids that size."""
-    import io
-
     from PIL import Image
 
     buffer = io.BytesIO()

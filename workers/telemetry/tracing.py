@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from penstock import telemetry as names
 from penstock import trace_context
@@ -22,7 +23,6 @@ from penstock.workers.slot.context import Observer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Link
 
 log = structlog.get_logger(__name__)
 SERVICE = "penstock-worker"
@@ -49,8 +49,6 @@ class BatchSpans(Observer):
         names.close(self._provider)
 
     def _send(self, spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-
         now, now_ns = time.monotonic(), time.time_ns()
         span = self._tracer.start_span(
             f"process {queue_name(spec.name)}",
@@ -83,8 +81,6 @@ def _attributes(spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str]) -> d
 
 
 def _link(job: ClaimedJob, error: str) -> Link | None:
-    from opentelemetry.trace import Link, SpanContext, TraceFlags
-
     found = trace_context.stored(job.trace) if job.trace else None
     if found is None:
         return None
