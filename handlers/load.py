@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,13 +29,14 @@ from penstock.handlers.modules import (
     variable_line,
 )
 from penstock.handlers.option_names import check_option_names
-from penstock.handlers.running.streaming import streaming_stage
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
 from penstock.handlers.tasks.options import task_class
 from penstock.job import NPY_MEDIA
 from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
+# What TOML reads as a key without quotes.
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
@@ -336,9 +338,11 @@ def _may_look(handler: Handler) -> bool:
 
 
 def _inference(handler: Handler, context: Context, *, streams: bool, at_once: int, label: str) -> Stage:
-    """The stage as a plain function. Only async models load what that needs."""
+    """The stage as a plain function. Only models that stream, or are async, load what that needs."""
     inference: Any = handler.inference
     if streams:
+        from penstock.handlers.running.streaming import streaming_stage
+
         return streaming_stage(inference, context)
     if at_once:
         from penstock.handlers.running.coroutines import CoroutineStage

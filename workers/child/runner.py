@@ -17,13 +17,12 @@ from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failu
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, encode, encode_tensors
 from penstock.handlers.running.call import Reporter
-from penstock.inputs.request import RequestInput, decode_request
+from penstock.inputs.request import RequestInput
 from penstock.job import REQUEST_MEDIA, TENSORS_MEDIA, Call
 from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.halving import raise_if_fatal
 from penstock.workers.child.calls.run import Calls, call_stage
 from penstock.workers.child.output_sizes import MOST_BYTES, bounded
-from penstock.workers.child.requests import requests_of, said_of
 from penstock.workers.child.shards.rows import read_rows, write_rows
 from penstock.workers.ipc.frames import (
     EXPIRED_CODE,
@@ -86,6 +85,9 @@ class Flow:
 
     def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]:
         """The values at these places as `Request`s."""
+        # Few handlers look at requests.
+        from penstock.workers.child.requests import requests_of
+
         if self.facts is None:
             self.facts = reporter.facts(self.batch) if reporter is not None else ()
         return requests_of(self, places)
@@ -118,6 +120,8 @@ def read(loaded: Loaded, items: Sequence[Item]) -> Flow:
     to_explain = frozenset(place for place, item in enumerate(items) if item.call is Call.EXPLAIN)
     said: Mapping[int, RequestInput] = {}
     if loaded.told or loaded.asks:
+        from penstock.workers.child.requests import said_of
+
         items, said = said_of(items)
     in_tensors = frozenset(place for place, item in enumerate(items) if item.content_type in _PACKED and _has_tensors(item))
     flow = Flow(
@@ -254,6 +258,8 @@ def _has_tensors(item: Item) -> bool:
     if item.content_type == TENSORS_MEDIA:
         return True
     # Few items have headers or parameters of their request beside them.
+    from penstock.inputs.request import decode_request
+
     try:
         return decode_request(item.data).content_type == TENSORS_MEDIA
     except InvalidInput:

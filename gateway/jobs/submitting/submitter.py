@@ -26,7 +26,6 @@ from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
 from penstock.gateway.asgi.wire import Receive, Scope
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
-from penstock.gateway.jobs.submitting.refusals import refusal_of
 from penstock.gateway.jobs.submitting.submit_options import (
     NO_OPTIONS,
     SubmitOptions,
@@ -362,6 +361,8 @@ class Submitter:
         if payload.blob:
             await asyncio.to_thread(self._blobs.delete, payload.blob)
         if submitted.status is not SubmitStatus.EXISTING:
+            from penstock.gateway.jobs.submitting.refusals import refusal_of
+
             raise refusal_of(request, submitted)
 
 

@@ -23,7 +23,6 @@ from penstock.workers.ipc.said import SaidLine, read_line
 from penstock.workers.slot.child import family
 from penstock.workers.slot.child.environment import Mask, child_environment, read_variables
 from penstock.workers.slot.child.in_flight import InFlight
-from penstock.workers.slot.child.overlap import ItemsInFlight
 
 _MEASURE_EVERY_S = 0.02
 _WORN_SHARE = 0.8
@@ -202,6 +201,9 @@ class ChildProcess:
 
     def overlap(self, at_once: int) -> InFlight:
         """The child has nothing yet, and runs `at_once` items side by side from now on."""
+        # Most models run batches one after the other, and do without this.
+        from penstock.workers.slot.child.overlap import ItemsInFlight
+
         self.in_flight = ItemsInFlight(self._page, self.wire, at_once=at_once)
         return self.in_flight
 
