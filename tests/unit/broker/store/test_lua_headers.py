@@ -235,7 +235,7 @@ def test_the_oracle_has_the_constants_of_the_functions(file: str, name: str, val
     ],
 )
 def test_the_limits_of_the_outbox_are_those_that_are_documented(file: str, name: str, value: int) -> None:
-    """Most of them take hours or days to show (docs/design/webhooks.md, `webhook_contract.py`)."""
+    """Most of them take hours or days to show (docs/design/webhooks.md, `extensions/webhooks/contract.py`)."""
     assert number(file, name) == value
 
 
