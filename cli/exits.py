@@ -12,6 +12,7 @@ import traceback
 from typing import Any
 
 from penstock.cli.place import completed
+from penstock.distribution import explained
 from penstock.errors import PenstockError, is_disk_full
 
 OK = 0
@@ -90,6 +91,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     """Print the error on stderr and return the exit code. PENSTOCK_DEBUG=1 adds the traceback."""
     if os.environ.get("PENSTOCK_DEBUG") == "1":
         traceback.print_exception(error)
+    error = explained(error)
     code = code_of(error)
     if as_json:
         print(json.dumps({"error": record_of(error), "exit_code": code}), file=sys.stderr)

@@ -91,7 +91,7 @@ def root(
 
 
 def main() -> None:
-    """Entry point. The process exits with one of the codes in `exits`."""
+    """The process exits with one of the codes in `exits`."""
     leave_at_once()
     as_json = "--json" in sys.argv[1:]
     try:
@@ -103,5 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # `python -m penstock`: src/penstock/__main__.py is a link to this file.
     main()

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.client.runs import OnProgress, RunView
 from penstock.client.views import JobView
+from penstock.distribution import require_extra
 
 # How often the bar of one job looks at it.
 LOOK_EVERY_S = 0.5
@@ -44,6 +45,7 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
         bar_of_cell = NotebookBar(title)
         yield bar_of_cell.step
         return bar_of_cell.draw()
+    require_extra("cli", who="progress=True")
     # Programs without a bar do without this import.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

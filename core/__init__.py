@@ -184,19 +184,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}; it exports {', '.join(__all__)}")
-    value = _version() if name == "__version__" else getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        value = import_module("penstock.distribution").installed_version()
+    else:
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
-
-
-def _version() -> str:
-    # Looking through what is installed takes a third of the time in which a model's process loads our modules.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("penstock")
-    except PackageNotFoundError:  # a checkout on the path that was never installed
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,6 +101,6 @@ def _exporter(name: str) -> Any:
     found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
     if not found:
         raise ConfigError(
-            f"{_EXPORTER} names {name!r}, which is not installed", hint="pip install 'penstock[otel]' has OTLP over HTTP."
+            f"{_EXPORTER} names {name!r}, which is not installed", hint=f"{install_hint('otel')} has OTLP over HTTP."
         )
     return found[0].load()()

@@ -1,4 +1,6 @@
-"""An image in, the image with a frame out: a form with a file and fields becomes one typed input (needs penstock[images]).
+"""An image in, the image with a frame out: a form with a file and fields becomes one typed input.
+
+It needs penstock-inference[images].
 
 penstock up examples/annotate.py
 penstock call annotate -F image=@cat.png -F color=red -F width=8 -o framed.png

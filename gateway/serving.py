@@ -17,6 +17,7 @@ import structlog
 
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.stores.places import StoreMap
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
@@ -147,9 +148,7 @@ def _need_grpc(setting: str) -> None:
     """Raises `ConfigError` if a package is missing that this setting needs."""
     missing = [name for name in ("grpc", "grpc_health", "grpc_reflection") if find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            f"{setting} is set, and {' and '.join(missing)} cannot be imported", hint="pip install 'penstock[grpc]'"
-        )
+        raise ConfigError(f"{setting} is set, and {' and '.join(missing)} cannot be imported", hint=install_hint("grpc"))
 
 
 def _settle_memory() -> None:

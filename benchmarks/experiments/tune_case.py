@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.stack import EXAMPLES
+from penstock.distribution import install_hint
 from penstock.errors import BadRequest
 from penstock.loadtest.report.parts import machine_line
 from penstock.tune.pipelines.report import pipeline_answer, pipeline_rows, write_pipeline_report
@@ -125,7 +126,7 @@ def write_files() -> None:
     """Writes the missing files of both networks, which takes about twenty seconds, once. Raises `BadRequest`."""
     done = subprocess.run([sys.executable, str(DRAWINGS / "export.py")], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BadRequest(f"the model files were not written: {done.stderr[-2_000:]}", hint="pip install 'penstock[torch,test]'")
+        raise BadRequest(f"the model files were not written: {done.stderr[-2_000:]}", hint=install_hint("torch", "test"))
 
 
 def devices_here() -> list[str]:

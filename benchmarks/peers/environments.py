@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
 from benchmarks.stack import EXAMPLES
+from penstock.distribution import install_hint
 from penstock.errors import PenstockError
 
 DEFINITIONS = Path(__file__).resolve().parent
@@ -115,7 +116,7 @@ def write_model(folder: Path) -> Path:
 def _export(home: Path) -> None:
     lacking = [name for name in ("onnx", "onnxruntime", "tokenizers") if not _installed(name)]
     if lacking:
-        raise PenstockError(f"the embedding model needs {', '.join(lacking)}: pip install 'penstock[embeddings]' onnx")
+        raise PenstockError(f"the embedding model needs {', '.join(lacking)}: {install_hint('embeddings')} onnx")
     weights = fetch_weights(home.parent)
     graph = _module(EXAMPLES / "embeddings" / "graph.py")
     (home / "model.onnx").write_bytes(graph.model_bytes(weights / "model.safetensors"))

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobStore, LocalBlobs
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.job import BlobPlace
 
@@ -24,6 +25,7 @@ def open_blobs(place: BlobPlace) -> BlobStore:
     try:
         from penstock.broker.blobs.objects import open_objects
     except ImportError as missing:
-        hint = "pip install 'penstock[objectstore]'"
-        raise ConfigError(f"store.blob_url names an object store, and obstore is not there: {missing}", hint=hint) from missing
+        raise ConfigError(
+            f"store.blob_url names an object store, and obstore is not there: {missing}", hint=install_hint("objectstore")
+        ) from missing
     return open_objects(place.url, Copies(place.copies_dir))

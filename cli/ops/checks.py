@@ -16,6 +16,7 @@ from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
 from penstock.cli.serve.model_files import missing_of_archives, missing_requirements, model_file_faults, not_here
 from penstock.cli.state import check_readiness
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.running_stack import running_stack
@@ -122,11 +123,11 @@ def onnxruntime(installed: Callable[[str], str | None]) -> Finding:
             "onnxruntime",
             Level.FAIL,
             f"onnxruntime {plain} and onnxruntime-gpu {gpu} are both installed and overwrite each other",
-            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock[onnx-gpu]'",
+            f"pip uninstall -y onnxruntime onnxruntime-gpu && {install_hint('onnx-gpu')}",
         )
     if plain or gpu:
         return Finding("onnxruntime", Level.OK, f"onnxruntime{'-gpu' if gpu else ''} {plain or gpu}")
-    return Finding("onnxruntime", Level.OK, "not installed; needed for *.onnx models only: pip install 'penstock[onnx]'")
+    return Finding("onnxruntime", Level.OK, f"not installed; needed for *.onnx models only: {install_hint('onnx')}")
 
 
 def torch() -> Finding:
@@ -188,7 +189,7 @@ def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Find
     missing = sorted({extra for extras in lacking.values() for extra in extras})
     if missing:
         text = "; ".join(f"{model} needs {', '.join(extras)}" for model, extras in lacking.items() if extras)
-        return Finding("runtimes", Level.FAIL, text, f"pip install 'penstock[{','.join(missing)}]'")
+        return Finding("runtimes", Level.FAIL, text, install_hint(*missing))
     return Finding("runtimes", Level.OK, "the declared model files have their libraries")
 
 

@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.options import ConfigOption, RedisOption, StateDirOption
 from penstock.cli.serve import plan
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.running_stack import running_stack
 from penstock.settings.keys import is_loopback
@@ -128,4 +129,4 @@ def _need_celery(store: StoreSettings) -> None:
 
 def _need_flower() -> None:
     if importlib.util.find_spec("flower") is None:
-        raise ConfigError("Flower is not installed", hint="pip install 'penstock[flower]'")
+        raise ConfigError("Flower is not installed", hint=install_hint("flower"))

@@ -1,7 +1,7 @@
 """Writes the two model files and drawings to try: `python examples/animated_drawings/export.py [FOLDER]`.
 
 detector/model.pt2, pose.pt2 (torch.export), some 15 MB each, and drawings/*.jpg. Needs torch and Pillow:
-pip install 'penstock[torch,images]'.
+pip install 'penstock-inference[torch,images]'.
 """
 
 from __future__ import annotations

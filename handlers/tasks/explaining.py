@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.distribution import install_hint
 from penstock.handlers.contract import NOT_EXPLAINABLE, Failure
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _captum() -> Any:
     try:
         return import_module("captum.attr")
     except ImportError as error:
-        return _refused(f"explanations need captum, which cannot be imported ({error}); run: pip install 'penstock[explain]'")
+        return _refused(f"explanations need captum, which cannot be imported ({error}); run: {install_hint('explain')}")
 
 
 def _refused(why: str) -> Failure:

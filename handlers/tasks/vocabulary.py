@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import HandlerLoadError
 
 # The longest input of BERT models, for when neither tokenizer.json nor the model states one.
@@ -89,9 +90,7 @@ def _opened(file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise HandlerLoadError(
-            "text tasks need tokenizers, which is not installed; run: pip install 'penstock[text]'"
-        ) from error
+        raise HandlerLoadError(f"text tasks need tokenizers, which is not installed; run: {install_hint('text')}") from error
     require_tokenizer(file)
     try:
         return Tokenizer.from_file(str(file))

@@ -1,1 +1,1 @@
-../../cli/main.py
+../../cli/entry.py

@@ -155,7 +155,7 @@ def test_an_explanation_is_asked_for_like_a_prediction_and_refused_where_there_i
     assert (refused.status_code, refused.json()["code"]) == (501, "not_explainable"), refused.text
     assert refused.headers["x-should-retry"] == "false"
     assert client.post("/explanations/nothing", content=b"x").status_code == 404
-    pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock[explain]'")
+    pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock-inference[explain]'")
     told = client.post("/explanations/words/1", json="red the").json()
     assert (told["label"], told["tokens"]) == ("1", ["red", "the"])
     assert told["importances"][1] > told["importances"][0] > 0

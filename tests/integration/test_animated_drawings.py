@@ -23,7 +23,7 @@ from penstock.settings.tables import Settings
 from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
 
-pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock[torch]'")
+pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock-inference[torch]'")
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "animated_drawings"
 # In pixels of pictures 1,280 wide, whose dots are some 30 wide.

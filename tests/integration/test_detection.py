@@ -19,7 +19,7 @@ from penstock.model_spec import RuntimeOptions
 from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
 
-pytest.importorskip("torch", reason="the network is exported by torch: pip install 'penstock[torch]'")
+pytest.importorskip("torch", reason="the network is exported by torch: pip install 'penstock-inference[torch]'")
 pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip install onnxscript")
 
 DETECTION = Path(__file__).resolve().parents[2] / "examples" / "detection"

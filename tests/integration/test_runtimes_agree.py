@@ -51,7 +51,7 @@ EMBEDDINGS: dict[str, dict[str, Any]] = {
     "model.ts": {"inputs": {"ids": _TOKENS, "mask": _TOKENS}, "outputs": ["sentence"]},
 }
 
-pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock[torch]'")
+pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock-inference[torch]'")
 pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip install onnxscript")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402
 

@@ -1,18 +1,27 @@
-"""A plain install of penstock contains every package that its processes import."""
+"""An install contains every package that its processes import; without extras it is the client and nothing else."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from penstock.cli.entry import SERVER_VERBS
+from penstock.cli.main import Penstock
+from penstock.distribution import MODULES, NAME
+from tests.refusing import refusing
+
 ROOT = Path(__file__).parents[2]
-ENTRIES = (
+# More would be a burden on the application that the client is installed into.
+MOST_OF_THE_CLIENT = 10
+SERVER = (
     "penstock.cli.serve.up",
     "penstock.cli.jobs.call",
     "penstock.cli.ops.doctor",
@@ -27,32 +36,26 @@ ENTRIES = (
     # Celery loads this module by name when a worker connects.
     "kombu.transport.redis",
 )
-PROGRAM = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in REFUSED:
-            raise ModuleNotFoundError(f"{name} is not among the declared dependencies", name=name)
-
-REFUSED = set(sys.argv[1].split(","))
-sys.meta_path.insert(0, Refuse())
-for entry in sys.argv[2:]:
-    __import__(entry)
-"""
+# What an application imports that calls models, and what a person imports to write one.
+CLIENT = "penstock.client.sync", "penstock.client.aio", "penstock.handlers.decorator", "penstock.pipelines.declared"
 
 
-def _declared() -> set[str]:
-    """Return the distributions that `pip install penstock` installs, without the extras of penstock."""
-    found: set[str] = set()
+def _declared(*extras: str) -> set[str]:
+    """Return the distributions that pip installs for these extras of ours, ourselves among them."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        waiting = [Requirement(line) for line in tomllib.load(file)["project"]["dependencies"]]
-    done: set[str] = set()
+        project = tomllib.load(file)["project"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    found, done = {NAME}, set[str]()
+    waiting = [Requirement(line) for line in lines]
     while waiting:
         wanted = waiting.pop()
         if str(wanted) in done or not _applies(wanted, set()):
             continue
         done.add(str(wanted))
+        if wanted.name == NAME:
+            own = (line for extra in wanted.extras for line in project["optional-dependencies"][extra])
+            waiting += map(Requirement, own)
+            continue
         found.add(canonicalize_name(wanted.name))
         waiting += [Requirement(str(need).partition(";")[0]) for need in _needs(wanted)]
     return found
@@ -70,17 +73,43 @@ def _applies(need: Requirement, extras: set[str]) -> bool:
     return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
 
 
-def test_the_processes_import_nothing_that_a_plain_install_lacks() -> None:
-    # Regression: kombu's Redis transport imports `packaging`, which only its extra declares, so the worker of a plain install
-    # did not start. No test noticed, because the test tools install `packaging`.
-    declared = _declared()
-    refused = [
+def _not_of(*extras: str) -> list[str]:
+    """Return the modules that this environment has and an install with these extras lacks."""
+    declared = _declared(*extras)
+    return [
         module
         for module, owners in packages_distributions().items()
-        if not {canonicalize_name(owner) for owner in owners} & {*declared, "penstock"}
+        if module != "penstock" and not {canonicalize_name(owner) for owner in owners} & declared
     ]
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, ",".join(refused), *ENTRIES], capture_output=True, text=True, check=False
-    )
+
+
+@pytest.mark.parametrize(
+    ("extras", "entries"),
+    [
+        ((), CLIENT),
+        (("cli",), {entry.module for name, entry in Penstock.table.items() if name not in SERVER_VERBS}),
+        (("serve",), {*SERVER, *(entry.module for entry in Penstock.table.values())}),
+    ],
+    ids=["client", "cli", "serve"],
+)
+def test_an_install_has_what_its_processes_import(extras: tuple[str, ...], entries: Iterable[str]) -> None:
+    # Regression: kombu's Redis transport imports `packaging`, which only its extra declares, so the worker of a plain install
+    # did not start. No test noticed, because the test tools install `packaging`.
+    refused = _not_of(*extras)
+    program = f"for entry in {[*entries]!r}: __import__(entry)"
+    run = subprocess.run([sys.executable, "-c", refusing(refused, program)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-1_500:]
     assert "pytest" in refused
+
+
+def test_the_client_alone_is_ten_packages() -> None:
+    found = _declared()
+    assert len(found) <= MOST_OF_THE_CLIENT, sorted(found)
+
+
+def test_the_command_knows_which_modules_its_extras_bring() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, modules in MODULES.items():
+        required = [need for need in map(Requirement, extras[extra]) if need.marker is None and need.name != NAME]
+        assert {need.name.replace("-", "_") for need in required} == set(modules)

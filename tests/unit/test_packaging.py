@@ -28,7 +28,7 @@ HEAVY = {"torch", "celery", "kombu", "fastapi", "starlette", "pydantic", "redis"
 
 def files_of_the_tree() -> set[str]:
     """Return the paths that the wheel should contain: every file below the package folders."""
-    found = {"penstock/__main__.py"}  # a link to cli/main.py
+    found = {"penstock/__main__.py"}  # a link to cli/entry.py
     for folder in TOP_FOLDERS:
         inside = Path("penstock") if folder == "core" else Path("penstock", folder)
         for path in (ROOT / folder).rglob("*"):
@@ -54,7 +54,7 @@ def test_the_wheel_carries_its_licence_and_its_command(distributions: Path) -> N
     (wheel,) = distributions.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         info = {Path(name).name: name for name in archive.namelist() if ".dist-info/" in name}
-        assert "penstock = penstock.cli.main:main" in archive.read(info["entry_points.txt"]).decode()
+        assert "penstock = penstock.cli.entry:main" in archive.read(info["entry_points.txt"]).decode()
         assert b"Apache License" in archive.read(info["LICENSE"])
 
 
@@ -92,7 +92,7 @@ def test_no_folder_of_the_root_shadows_the_installed_package() -> None:
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; sys.argv = ['penstock', '--help']\n"
-        "from penstock.cli.main import main\n"
+        "from penstock.cli.entry import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "print('modules:', *sorted(sys.modules))"

@@ -14,7 +14,7 @@ def expected() -> dict[str, str]:
     folders = [path.parent.name for path in ROOT.glob("*/__init__.py")]
     packages = {name: f"../../{name}" for name in folders if name not in BESIDE}
     entries = [path.name for path in (ROOT / "core").iterdir() if path.name != "__pycache__"]
-    return packages | {name: f"../../core/{name}" for name in entries} | {"__main__.py": "../../cli/main.py"}
+    return packages | {name: f"../../core/{name}" for name in entries} | {"__main__.py": "../../cli/entry.py"}
 
 
 def test_type_checkers_see_every_sub_package_and_every_file_of_core() -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.distribution import install_hint
+
 _ENABLED = 1
 
 
@@ -28,7 +30,7 @@ class PyNvml:
         try:
             import pynvml
         except ImportError as missing:
-            raise NvmlRefused("nvidia-ml-py is not installed: pip install 'penstock[gpu]'") from missing
+            raise NvmlRefused(f"nvidia-ml-py is not installed: {install_hint('gpu')}") from missing
         try:
             return getattr(pynvml, f"nvml{name}")(*arguments)
         except pynvml.NVMLError as error:

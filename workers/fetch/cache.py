@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from penstock.distribution import install_hint
 from penstock.errors import ConfigError, DiskFull, is_disk_full
 from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
 from penstock.model_cache.room import FULL_HINT, CacheRoom
@@ -164,8 +165,9 @@ def open_origin(scheme: str, *, stall_s: float, environment: Mapping[str, str]) 
         try:
             from penstock.workers.fetch.objects import ObjectOrigin
         except ImportError as missing:
-            hint = "pip install 'penstock[objectstore]'"
-            raise ConfigError(f"a source begins with s3://, and obstore is not there: {missing}", hint=hint) from missing
+            raise ConfigError(
+                f"a source begins with s3://, and obstore is not there: {missing}", hint=install_hint("objectstore")
+            ) from missing
         yield ObjectOrigin()
         return
     from penstock.workers.fetch.hub import HubOrigin

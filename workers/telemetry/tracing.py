@@ -14,6 +14,7 @@ from penstock import telemetry as names
 from penstock import trace_context
 from penstock.broker.records import ClaimedJob
 from penstock.broker.store.ops import queue_name
+from penstock.distribution import install_hint
 from penstock.job import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone, Failed
@@ -93,6 +94,6 @@ def batch_spans(env: Mapping[str, str] = os.environ) -> Sequence[BatchSpans]:
     if not names.asked_for(env):
         return ()
     if not names.installed():
-        log.warning(NOT_INSTALLED, hint="pip install 'penstock[otel]'")
+        log.warning(NOT_INSTALLED, hint=install_hint("otel"))
         return ()
     return (BatchSpans(names.provider(SERVICE, env)),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import BadArchive
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -38,7 +39,7 @@ def read_yaml(data: bytes, where: str) -> Any:
         # Few models have such a file, so nobody else pays for the library.
         import yaml
     except ImportError as missing:
-        raise BadArchive(f"{where} cannot be read: {missing}", hint="pip install 'penstock[torchserve]'") from missing
+        raise BadArchive(f"{where} cannot be read: {missing}", hint=install_hint("torchserve")) from missing
     try:
         found = _bounded_loader()(data).get_single_data()
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError) as error:

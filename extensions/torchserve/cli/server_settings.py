@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity, TranslatedSettings
 from penstock.extensions.torchserve.cli.server_keys import IGNORED, OF_MODELS
 from penstock.settings.keys import is_loopback
@@ -135,7 +136,7 @@ def _rpc_ports(found: _Translation, *, has_grpc: bool) -> None:
         key = f"grpc_{door}_port"
         written = found.properties.get(key, str(default)).strip()
         if not has_grpc:
-            found.note(key, Parity.IGNORED, why="gRPC needs a package: pip install 'penstock[grpc]'")
+            found.note(key, Parity.IGNORED, why=f"gRPC needs a package: {install_hint('grpc')}")
         elif not written.isdecimal() or int(written) > 65_535:
             found.put(key, {f"torchserve.{key}": default}, parity=Parity.CHANGED, why=_NO_PORT)
         else:

@@ -11,6 +11,8 @@ from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
+
 _EXTRAS = {"cuda": "onnx-gpu", "tensorrt": "onnx-tensorrt"}
 
 
@@ -64,4 +66,4 @@ def tensorrt_version() -> str:
 
 
 def _install(kind: str) -> str:
-    return f"pip install 'penstock[{_EXTRAS[kind]}]'"
+    return install_hint(_EXTRAS[kind])

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import HandlerLoadError
 from penstock.handlers.runtimes.engine_cache import EngineCache, engine_key, model_sha256
 from penstock.handlers.runtimes.onnx import onnx_file
@@ -27,7 +28,7 @@ def quantized(model: Path | bytes, cache: EngineCache) -> bytes:
         import onnxruntime.quantization
     except ImportError as error:
         raise HandlerLoadError(
-            "quantize = \"int8\" needs the package onnx, which is not installed; run: pip install 'penstock[onnx-quantize]'"
+            f'quantize = "int8" needs the package onnx, which is not installed; run: {install_hint("onnx-quantize")}'
         ) from error
     makers = f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}"
     key = engine_key(model_sha256(model), runtime=makers, gpu=None, precision="int8", options={"operators": _OPERATORS})

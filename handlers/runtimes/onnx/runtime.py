@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.distribution import install_hint, requirement
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.device_errors import is_out_of_memory
@@ -227,8 +228,8 @@ def _library() -> Any:
         import onnxruntime
     except ImportError as error:
         raise HandlerLoadError(
-            "ONNX models need onnxruntime, which is not installed; run: pip install 'penstock[onnx]' "
-            "(or 'penstock[onnx-gpu]' for a GPU, never both)"
+            f"ONNX models need onnxruntime, which is not installed; run: {install_hint('onnx')} "
+            f"(or '{requirement('onnx-gpu')}' for a GPU, never both)"
         ) from error
     return onnxruntime
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.distribution import install_hint, requirement
 from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.batches import BatchSizes
@@ -136,8 +137,8 @@ def library() -> Any:
         except ImportError:
             continue
     raise HandlerLoadError(
-        "TensorRT engines need TensorRT, which is not installed; run: pip install 'penstock[tensorrt]' "
-        "(or 'penstock[tensorrt-rtx]' for GeForce and RTX cards)"
+        f"TensorRT engines need TensorRT, which is not installed; run: {install_hint('tensorrt')} "
+        f"(or '{requirement('tensorrt-rtx')}' for GeForce and RTX cards)"
     )
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import HandlerError, HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.modules import import_file, import_name
@@ -193,7 +194,7 @@ def _safetensors(path: Path) -> Any:
         load_file = import_module("safetensors.torch").load_file
     except ImportError as error:
         raise HandlerLoadError(
-            f"{path.name} needs safetensors, which is not installed; run: pip install 'penstock[torch]'"
+            f"{path.name} needs safetensors, which is not installed; run: {install_hint('torch')}"
         ) from error
     try:
         return load_file(path)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import HandlerLoadError
 
 
@@ -16,7 +17,7 @@ def torch_library() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise HandlerLoadError(
-            f"this model needs torch, which cannot be imported ({error}); run: pip install 'penstock[torch]'"
+            f"this model needs torch, which cannot be imported ({error}); run: {install_hint('torch')}"
         ) from error
 
 

@@ -57,7 +57,7 @@ def test_without_the_package_a_worker_and_a_gateway_run_on_untraced() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert "penstock[otel]" in ran.stdout
+    assert "penstock-inference[otel]" in ran.stdout
 
 
 def test_an_exporter_that_is_not_installed_is_named() -> None:

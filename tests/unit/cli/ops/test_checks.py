@@ -36,7 +36,7 @@ def test_both_onnxruntimes_at_once_is_a_failure_with_its_cure() -> None:
     found = checks.onnxruntime(lambda package: "1.31.1")
     assert found.level is Level.FAIL
     # The wheel alone would come without the CUDA libraries to which it is linked.
-    assert found.next == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock[onnx-gpu]'"
+    assert found.next == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'penstock-inference[onnx-gpu]'"
 
 
 def test_either_onnxruntime_alone_is_well() -> None:
@@ -61,7 +61,7 @@ def test_what_a_model_file_runs_on_is_missed_before_it_is_served(tmp_path: Path)
     found = checks.runtimes(settings, lambda package: "1.31" if package == "onnxruntime" else None)
     assert found.level is Level.FAIL
     assert found.text == "fast 1 needs onnx-gpu, onnx-tensorrt"
-    assert found.next == "pip install 'penstock[onnx-gpu,onnx-tensorrt]'"
+    assert found.next == "pip install 'penstock-inference[onnx-gpu,onnx-tensorrt]'"
     assert checks.runtimes(settings, lambda package: "10.16").level is Level.OK
 
 

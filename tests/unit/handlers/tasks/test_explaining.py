@@ -13,7 +13,7 @@ from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
 from tests.unit.handlers.tasks.models import PLAIN, bright_words, mean_colour, opened, picture, plain, read, tokenizer
 
-pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock[explain]'")
+pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock-inference[explain]'")
 import torch
 from torch import nn
 
@@ -87,4 +87,4 @@ def test_without_captum_the_install_is_named(tmp_path: Path, monkeypatch: pytest
     tokenizer(tmp_path)
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     refused = why(opened(bright_words(tmp_path), "text-classification"), "red")
-    assert "pip install 'penstock[explain]'" in refused.message
+    assert "pip install 'penstock-inference[explain]'" in refused.message

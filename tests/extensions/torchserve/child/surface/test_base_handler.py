@@ -15,7 +15,7 @@ from penstock.extensions.torchserve.child.surface import timing
 from penstock.extensions.torchserve.child.surface.base_handler import BaseHandler
 from penstock.handlers.metrics.metrics import HandlerMetrics
 
-torch = pytest.importorskip("torch", reason="BaseHandler runs torch models: pip install 'penstock[torch]'")
+torch = pytest.importorskip("torch", reason="BaseHandler runs torch models: pip install 'penstock-inference[torch]'")
 
 # Handlers of archives save and load TorchScript, which torch would like to be rid of.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -35,7 +35,7 @@ def test_an_unknown_backend_is_a_warning(name: str, known: bool, caplog: pytest.
 
 
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    torch = pytest.importorskip("torch", reason="torch compiles: pip install 'penstock[torch]'")
+    torch = pytest.importorskip("torch", reason="torch compiles: pip install 'penstock-inference[torch]'")
     model = torch.nn.Linear(2, 2)
     assert compiled(model, {"compile": {"enable": True, "backend": "eager", "nonsense": 1}}) is model
     assert "runs uncompiled" in caplog.text

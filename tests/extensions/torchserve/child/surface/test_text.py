@@ -13,7 +13,7 @@ from penstock.errors import HandlerLoadError
 from penstock.extensions.torchserve.child.surface import text_words
 from penstock.extensions.torchserve.child.surface.text import SourceVocabulary, TextClassifier
 
-torch = pytest.importorskip("torch", reason="the handlers run torch models: pip install 'penstock[torch]'")
+torch = pytest.importorskip("torch", reason="the handlers run torch models: pip install 'penstock-inference[torch]'")
 
 Make = Callable[..., Any]
 MODEL = """

@@ -23,8 +23,8 @@ from penstock.extensions.torchserve.child.surface.vision import (
 )
 
 numpy = pytest.importorskip("numpy")
-torch = pytest.importorskip("torch", reason="the handlers run torch models: pip install 'penstock[torch]'")
-Image = pytest.importorskip("PIL.Image", reason="images need pillow: pip install 'penstock[images]'")
+torch = pytest.importorskip("torch", reason="the handlers run torch models: pip install 'penstock-inference[torch]'")
+Image = pytest.importorskip("PIL.Image", reason="images need pillow: pip install 'penstock-inference[images]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 Make = Callable[..., Any]
@@ -241,7 +241,7 @@ def test_an_explanation_has_a_number_per_value_of_the_image(classifier: ImageCla
 
 
 def test_our_gradients_agree_with_captums() -> None:
-    captum = pytest.importorskip("captum.attr", reason="compared with captum: pip install 'penstock[explain]'")
+    captum = pytest.importorskip("captum.attr", reason="compared with captum: pip install 'penstock-inference[explain]'")
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     data = torch.randn(4, 6)

@@ -62,7 +62,7 @@ def test_tensorrt_is_loaded_as_well_where_its_provider_is_to_run(tmp_path: Path,
 def test_a_build_without_the_provider_is_told_apart_from_missing_libraries(tmp_path: Path) -> None:
     told = obstacle(library_in(tmp_path), "tensorrt")
     assert "has no libonnxruntime_providers_tensorrt.so" in told
-    assert "pip uninstall -y onnxruntime && pip install 'penstock[onnx-tensorrt]'" in told
+    assert "pip uninstall -y onnxruntime && pip install 'penstock-inference[onnx-tensorrt]'" in told
 
 
 def test_what_keeps_a_provider_from_loading_is_told_in_the_loaders_words(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_what_keeps_a_provider_from_loading_is_told_in_the_loaders_words(tmp_pat
     (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").write_bytes(b"no library")
     told = obstacle(library, "cuda")
     assert "libonnxruntime_providers_cuda.so" in told
-    assert told.endswith("; run: pip install 'penstock[onnx-gpu]'")
+    assert told.endswith("; run: pip install 'penstock-inference[onnx-gpu]'")
 
 
 def test_a_provider_that_can_be_loaded_has_no_obstacle(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_provider_that_can_be_loaded_has_no_obstacle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "kind", "words"),
     [
-        ("libcublasLt.so.13", "cuda", "run: pip install 'penstock[onnx-gpu]'"),
-        ("libnvrtc.so.13", "cuda", "run: pip install 'penstock[onnx-gpu]'"),
+        ("libcublasLt.so.13", "cuda", "run: pip install 'penstock-inference[onnx-gpu]'"),
+        ("libnvrtc.so.13", "cuda", "run: pip install 'penstock-inference[onnx-gpu]'"),
         ("libcuda.so.1", "cuda", "NVIDIA's driver, which pip does not bring"),
         ("libcuda.so.1", "tensorrt", "NVIDIA's driver, which pip does not bring"),
-        ("libcudnn.so.9", "tensorrt", "run: pip install 'penstock[onnx-tensorrt]'"),
+        ("libcudnn.so.9", "tensorrt", "run: pip install 'penstock-inference[onnx-tensorrt]'"),
     ],
 )
 def test_each_missing_library_has_what_brings_it(missing: str, kind: str, words: str) -> None:
@@ -104,4 +104,7 @@ def test_a_tensorrt_of_another_version_is_named_beside_the_one_that_is_missing(
     (tmp_path / "tensorrt-11.4.0.106.dist-info").mkdir()
     (tmp_path / "tensorrt-11.4.0.106.dist-info" / "METADATA").write_text("Name: tensorrt\nVersion: 11.4.0.106\n")
     told = remedy(f"libnvinfer.so.10: {ABSENT}", "tensorrt")
-    assert told == "TensorRT 11.4.0.106 is installed, which is not that version; run: pip install 'penstock[onnx-tensorrt]'"
+    assert (
+        told
+        == "TensorRT 11.4.0.106 is installed, which is not that version; run: pip install 'penstock-inference[onnx-tensorrt]'"
+    )

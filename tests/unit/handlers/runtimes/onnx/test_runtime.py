@@ -315,9 +315,9 @@ def test_buffers_for_shapes_seen_long_ago_make_room(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "options", "words"),
     [
-        ("onnxruntime", [], "pip install 'penstock[onnx]'"),
-        ("onnx", ["quantize='int8'"], "pip install 'penstock[onnx-quantize]'"),
-        ("tensorrt", ["runtime='tensorrt'"], "pip install 'penstock[tensorrt]'"),
+        ("onnxruntime", [], "pip install 'penstock-inference[onnx]'"),
+        ("onnx", ["quantize='int8'"], "pip install 'penstock-inference[onnx-quantize]'"),
+        ("tensorrt", ["runtime='tensorrt'"], "pip install 'penstock-inference[tensorrt]'"),
     ],
 )
 def test_an_absent_library_is_named_with_its_extra(tmp_path: Path, module: str, options: Sequence[str], words: str) -> None:

@@ -313,4 +313,4 @@ except HandlerLoadError as error:
     print(error.message)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'penstock[torch]'" in done.stdout
+    assert "pip install 'penstock-inference[torch]'" in done.stdout

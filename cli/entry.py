@@ -1,0 +1,58 @@
+"""Where the process of the `penstock` command begins: it says what to install if packages that the verb needs are missing.
+
+pip installs the command with the client, which is `penstock-inference` without extras. Only this module and what it imports run
+then; all else is in `penstock.cli.main`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from penstock.cli import exits
+from penstock.distribution import require_extra
+from penstock.errors import ConfigError
+
+# These start or prepare a server, use a store without a gateway, or run a model here. The other verbs ask a gateway.
+SERVER_VERBS = frozenset(
+    [
+        "bench",
+        "debug",
+        "devices",
+        "doctor",
+        "flower",
+        "gateway",
+        "import",
+        "run",
+        "runner",
+        "store",
+        "torchserve",
+        "tune",
+        "up",
+        "worker",
+    ]
+)
+# Set while the shell completes a line: a sentence would be printed into what is being typed.
+_COMPLETING = "_PENSTOCK_COMPLETE"
+
+
+def main() -> None:
+    """Run the command. The process exits with one of the codes in `exits`."""
+    arguments = sys.argv[1:]
+    verb = next((word for word in arguments[:1] if not word.startswith("-")), "")
+    try:
+        require_extra("serve" if verb in SERVER_VERBS else "cli", who=f"penstock {verb}".rstrip())
+    except ConfigError as error:
+        sys.exit(_refused(error, as_json="--json" in arguments))
+    from penstock.cli.main import main as run
+
+    run()
+
+
+def _refused(error: ConfigError, *, as_json: bool) -> int:
+    return exits.CONFIG if _COMPLETING in os.environ else exits.report(error, as_json=as_json)
+
+
+if __name__ == "__main__":
+    # `python -m penstock`: src/penstock/__main__.py is a link to this file.
+    main()
