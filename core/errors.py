@@ -33,6 +33,10 @@ PenstockError
 │       └── DiskFull       the models' cache has no room for the model, on its disk or within its limit
 ├── InputUrlFailed         a file that an input names by URL cannot be fetched now
 └── InternalError          ours; the message ends with "this is a bug"
+
+What only a client raises is defined beside the client and has its name here too, loaded on first use: JobFailed, JobCancelled
+and JobExpired (a JobEnded), RunEnded, RowFailed, WaitTimeout, RunTimeout, AnswerTimeout, StreamRestarted, UnexpectedAnswer,
+and GatewayUnreachable (a CapacityError). Their tree is drawn in `penstock.client.problems`.
 """
 
 from __future__ import annotations
@@ -40,7 +44,41 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from penstock.client.problems import AnswerTimeout as AnswerTimeout
+    from penstock.client.problems import GatewayUnreachable as GatewayUnreachable
+    from penstock.client.problems import JobCancelled as JobCancelled
+    from penstock.client.problems import JobEnded as JobEnded
+    from penstock.client.problems import JobExpired as JobExpired
+    from penstock.client.problems import JobFailed as JobFailed
+    from penstock.client.problems import RunTimeout as RunTimeout
+    from penstock.client.problems import StreamRestarted as StreamRestarted
+    from penstock.client.problems import UnexpectedAnswer as UnexpectedAnswer
+    from penstock.client.problems import WaitTimeout as WaitTimeout
+    from penstock.client.runs import RowFailed as RowFailed
+    from penstock.client.runs import RunEnded as RunEnded
+
+CLIENT_ERRORS = {
+    **dict.fromkeys(
+        (
+            "AnswerTimeout",
+            "GatewayUnreachable",
+            "JobCancelled",
+            "JobEnded",
+            "JobExpired",
+            "JobFailed",
+            "RunTimeout",
+            "StreamRestarted",
+            "UnexpectedAnswer",
+            "WaitTimeout",
+        ),
+        "penstock.client.problems",
+    ),
+    **dict.fromkeys(("RowFailed", "RunEnded"), "penstock.client.runs"),
+}
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -256,3 +294,12 @@ class InternalError(PenstockError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{message}; this is a bug", hint=hint)
+
+
+# A type checker would take a module with this function for one that has every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[PenstockError]:
+        if name not in CLIENT_ERRORS:
+            raise AttributeError(f"module 'penstock.errors' has no attribute {name!r}")
+        return getattr(import_module(CLIENT_ERRORS[name]), name)

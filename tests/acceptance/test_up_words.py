@@ -15,7 +15,8 @@ from threading import Thread
 
 import pytest
 
-from penstock import Client, JobFailed
+from penstock import Client
+from penstock.errors import JobFailed
 from penstock.running_stack import running_gateway
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from penstock import Client, PenstockError
+from penstock import Client
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.retries import RetryPolicy
 from penstock.client.views import JobView
+from penstock.errors import PenstockError
 from tests.eventually import eventually
 
 _THREADS = 24

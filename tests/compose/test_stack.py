@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Client, PenstockError
+from penstock import Client
+from penstock.errors import PenstockError
 from tests.compose.conftest import SAMPLES, answers, digits, mixed
 from tests.compose.images import LIMITS_MB, added_mb
 from tests.compose.load import load, wrong

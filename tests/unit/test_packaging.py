@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import penstock
+from penstock import errors
 from tests.release import TOP_FOLDERS, build_distributions
 
 ROOT = Path(__file__).parents[2]
@@ -152,12 +153,23 @@ def test_every_exported_name_loads(name: str) -> None:
 
 
 def test_a_name_that_is_not_exported_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="it exports AnswerTimeout"):
+    with pytest.raises(AttributeError, match="it exports ArrayHandler"):
         penstock.Clinet  # noqa: B018
 
 
-def test_every_error_that_the_page_of_the_client_names_is_a_public_name() -> None:
+def test_an_error_is_a_name_of_penstock_errors_and_loads_with_the_client_where_that_defines_it() -> None:
+    assert "Overloaded" not in penstock.__all__
+    for name, home in errors.CLIENT_ERRORS.items():
+        assert getattr(errors, name) is getattr(importlib.import_module(home), name)
+    assert not hasattr(errors, "Overlaoded")
+
+
+def test_the_names_that_users_type_are_at_most_twenty_five() -> None:
+    assert len(penstock.__all__) <= 25
+
+
+def test_every_error_that_the_page_of_the_client_names_is_one_of_penstock_errors() -> None:
     _, _, behind = (ROOT / "docs" / "reference" / "client.md").read_text().partition("| Error | Means |\n")
     named = set(re.findall(r"`([A-Z]\w+)`", "".join(line.split("|")[1] for line in behind.split("\n\n")[0].splitlines())))
     assert len(named) > 10
-    assert named <= set(penstock.__all__)
+    assert [name for name in sorted(named) if not hasattr(errors, name)] == []

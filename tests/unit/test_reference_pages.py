@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import logs
+from penstock import errors, logs
 from penstock.settings.tables import Settings
 from tests.pages import api_page, kept_tables, log_page, settings_page
 from tests.pages.setting_rows import SettingRow, setting_rows
@@ -131,7 +131,8 @@ def test_a_log_call_with_a_computed_event_or_field_has_to_be_explained(monkeypat
 
 def test_the_page_of_the_python_api_has_every_public_name_once() -> None:
     page = api_page.PAGE.read_text("utf-8")
-    assert sorted(api_page.listed(page)) == sorted(api_page.public_names())
+    assert sorted(api_page.listed(page, "names")) == sorted(api_page.public_names())
+    assert set(api_page.listed(page, "errors")) >= set(errors.CLIENT_ERRORS)
     assert api_page.rewritten(page) == page, "run `make reference`"
 
 

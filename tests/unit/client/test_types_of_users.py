@@ -14,12 +14,12 @@ from penstock import (
     Context,
     Failure,
     Handler,
-    JobFailed,
     JobHandle,
     Request,
     RunHandle,
     RunOptions,
 )
+from penstock.errors import JobFailed
 
 
 @dataclass
