@@ -15,7 +15,7 @@ import yaml
 from tests.markdown import PAGES, ROOT, CodeBlock, anchors, code_blocks, links, name_of, prose
 
 WIDTH = 120
-MAPS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")]
+MAPS = [ROOT / name for name in ("AGENTS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")]
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*/[\w.-]*)`")
 CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 # These are made by builds or by the reader.
@@ -71,6 +71,10 @@ def test_the_pip_commands_of_readme_name_extras_and_files_that_exist_and_do_what
         assert made.startswith(command)
         assert command.startswith("python -m") or (ROOT / command.removeprefix("python ")).is_file()
     assert block.count("pip install") == len(installs)
+
+
+def test_the_page_for_assistants_is_one_page() -> None:
+    assert len((ROOT / "AGENTS.md").read_text("utf-8").splitlines()) <= 80
 
 
 @each_page
