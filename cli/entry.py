@@ -26,7 +26,6 @@ SERVER_VERBS = frozenset(
         "run",
         "runner",
         "store",
-        "torchserve",
         "tune",
         "up",
         "worker",

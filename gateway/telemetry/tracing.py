@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from penstock import telemetry as names
 from penstock.broker.store.ops import queue_name
 from penstock.distribution import install_hint
 from penstock.job import JobId
+from penstock.outbound import spans as names
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:

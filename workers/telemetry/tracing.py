@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import structlog
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from penstock import telemetry as names
 from penstock import trace_context
 from penstock.broker.records import ClaimedJob
 from penstock.broker.store.ops import queue_name
 from penstock.distribution import install_hint
 from penstock.job import JobId
 from penstock.model_spec import ModelSpec
+from penstock.outbound import spans as names
 from penstock.workers.ipc.frames import BatchDone, Failed
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import Cause

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from penstock import telemetry
 from penstock.errors import ConfigError
 from penstock.gateway.telemetry.tracing import tracing
+from penstock.outbound import spans
 from penstock.workers.telemetry.tracing import batch_spans
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
@@ -26,7 +26,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     ],
 )
 def test_tracing_is_on_only_where_somebody_is_to_be_told(env: dict[str, str], asked: bool) -> None:
-    assert telemetry.asked_for(env) is asked
+    assert spans.asked_for(env) is asked
 
 
 def test_nothing_is_traced_without_being_asked_for() -> None:
@@ -62,7 +62,7 @@ def test_without_the_package_a_worker_and_a_gateway_run_on_untraced() -> None:
 
 def test_an_exporter_that_is_not_installed_is_named() -> None:
     with pytest.raises(ConfigError, match="'carrier_pigeon'"):
-        telemetry.provider("x", {"OTEL_TRACES_EXPORTER": "carrier_pigeon"})
+        spans.provider("x", {"OTEL_TRACES_EXPORTER": "carrier_pigeon"})
 
 
 def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,5 +72,5 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
 
             threading.Event().wait()
 
-    monkeypatch.setattr(telemetry, "FLUSH_S", 0.05)
-    telemetry.close(Stuck())  # type: ignore[arg-type]
+    monkeypatch.setattr(spans, "FLUSH_S", 0.05)
+    spans.close(Stuck())  # type: ignore[arg-type]
