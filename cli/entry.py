@@ -13,7 +13,7 @@ from penstock.cli import exits
 from penstock.distribution import require_extra
 from penstock.errors import ConfigError
 
-# D123: these start or prepare a server, use a store without a gateway, or run a model here. The other verbs ask a gateway.
+# D124: these start or prepare a server, use a store without a gateway, or run a model here. The other verbs ask a gateway.
 SERVER_VERBS = frozenset(
     [
         "bench",
