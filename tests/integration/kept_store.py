@@ -101,7 +101,7 @@ def _fill(url: str, folder: Path) -> dict[str, str]:
 
 def _rows(folder: Path) -> Path:
     rows = folder / "open" / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"input": {"x": x}}) + "\n" for x in range(5)))
+    rows.write_text("".join(json.dumps({"x": x}) + "\n" for x in range(5)))
     return rows
 
 

@@ -95,4 +95,4 @@ def test_a_run_that_was_queued_is_driven(served: Served, redis_url: str, tmp_pat
     finally:
         runner.send_signal(signal.SIGTERM)
         runner.wait(timeout=30.0)
-    assert served.client.get(run).json()["counts"]["done"] == 5
+    assert served.client.get(run).json()["progress"]["done"] == 5
