@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from penstock.job import BatchRecord, Call, Job, JobError, JobId, JobState, Payload, Priority, StreamPart
-
-if TYPE_CHECKING:
-    from penstock.extensions.webhooks.webhook import Webhook
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to be stored. `deadline_s` and `result_ttl_s` count from the submit by Redis' clock.
 
-    `reply_to` names the gateway channel to which the job's end is pushed; `celery_id` the stock Celery task that waits for the
-    job, `followed_by` the tasks after it, as `celery_ops.followed_by` writes them; `foreign` the exact Celery message that the
-    job replaces, so that storing the job removes the message. `max_open_jobs` limits the owner's jobs of this model that have
-    not ended, this one included (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job of the same model whose input
-    this one repeats, which leaves the inbox. With `call` SHARD the job holds many rows, is bulk whatever its `priority`, and
-    waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of `deadline_s`.
-    `tags`: words by which its caller finds it, each without a comma. `webhook`: who hears of its events. `split`: the
-    figures of a split in which the job's end is counted.
+    `reply_to` names the gateway channel to which the job's end is pushed. `max_open_jobs` limits the owner's jobs of this model
+    that have not ended, this one included (0: no limit). `trace`: as in `Job`. `replay_of`: the ended job of the same model
+    whose input this one repeats, which leaves the inbox. With `call` SHARD the job holds many rows, is bulk whatever its
+    `priority`, and waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of
+    `deadline_s`.
+    `tags`: words by which its caller finds it, each without a comma. `words`: what extensions are to know of the job, by their
+    names; only the extension reads its word.
     """
 
     id: JobId
@@ -38,17 +34,13 @@ class NewJob:
     max_attempts: int = 3
     max_crashes: int = 2
     reply_to: str = ""
-    celery_id: str = ""
-    followed_by: str = ""
-    foreign: bytes = b""
     max_open_jobs: int = 0
     call: Call = Call.PREDICT
     trace: str = ""
     replay_of: JobId | None = None
     delay_s: float = 0.0
     tags: tuple[str, ...] = ()
-    webhook: Webhook | None = None
-    split: str = ""
+    words: Mapping[str, bytes | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +142,8 @@ class Claim:
 
     `reason` is why the batch was released: `idle`, `full`, `wait`, `deadline`, `solo` (a suspect, alone), `bulk` (a shard);
     empty if `jobs` is. `depth`: waiting jobs that ordinary claims can take. `shards`: waiting shards of this version.
-    `retry_in_s`: when to ask again if jobs wait but none was taken (None: wait for a wake-up). `now`: Redis' clock. `foreign`:
-    stock Celery messages found in the queue, to be submitted as jobs by the caller. `stepped_over`: jobs this call moved to the
+    `retry_in_s`: when to ask again if jobs wait but none was taken (None: wait for a wake-up). `now`: Redis' clock. `messages`:
+    what extensions hand to the worker, to be dealt with by the caller. `stepped_over`: jobs this call moved to the
     late band. `expired`: jobs this call ended unrun, past their deadline; `changes` names them. `gone`: jobs in line whose
     record was evicted or deleted, and which left the line.
     """
@@ -161,7 +153,7 @@ class Claim:
     depth: int = 0
     retry_in_s: float | None = None
     now: float = 0.0
-    foreign: tuple[bytes, ...] = ()
+    messages: tuple[bytes, ...] = ()
     stepped_over: int = 0
     expired: int = 0
     changes: tuple[Change, ...] = ()

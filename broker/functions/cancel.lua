@@ -5,8 +5,8 @@
 
 local function cancel(keys, args, todo)
   local p, now, serial = keys[1], now_ms(), args[1]
-  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in',
-    'not_before', 'epoch', 'webhook'})
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'code', 'worker', 'call', 'in',
+    'not_before', 'epoch', @fields.all})
   if not job.state or (job.owner or '') ~= args[2] then return 'missing' end
   if job.state == 'leased' then
     redis.call('HSET', p .. 'job:' .. serial, 'cancel', '1')

@@ -2,30 +2,14 @@
 -- ARGS: version, worker, nonce, limit, enough, max_wait ms, min_slack ms (at `limit` jobs), slack per item ms, hurry ms, lease ms,
 --       limit of inline input bytes, shard ('1': take one shard and nothing else), offer ('1': a submit may make this claim later)
 -- REPLY: reason ('' = nothing taken), depth (without waiting shards), retry in ms (-1 = wait for a wake-up), now ms, stepped over,
---        expired, number of foreign messages, waiting shards of the version, records that were gone; then the foreign messages;
---        then the changes of the expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline,
+--        expired, number of messages, waiting shards of the version, records that were gone; then the messages of extensions to the
+--        worker; then the changes of the expired jobs (see `tell`); per job: serial, token, media, input, blob, band, created, deadline,
 --        attempts, crashes, call, trace, owner; `created`: since when the job waits, behind its delay if it had one
--- LARGEST: leases CLAIM_MAX jobs, ends or moves MOVES_MAX more, hands out FOREIGN_MAX messages; looks once at each owner in line
+-- LARGEST: leases CLAIM_MAX jobs, ends or moves MOVES_MAX more, hands out few messages; looks once at each owner in line
 -- D30: docs/design/leases-and-losses.md
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
 local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
 local FEW = 16 -- a slot never holds more shards than this
-
--- Hand stock Celery messages to one worker at a time, and again after a while if that worker did not store them as jobs. While
--- jobs wait, such messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.
-local function take_foreign(p, now, nothing_ready)
-  if nothing_ready then
-    for _, band in ipairs(BANDS) do
-      local jobs = 0
-      for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
-        jobs = jobs + standing(p, version, 1, true) + redis.call('ZCARD', p .. 'solo:' .. version)
-        if band == SHARD_BAND then jobs = jobs + redis.call('ZCARD', shards_of(p, version)) end
-      end
-      if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then draw(p, band, FOREIGN_MAX) end
-    end
-  end
-  return hand_out(p .. 'foreign', now, FOREIGN_MAX)
-end
 
 -- Whether the worker runs something that other jobs have to wait for. A slot that runs only shards lets ordinary jobs in between
 -- their rows.
@@ -107,10 +91,9 @@ local function leasable(p, order, limit_bytes, now, todo, tally)
   local jobs, bytes = {}, 0
   for _, entry in ipairs(order) do
     local serial = entry[1]
-    local job = redis.call('HMGET', p .. 'job:' .. serial, 'media', 'blob', 'band', 'created', 'attempts', 'crashes', 'epoch', 'watch',
-      'in', 'call', 'trace', 'state', 'not_before', 'owner')
-    if job[12] == 'queued' then
-      job.input = job[9] or job[2] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
+    local job = redis.call('HMGET', p .. 'job:' .. serial, @leased.list)
+    if job[@leased.state] == 'queued' then
+      job.input = job[@leased.in] or job[@leased.blob] and '' or redis.call('GET', p .. 'in:' .. serial) or ''
       bytes = bytes + #job.input
       if #jobs > 0 and bytes > limit_bytes then break end
       job.entry = entry
@@ -118,7 +101,7 @@ local function leasable(p, order, limit_bytes, now, todo, tally)
     else
       redis.call('ZREM', entry[4], serial)
       pop_tickets(p, entry[3], 1)
-      if not job[12] then
+      if not job[@leased.state] then
         forget_gone(p, serial, todo)
         tallied(tally, 'gone')
       end
@@ -130,29 +113,32 @@ end
 -- Lease jobs to a worker. The lease comes first, then what the worker holds, then the records, and the places in line go last:
 -- wherever a call fails, each job is in line or is taken back with the worker's lease.
 local function lease_jobs(p, jobs, args, now, todo, reply)
-  local worker, nonce, lease = args[2], args[3], args[10]
+  local worker, nonce, lease = args[@claim.worker], args[@claim.nonce], args[@claim.lease]
   local held, popped, leased = {}, {}, {}
   todo.leased = leased
   for _, job in ipairs(jobs) do
     held[#held + 1] = job.entry[1]
-    held[#held + 1] = job[10] == 'shard' and -now or now
+    held[#held + 1] = job[@leased.call] == 'shard' and -now or now
   end
   redis.call('ZADD', p .. 'leases', now + lease, worker)
   send('HSET', p .. 'held:' .. worker, held)
   for _, job in ipairs(jobs) do
     local serial, deadline, band, line = unpack(job.entry)
-    local epoch, attempts = (job[7] or 0) + 1, (job[5] or 0) + 1
+    local epoch, attempts = (job[@leased.epoch] or 0) + 1, (job[@leased.attempts] or 0) + 1
     local token = epoch .. ':' .. worker .. ':' .. nonce
     leased[#leased + 1] = {serial, token}
     redis.call('HSET', p .. 'job:' .. serial, 'state', 'leased', 'token', token, 'epoch', epoch, 'attempts', attempts, 'started', now,
       'worker', worker)
     later(todo, 'ZREM', line, serial) -- guard:pop
-    push_change(todo, p, job[8], false, serial, 'leased', '', '', '', '', '', '')
+    push_change(todo, p, job[@leased.watch], false, serial, 'leased', '', '', '', '', '', '')
     popped[band] = (popped[band] or 0) + 1
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = serial, token, job[1], job.input, job[2] or ''
-    reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9], reply[n + 10] = job[3], job[13] or job[4], deadline, attempts, job[6] or 0
-    reply[n + 11], reply[n + 12], reply[n + 13] = job[10] or '', job[11] or '', job[14] or ''
+    reply[n + @claimed.serial], reply[n + @claimed.token] = serial, token
+    reply[n + @claimed.media], reply[n + @claimed.input], reply[n + @claimed.blob] = job[@leased.media], job.input, job[@leased.blob] or ''
+    reply[n + @claimed.band], reply[n + @claimed.created] = job[@leased.band], job[@leased.not_before] or job[@leased.created]
+    reply[n + @claimed.deadline], reply[n + @claimed.attempts] = deadline, attempts
+    reply[n + @claimed.crashes], reply[n + @claimed.call] = job[@leased.crashes] or 0, job[@leased.call] or ''
+    reply[n + @claimed.trace], reply[n + @claimed.owner] = job[@leased.trace] or '', job[@leased.owner] or ''
   end
   for band, n in pairs(popped) do pop_tickets(p, band, n) end
 end
@@ -193,30 +179,34 @@ local function ask_to_be_woken(p, length)
 end
 
 -- The head of every reply; `claim` adds what it knows only at its end.
-local function head(reason, retry, now, tally, foreign, shards)
-  return {reason, 0, retry, now, tally.stepped, tally.expired, foreign, shards, tally.gone}
+local function head(reason, retry, now, tally, messages, shards)
+  local reply = {@claim_head.blank}
+  reply[@claim_head.reason], reply[@claim_head.depth], reply[@claim_head.retry], reply[@claim_head.now] = reason, 0, retry, now
+  reply[@claim_head.stepped], reply[@claim_head.expired] = tally.stepped, tally.expired
+  reply[@claim_head.messages], reply[@claim_head.shards], reply[@claim_head.gone] = messages, shards, tally.gone
+  return reply
 end
 
 -- The claim that the next submit may make for this slot (see hand_over.lua): its arguments, of which the nonce comes first. A slot
 -- that asks again has a new nonce; if nothing else is new the offer stays as it is, which saves an fsync.
 local function keep_offer(p, args)
-  if args[13] ~= '1' then return drop_offer(p, args) end -- guard:offer
-  local key = offers_of(p, args[1])
-  local rest = table.concat({'', args[1], args[2], unpack(args, 4, 12)}, '\n') .. '\n'
-  local kept = redis.call('HGET', key, args[2])
-  if not kept or string.sub(kept, -#rest) ~= rest then redis.call('HSET', key, args[2], args[3] .. rest) end
+  if args[@claim.offer] ~= '1' then return drop_offer(p, args) end -- guard:offer
+  local key = offers_of(p, args[@claim.version])
+  local rest = table.concat({'', args[@claim.version], args[@claim.worker], unpack(args, @claim.nonce + 1, @claim.offer - 1)}, '\n') .. '\n'
+  local kept = redis.call('HGET', key, args[@claim.worker])
+  if not kept or string.sub(kept, -#rest) ~= rest then redis.call('HSET', key, args[@claim.worker], args[@claim.nonce] .. rest) end
 end
 
 -- Take one shard or none. Every shard that is queued wakes all slots, so no wake-up is asked for here.
 local function claim_shard(p, args, waiting, now, todo, tally)
-  local line = shards_of(p, args[1])
+  local line = shards_of(p, args[@claim.version])
   local shard = first_alive(p, line, SHARD_BAND, now, todo, tally)
-  local jobs = leasable(p, {shard}, tonumber(args[11]), now, todo, tally)
+  local jobs = leasable(p, {shard}, tonumber(args[@claim.limit_bytes]), now, todo, tally)
   local reply = head(#jobs > 0 and 'bulk' or '', tally.left > 0 and -1 or 0, now, tally, 0, 0)
   append(reply, todo.changes)
   if #jobs > 0 then lease_jobs(p, jobs, args, now, todo, reply) end
   flush(p, todo)
-  reply[2], reply[8] = waiting, redis.call('ZCARD', line)
+  reply[@claim_head.depth], reply[@claim_head.shards] = waiting, redis.call('ZCARD', line)
   return reply
 end
 
@@ -224,14 +214,17 @@ function claim(keys, args, todo)
   local p, now, tally = keys[1], now_ms(), new_tally()
   -- The usual answer to a slot that has just settled a lone job in the same round trip: be quick, for that job's push waits for it.
   local waiting, parked = ordinary_depth(p)
-  if args[12] == '1' then return claim_shard(p, args, waiting, now, todo, tally) end
-  local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[1])) or 0
-  if waiting == 0 and redis.call('EXISTS', p .. 'foreign') == 0 then
+  if args[@claim.shard] == '1' then return claim_shard(p, args, waiting, now, todo, tally) end
+  local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[@claim.version])) or 0
+  if waiting == 0 then
+    local messages = hooks.claimed(p, now, false)
+    local reply = head('', -1, now, tally, #messages, shards)
+    append(reply, messages)
     ask_to_be_woken(p, 1)
     keep_offer(p, args)
-    return head('', -1, now, tally, 0, shards)
+    return reply
   end
-  local version, worker, limit, enough = args[1], args[2], math.min(CLAIM_MAX, tonumber(args[4])), tonumber(args[5])
+  local version, worker, limit, enough = args[@claim.version], args[@claim.worker], math.min(CLAIM_MAX, tonumber(args[@claim.limit])), tonumber(args[@claim.enough])
   local order, reason, retry = {}, '', -1
   local suspect, place, shared = nil, nil, false
   -- Mostly all waiting jobs stand in one line: then there are neither suspects nor owners to look for.
@@ -246,12 +239,12 @@ function claim(keys, args, todo)
     retry = SOLO_AGAIN_MS
   elseif not due then
     -- The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time.
-    local need = args[7] - math.max(0, limit - standing(p, version, limit, shared)) * args[8]
+    local need = args[@claim.min_slack] - math.max(0, limit - standing(p, version, limit, shared)) * args[@claim.slack_per_item]
     order = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo, tally)
     if #order > 0 then
       local wait
-      reason, wait = release_reason(p, order, limit, enough, waiting - tally.expired - tally.gone, tonumber(args[6]),
-        tonumber(args[9]), now)
+      reason, wait = release_reason(p, order, limit, enough, waiting - tally.expired - tally.gone, tonumber(args[@claim.max_wait]),
+        tonumber(args[@claim.hurry]), now)
       if not reason then order, reason, retry = {}, '', wait end
     elseif tally.left < MOVES_MAX and standing(p, version, 1, shared) > 0 then
       retry = 0 -- a long run of late jobs: more behind it
@@ -260,12 +253,12 @@ function claim(keys, args, todo)
   if free and #order == 0 then
     order, reason, retry = {suspect}, 'solo', -1
   end
-  local jobs = leasable(p, order, tonumber(args[11]), now, todo, tally)
+  local jobs = leasable(p, order, tonumber(args[@claim.limit_bytes]), now, todo, tally)
   if #order > 0 and #jobs == 0 then reason, retry = '', 0 end
   if suspect and place >= WEIGHT and #jobs > 0 then tick(p, version, reason ~= 'solo') end
-  local foreign = take_foreign(p, now, #jobs == 0 and retry < 0)
-  local reply = head(reason, retry, now, tally, #foreign, shards)
-  append(reply, foreign)
+  local messages = hooks.claimed(p, now, #jobs == 0 and retry < 0)
+  local reply = head(reason, retry, now, tally, #messages, shards)
+  append(reply, messages)
   append(reply, todo.changes)
   if #jobs > 0 then
     lease_jobs(p, jobs, args, now, todo, reply)
@@ -276,7 +269,7 @@ function claim(keys, args, todo)
     if retry < 0 then keep_offer(p, args) else drop_offer(p, args) end
   end
   flush(p, todo)
-  reply[2] = depth(p) - parked
+  reply[@claim_head.depth] = depth(p) - parked
   return reply
 end
 

@@ -5,38 +5,21 @@ local function frame(a, b, c, d, e, f, g, h)
   return struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0I4c0I4c0', #a, a, #b, b, #c, c, #d, d, #e, e, #f, f, #g, g, #h, h)
 end
 
--- Count the end of a job that a split sent to its version, by its state and, on success, by how long its caller waited: in buckets,
--- sixteen for each doubling of the milliseconds, as extensions/splits/figures.py reads them.
--- D102: docs/design/workers-and-devices.md
-local function count_in_split(todo, p, split, serial)
-  local version, state, created, start, finished =
-    unpack(redis.call('HMGET', p .. 'job:' .. serial, 'version', 'state', 'created', 'not_before', 'finished'))
-  if state == 'cancelled' then return end -- its caller no longer wanted it
-  local key = p .. 'split:' .. split
-  add_split(todo, key, version .. ',' .. state)
-  if state ~= 'succeeded' then return end
-  local took = math.max(1, finished - math.max(created, start or 0))
-  add_split(todo, key, version .. ',~' .. math.floor(math.log(took) / math.log(2) * 16))
-end
-
 -- Push a change to the job's watchers. A watcher is a channel behind a mark: '=' wants the end only, '+' every change. All changes
--- of one call go in one message per channel, so that a settled batch wakes a gateway once. The mark '*' stands before a Celery
--- task, whose end is told elsewhere; '#' before the figures of a split, in which the end is counted.
+-- of one call go in one message per channel, so that a settled batch wakes a gateway once. Behind the marks of extensions stands
+-- what they left there.
 -- D6: docs/design/store.md
-local function push_change(todo, p, watch, final, ...)
+local function push_change(todo, p, watch, final, serial, ...)
   if not watch or watch == '' then return end
   todo.pushes = todo.pushes or {}
   local change
-  for mark, channel in string.gmatch(watch, '([=+*#])([^,]+)') do
-    if mark == '#' then
-      if final then count_in_split(todo, p, channel, (...)) end
-    elseif mark == '*' then
-      if not final then celery_running(todo, p, channel, (...)) end
-    elseif final or mark == '+' then
-      change = change or frame(...)
+  for mark, channel in string.gmatch(watch, '([^,])([^,]+)') do
+    if mark == '+' or final and mark == '=' then
+      change = change or frame(serial, ...)
       local list = todo.pushes[channel] or {struct.pack('>I4c0', #queue_of(p), queue_of(p))}
       list[#list + 1] = change
       todo.pushes[channel] = list
+    elseif mark ~= '=' then hooks.watched(p, mark, channel, serial, final, todo)
     end
   end
 end
@@ -45,18 +28,15 @@ local function drop_input(p, serial, small, todo)
   if small then later(todo, 'HDEL', p .. 'job:' .. serial, 'in') else drop(todo, p .. 'in:' .. serial) end
 end
 
--- The one way into a final state. `job` holds at least ttl, watch, celery, owner, in and webhook; the caller has taken it out of ready,
--- solo or delayed, and takes it out of held. `last` may have media, output, blob, code, message, stamp and token; absent ones count as
+-- The one way into a final state. `job` holds at least ttl, watch, owner, in and the fields of extensions; the caller has taken it out
+-- of ready, solo or delayed, and takes it out of held. `last` may have media, output, blob, code, message, stamp and token; absent ones count as
 -- empty. A large output is stored before, so that no reader meets a success without its output. One command is sent at once, the
 -- record's; all others are gathered.
 local function end_job(p, serial, job, state, now, todo, last)
   local media, blob = last.media or '', last.blob or ''
   local code, message = last.code or '', last.message or ''
   local key = p .. 'job:' .. serial
-  if job.webhook then
-    job.noted = job.noted or {}
-    append(job.noted, outbox.end_fields(p, serial, job.webhook, state, now))
-  end
+  hooks.ending(p, serial, job, state, now)
   if state == 'succeeded' then
     local small = blob == '' and #last.output <= SMALL
     redis.call('HSET', key, 'state', state, 'finished', now, 'token', '', 'final_token', last.token, 'stamp', last.stamp,
@@ -72,22 +52,24 @@ local function end_job(p, serial, job, state, now, todo, last)
   end
   -- A failed, dead or expired job keeps its input for a replay; other jobs no longer need theirs (D13: docs/design/store.md).
   if state == 'succeeded' or state == 'cancelled' then drop_input(p, serial, job['in'], todo) end
-  if job.webhook then outbox.place_end(p, serial, job.webhook, job.owner, state, now, todo) end
   todo.ended = todo.ended or {}
   append(todo.ended, {now + job.ttl, serial})
   count(todo, 'ended:' .. state, 1)
   count_open(todo, job.owner, -1)
   if not last.token then tell(todo, 'finished', serial, state, job) end -- no holder reports it
   push_change(todo, p, job.watch, true, serial, state, media, last.output or '', blob, code, message, last.stamp or '')
-  if job.celery and job.celery ~= '' then
-    celery_ended(todo, p, serial, job.celery, state, now, media, last.output, code, message)
-  end
+  hooks.ended(p, serial, job, state, now, todo, last)
+end
+
+-- Fields of a record by their names; an absent one is false.
+local function read_fields(key, fields)
+  local values, record = redis.call('HMGET', key, unpack(fields)), {}
+  for i, field in ipairs(fields) do record[field] = values[i] end
+  return record
 end
 
 local function load_job(p, serial, fields)
-  local values = redis.call('HMGET', p .. 'job:' .. serial, unpack(fields))
-  local job = {}
-  for i, field in ipairs(fields) do job[field] = values[i] end
+  local job = read_fields(p .. 'job:' .. serial, fields)
   job.attempts, job.crashes, job.losses = tonumber(job.attempts or 0), tonumber(job.crashes or 0), tonumber(job.losses or 0)
   if job.terms then
     local attempts, crashes = string.match(job.terms, '^(%d+),(%d+)')
@@ -102,31 +84,32 @@ local function read_lists_again(p, todo) later(todo, 'HSET', p .. 'strays', 'aga
 
 -- Drop an ended job's record and output; returns the names of its own blobs, which begin with its serial (D101:
 -- docs/design/pipelines.md), its owner, and for how many ms its result was to be kept.
--- Nothing is dropped and returned while its event is still to be delivered, since the record is what the event tells of.
+-- Nothing is dropped and returned while an extension still needs the record.
 -- The record goes first and the entry in `index` last, by which `reconcile` finds what a call that fails leaves. The lists of its
 -- owner and of its tags come before, because only the record names these.
 local function drop_job(p, serial, todo)
   local key, blobs = p .. 'job:' .. serial, {}
-  local input, output, owner, ttl, code, tags, webhook, event_state =
-    unpack(redis.call('HMGET', key, 'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags', 'webhook', 'event_state'))
-  if outbox.is_pending(webhook, event_state) then return end -- guard:pending
-  for _, ref in ipairs({input or '', output or ''}) do
+  local job = read_fields(key, {'blob', 'out_blob', 'owner', 'ttl', 'code', 'tags', @fields.dropped})
+  if hooks.dropping(p, serial, job) then return end -- guard:pending
+  local owner = job.owner
+  for _, ref in ipairs({job.blob or '', job.out_blob or ''}) do
     if string.sub(ref, 1, #serial) == serial then blobs[#blobs + 1] = ref end -- guard:own_blob
   end
   if owner then
     redis.call('ZREM', p .. 'index:' .. owner, serial)
-    if code then redis.call('ZREM', p .. 'inbox:' .. owner, serial) end
+    if job.code then redis.call('ZREM', p .. 'inbox:' .. owner, serial) end
   end
-  for _, entry in ipairs(tag_entries(tags, serial)) do
+  for _, entry in ipairs(tag_entries(job.tags, serial)) do
     for _, list in ipairs(tag_lists(p, owner)) do redis.call('ZREM', list, entry) end -- guard:untag
   end
+  hooks.leaving(p, serial, job, owner or '')
   if owner then forget_owner(p, owner) end
   redis.call('DEL', key, p .. 'in:' .. serial, p .. 'out:' .. serial, p .. 'stream:' .. serial)
   count(todo, 'collected', 1)
-  for _, place in ipairs(webhook and outbox.event_places(webhook, owner or '') or NOTHING) do later(todo, 'ZREM', p .. place, serial) end
+  hooks.dropped(p, serial, job, todo)
   for _, index in ipairs({'inbox', 'final', 'index'}) do later(todo, 'ZREM', p .. index, serial) end
-  if not ttl then read_lists_again(p, todo) end
-  return blobs, owner or '', tonumber(ttl or 0)
+  if not job.ttl then read_lists_again(p, todo) end
+  return blobs, owner or '', tonumber(job.ttl or 0)
 end
 
 -- Note an attempt that ended without ending the job, while the record still has the attempt's token: `job.noted` gets the fields that
@@ -158,12 +141,12 @@ end
 -- Write a state that is not final, and what was noted, in one command.
 local function set_state(p, serial, job, state, todo, code, message)
   redis.call('HSET', p .. 'job:' .. serial, 'state', state, 'token', '', unpack(job.noted or NOTHING))
-  if job.celery and job.epoch then celery_waits(todo, job.celery, code, message) end
+  hooks.waiting(p, serial, job, todo, code, message)
 end
 
-local ENDING = {'state', 'version', 'ttl', 'watch', 'celery', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
+local ENDING = {'state', 'version', 'ttl', 'watch', 'code', 'token', 'final_token', 'cancel', 'deadline', 'attempts', 'crashes',
   'losses', 'in_a_row', 'lost_in', 'terms', 'band', 'created', 'blob', 'in', 'owner', 'trace', 'call', 'worker', 'epoch',
-  'not_before', 'webhook'}
+  'not_before', @fields.all}
 
 -- The set that notes lost jobs now. The other one has those from before the reading of lists that is under way (see lists.lua).
 local function lost_now(p) return p .. (redis.call('EXISTS', p .. 'swapped') == 1 and 'losing' or 'lost') end

@@ -5,9 +5,9 @@ local function append(reply, list)
 end
 
 -- Writes that nothing later in the same call reads are gathered in `todo` and sent together by `flush`: one Redis command per key
--- for a whole batch. `todo.tally` holds counters, `todo.splits` those of splits by key, `todo.pushes` messages to gateways, `todo.changes` the changes to report to the
--- caller, `todo.store`, `todo.sets` and `todo.drop` values to set and keys to delete, `todo.ended` the entries of `final`; all other entries are
--- commands, by name and key and in the order in which they came.
+-- for a whole batch. `todo.tally` holds counters, `todo.counted` those of other hashes by key, `todo.pushes` messages by channel,
+-- `todo.changes` the changes to report to the caller, `todo.store`, `todo.sets` and `todo.drop` values to set and keys to delete,
+-- `todo.ended` the entries of `final`; all other entries are commands, by name and key and in the order in which they came.
 -- D20: docs/design/store.md
 local function later(todo, command, key, ...)
   local id = command .. key
@@ -51,11 +51,12 @@ local function count(todo, what, n)
   todo.tally[what] = (todo.tally[what] or 0) + n
 end
 
-local function add_split(todo, key, what)
-  todo.splits = todo.splits or {}
-  local counts = todo.splits[key] or {}
-  counts[what] = (counts[what] or 0) + 1
-  todo.splits[key] = counts
+-- Count in a hash of its own, which is gone `keep` ms after its last count.
+local function count_in(todo, key, what, keep)
+  todo.counted = todo.counted or {}
+  local hash = todo.counted[key] or {keep = keep, counts = {}}
+  hash.counts[what] = (hash.counts[what] or 0) + 1
+  todo.counted[key] = hash
 end
 
 local function count_open(todo, owner, n)
@@ -84,13 +85,13 @@ local function count_start(p, serial, todo)
   if owner and redis.call('HDEL', p .. 'starts', serial) == 1 then count_planned(todo, owner, -1) end
 end
 
--- Report a change that is not a settling by the job's holder: the caller logs it. Six values: event, serial, state, version, token,
--- trace.
+-- Report a change that is not a settling by the job's holder: the caller logs it.
 local function tell(todo, what, serial, state, job)
   todo.changes = todo.changes or {}
   local n = #todo.changes
-  todo.changes[n + 1], todo.changes[n + 2], todo.changes[n + 3] = what, serial, state
-  todo.changes[n + 4], todo.changes[n + 5], todo.changes[n + 6] = job.version, job.token or '', job.trace or ''
+  todo.changes[n + @change.event], todo.changes[n + @change.serial], todo.changes[n + @change.state] = what, serial, state
+  todo.changes[n + @change.version], todo.changes[n + @change.token] = job.version, job.token or ''
+  todo.changes[n + @change.trace] = job.trace or ''
 end
 
 -- The entries of a job in `tagged`. A comma ends the tag, since no tag has one.
@@ -150,12 +151,12 @@ function flush(p, todo)
   add_up(p .. 'counters', todo.tally)
   add_owned(p .. 'open', todo.open)
   add_owned(p .. 'planned', todo.planned)
-  for key, counts in pairs(todo.splits or NOTHING) do
-    add_up(key, counts)
-    redis.call('PEXPIRE', key, SPLIT_MS)
+  for key, hash in pairs(todo.counted or NOTHING) do
+    add_up(key, hash.counts)
+    redis.call('PEXPIRE', key, hash.keep)
   end
   for channel, list in pairs(todo.pushes or {}) do redis.call('PUBLISH', channel, table.concat(list)) end
-  todo.tally, todo.open, todo.planned, todo.splits, todo.pushes, todo.changes = nil, nil, nil, nil, nil, nil
+  todo.tally, todo.open, todo.planned, todo.counted, todo.pushes, todo.changes = nil, nil, nil, nil, nil, nil
 end
 
 -- After an error: a job whose record was not written leaves the index again, and the rest of what was decided is sent.

@@ -8,7 +8,9 @@ local OFFERS_TRIED = 4 -- offers of slots that are gone are met here; each is tr
 local function claim_of(offer)
   local words = {}
   for word in string.gmatch(offer, '([^\n]*)\n') do words[#words + 1] = word end
-  words[1], words[2], words[3], words[13] = words[2], words[3], words[1], '1'
+  -- The nonce stands first there, in front of version and worker.
+  table.insert(words, @claim.nonce, table.remove(words, 1))
+  words[@claim.offer] = '1'
   return words
 end
 
@@ -37,11 +39,11 @@ end
 
 -- Whether the slot was told what the claim brought, which may be that it has to ask again.
 local function serve(p, args)
-  local todo, worker = {}, args[2]
+  local todo, worker = {}, args[@claim.worker]
   local ok, reply = pcall(claim, {p}, args, todo)
   local leased = todo.leased
   if ok then
-    local sent, heard = pcall(redis.call, 'SPUBLISH', p .. 'worker:' .. worker, as_message(args[3], reply))
+    local sent, heard = pcall(redis.call, 'SPUBLISH', p .. 'worker:' .. worker, as_message(args[@claim.nonce], reply))
     if sent and heard > 0 then return true end -- guard:heard
   else
     pcall(complete, p, todo)

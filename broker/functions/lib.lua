@@ -1,7 +1,9 @@
--- Shared by every function of the library. The loader puts `#!lua name=...` and SUFFIX in front, the transitions behind.
+-- Shared by every function of the library. The loader puts `#!lua name=...` and SUFFIX in front, the transitions behind. Numbers
+-- take the place of names such as `@submit.owner` (broker/store/positions.py).
 --
 -- KEYS[1] of every function is `ps:{queue}:` unless its header says otherwise; the queue is the model, or `model:p` for its further
--- partitions. All other keys are built from it and carry the same hash tag, so a function stays in one Redis Cluster slot. (celery-task-meta-* is the exception: stock Celery cannot use a cluster.)
+-- partitions. All other keys are built from it and carry the same hash tag, so a function stays in
+-- one Redis Cluster slot. The keys of extensions are described in their own files.
 --
 --   job:<serial>      hash    the record; the truth. Its field `terms` holds three numbers, because one field is cheaper: most
 --                             attempts, most crashes, and how many jobs stood before it, if any
@@ -23,7 +25,7 @@
 --   leases            zset    worker -> lease end     held:<worker>  hash    serial -> leased at, below 0 for a shard
 --   look              string  the sweeper that looks for missing lease holders just now
 --   missing           hash    lease holder without a subscription -> since when it was seen so
---   index             zset    every serial, score 0; outbox.lua describes the keys and fields of events for webhooks
+--   index             zset    every serial, score 0
 --   inbox             zset    serials that ended failed, dead or expired and were not replayed or dismissed, score 0
 --   index:<owner>, inbox:<owner>      the same of one owner, so that a caller's own jobs are found without reading those of others
 --   tagged            zset    `tag,serial` of every job with tags, score 0; tagged:<owner> those of one owner
@@ -32,13 +34,10 @@
 --                             of these lists began; the other way round while there is `swapped` (string)
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
---   foreign           zset    stock Celery message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
 --   open              hash    owner -> jobs of theirs that have not ended; nobody whose jobs have all ended, and no empty owner
 --   planned           hash    owner -> those of them that wait for their start; starts  hash  serial -> owner of each such job
 --   owners            set     owners with a list of their own, until their last record is collected
 --   learned           hash    version, device, runtime and threads -> how long batches take there
---   history           string  what happened lately; history:<length> lists of closed steps of so many seconds (see history.lua)
---   split:<name>      hash    how the jobs of a split ended, by version; gone a week after the last (see split.lua)
 --   closed            string  there once new jobs of the model go to other queues: this one drains
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
@@ -58,15 +57,11 @@ local TICKET = 't'
 -- A record keeps this many of a job's first and last attempts; of those between it keeps the sums.
 local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
-local SPLIT_MS = 7 * 86400000
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
-local RECORD = {'state', 'version', 'band', 'created', 'deadline', 'ttl', 'owner', 'media', 'blob', 'terms',
-  'attempts', 'crashes', 'epoch', 'token', 'final_token', 'started', 'finished', 'cancel', 'code', 'message', 'stamp', 'worker',
-  'out_media', 'out_blob', 'watch', 'celery', 'past', 'more', 'trace', 'replay_of', 'replayed_as', 'not_before', 'progress',
-  'tags', 'call'}
 
 local flush, complete, claim, release_one, hand_over, clear_lists -- below
 local NOTHING = {}
+local hooks = {} -- the points at which extensions are called (broker/store/hooks.py)
 
 -- Redis rolls nothing back: what a function wrote before an error stays. So a function that fails sends what it has decided and not
 -- yet sent, and then reports the error. Each `callback` gathers a job's other writes only after it has written the job's record:

@@ -6,28 +6,17 @@ local function push_tickets(p, band, n)
   send('LPUSH', tickets(p, band), new)
 end
 
--- Remove the last n entries of a ticket list; returns how many were tickets. The others are stock Celery messages, which are kept
--- in `foreign` until a worker has stored them as jobs.
+-- Remove the last n entries of a ticket list; returns how many were tickets. Others may write to these lists too, and
+-- extensions are shown what is no ticket.
 local function draw(p, band, n)
   local drawn = 0
   for _, entry in ipairs(redis.call('RPOP', tickets(p, band), n) or {}) do
-    if entry == TICKET then drawn = drawn + 1 else redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end
+    if entry == TICKET then drawn = drawn + 1 else hooks.drawn(p, entry) end
   end
   return drawn
 end
 
--- Up to `most` of what a sorted set holds for some worker to deal with, each not again before AGAIN_MS: by then a worker that took
--- it and lives has removed it.
-local FOREIGN_MAX = 16
-local AGAIN_MS = 15000
-local function hand_out(key, now, most)
-  local found, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
-  for _, entry in ipairs(found) do append(handed, {now + AGAIN_MS, entry}) end
-  send('ZADD', key, handed)
-  return found
-end
-
--- Remove n tickets. However many messages stand before them, only n are looked at here.
+-- Remove n tickets. However many other entries stand before them, only n are looked at here.
 local function pop_tickets(p, band, n)
   local missing = n - draw(p, band, n)
   if missing > 0 then redis.call('LREM', tickets(p, band), -missing, TICKET) end

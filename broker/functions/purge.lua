@@ -19,8 +19,8 @@ local function waiting_lines(p)
 end
 
 local function cancel_waiting(p, line, serial, now, todo)
-  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'celery', 'code', 'worker', 'call', 'in',
-    'not_before', 'epoch', 'webhook'})
+  local job = load_job(p, serial, {'state', 'version', 'owner', 'ttl', 'watch', 'code', 'worker', 'call', 'in',
+    'not_before', 'epoch', @fields.all})
   if job.state ~= 'queued' and job.state ~= 'delayed' then
     -- `reconcile` mends what disagrees with its record.
     redis.call('ZREM', line, serial)

@@ -4,14 +4,18 @@ local function output_of(p, serial)
   return redis.call('HGET', p .. 'job:' .. serial, 'out') or redis.call('GET', p .. 'out:' .. serial)
 end
 
+local RECORD = {@record.list}
+
 local function describe(p, serial, with_output)
   local record = redis.call('HMGET', p .. 'job:' .. serial, unpack(RECORD))
-  if not record[1] then return false end
+  if not record[@record.state] then return false end
   local position = -1
-  if record[1] == 'queued' then position = redis.call('ZRANK', line_of(p, record[2], record[7], record[#RECORD]), serial) or -1 end
+  if record[@record.state] == 'queued' then
+    local line = line_of(p, record[@record.version], record[@record.owner], record[@record.call])
+    position = redis.call('ZRANK', line, serial) or -1
+  end
   for i = 1, #RECORD do record[i] = record[i] or '' end
-  record[#RECORD + 1] = position
-  record[#RECORD + 2] = with_output and output_of(p, serial) or ''
+  append(record, {position, with_output and output_of(p, serial) or ''})
   return record
 end
 

@@ -101,7 +101,7 @@ local function mend_tickets(p)
   end
   for _, band in ipairs(BANDS) do
     local list = tickets(p, band)
-    -- Where the list is as long as the lines, all is well. Else the tickets are told from stock Celery messages among them.
+    -- Where the list is as long as the lines, all is well. Else the tickets are told from other entries.
     local missing = ready[band] - redis.call('LLEN', list)
     if missing ~= 0 then missing = ready[band] - #redis.call('LPOS', list, TICKET, 'COUNT', 0) end
     if missing > 0 then push_tickets(p, band, missing) end
@@ -118,8 +118,7 @@ local function reconcile(keys, args, todo)
   local orphans, listless, gone = 0, 0, {}
   for _, serial in ipairs(page) do
     local job = load_job(p, serial, {'state', 'version', 'band', 'deadline', 'worker', 'crashes', 'losses', 'created',
-      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags', 'epoch', 'webhook', 'event',
-      'event_state'})
+      'owner', 'call', 'attempts', 'finished', 'ttl', 'replayed_as', 'dismissed', 'not_before', 'tags', 'epoch', @fields.all})
     if not job.state then
       gone[#gone + 1] = serial
       forget_gone(p, serial, todo)
@@ -133,7 +132,7 @@ local function reconcile(keys, args, todo)
     end
     if job.state then
       local listed, tagged = mend_lists(p, serial, job.owner), mend_tags(p, serial, job)
-      local mended = job.webhook and outbox.mend_event(p, serial, job, now, todo)
+      local mended = hooks.mended(p, serial, job, now, todo)
       if listed or tagged or mended then listless = listless + 1 end
     end
   end

@@ -6,7 +6,6 @@
 --        what it reported was noted)
 -- LARGEST: CLAIM_MAX jobs
 -- D72: docs/design/streams.md
-local REPORT_STRIDE = 6
 local PUSHED_BYTES = 4096 -- of chunks in one push; whoever follows more reads them in the store
 
 -- A stream begins with its mark: the number of its attempt, and how often it began anew in that one. What an earlier one left goes
@@ -49,7 +48,7 @@ local function give_up(p, serial, token, worker, now, todo)
 end
 
 local function report_one(p, serial, token, progress, restarts, before, chunks, now, todo)
-  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch', 'worker', 'webhook'})
+  local job = load_job(p, serial, {'state', 'token', 'final_token', 'cancel', 'watch', 'epoch', 'worker', @fields.reported})
   if fence(job, token) ~= 'ok' then return 'stale' end -- guard:report
   if chunks ~= '' or before > 0 then
     local whole = append_chunks(p, serial, job.epoch .. '.' .. restarts, before, chunks)
@@ -57,17 +56,18 @@ local function report_one(p, serial, token, progress, restarts, before, chunks, 
     if chunks == '' and progress == '' then return job.cancel == '1' and 'cancelled' or 'ok' end
   end
   if progress ~= '' then redis.call('HSET', p .. 'job:' .. serial, 'progress', job.epoch .. ',' .. now .. ',' .. progress) end
-  if job.webhook and progress ~= '' then outbox.note_progress(p, serial, job.webhook, progress, now, todo) end
+  hooks.reported(p, serial, job, progress, now, todo)
   push_report(todo, p, serial, job, progress, restarts, before, chunks)
   return job.cancel == '1' and 'cancelled' or 'ok'
 end
 
 local function report(keys, args, todo)
-  if #args > CLAIM_MAX * REPORT_STRIDE then return too_many('report') end
+  if #args > CLAIM_MAX * @report.stride then return too_many('report') end
   local p, now, reply = keys[1], now_ms(), {}
-  for i = 1, #args, REPORT_STRIDE do
-    local before, chunks = tonumber(args[i + 4]), args[i + 5]
-    reply[#reply + 1] = report_one(p, args[i], args[i + 1], args[i + 2], args[i + 3], before, chunks, now, todo)
+  for i = @report.first, #args, @report.stride do
+    local before, chunks = tonumber(args[i + @report.before]), args[i + @report.chunks]
+    reply[#reply + 1] = report_one(p, args[i], args[i + @report.token], args[i + @report.progress], args[i + @report.restarts], before,
+      chunks, now, todo)
   end
   flush(p, todo)
   if todo.given_up then wake(p) end

@@ -16,15 +16,12 @@
 -- Parts are in no other list. Their run waits in its line for as long as it lives; what there is to take of it is looked up.
 
 do
-local RUN = {'owner', 'spec', 'state', 'created', 'started', 'finished', 'version', 'counts', 'rate', 'busy', 'driver', 'until',
-  'request', 'code', 'message', 'details', 'drives', 'parts', 'part_of', 'part'}
-local AT = {spec = 2, driver = 11, till = 12, parts = 18, part_of = 19}
+local RUN = {@run.list}
 -- What concerns parts; one name, because Lua has few for all functions together.
 local part = {}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
-local HOLD_MS = 60000 -- an old run whose event is still to be delivered is looked at again after this
-local HELD_MOST_MS = 172800000 -- for so long an old run is kept because of its event
+local HOLD_MS = 60000 -- an old run that an extension still needs is looked at again after this
 -- A run whose drivers die may take runner after runner along. `drives` counts those begun since the run last got further than ever
 -- (`most`: the rows finished then), or since a driver left it in order.
 local MOST_DRIVES = 3
@@ -34,13 +31,13 @@ local LOST_WHY = 'the process that drove the run died three times in a row witho
 
 local function record_of(r, id)
   local run = redis.call('HMGET', r .. 'run:' .. id, unpack(RUN))
-  if not run[1] then return false end
-  if run[AT.part_of] then run[AT.spec] = redis.call('HGET', r .. 'run:' .. run[AT.part_of], 'spec') end
-  if run[AT.parts] then
+  if not run[@run.owner] then return false end
+  if run[@run.part_of] then run[@run.spec] = redis.call('HGET', r .. 'run:' .. run[@run.part_of], 'spec') end
+  if run[@run.parts] then
     -- Of a run whose parts are driven, the driver is the one whose lease lasts longest.
     local last, till = unpack(redis.call('ZRANGE', r .. 'open:' .. id, -1, -1, 'WITHSCORES'))
-    if last and tonumber(till) > tonumber(run[AT.till] or 0) then
-      run[AT.driver], run[AT.till] = redis.call('HGET', r .. 'run:' .. last, 'driver'), till
+    if last and tonumber(till) > tonumber(run[@run.until] or 0) then
+      run[@run.driver], run[@run.until] = redis.call('HGET', r .. 'run:' .. last, 'driver'), till
     end
   end
   for i = 1, #RUN do run[i] = run[i] or '' end
@@ -85,43 +82,39 @@ local function hold(r, id, owner, command, till, whole)
 end
 
 -- The entry in `final` goes last: a call that fails in between is made up for by the next one that forgets.
-local function forget(r, id)
-  local owner, webhook = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'webhook'))
-  owner = owner or ''
+local function forget(r, id, todo)
+  local run = read_fields(r .. 'run:' .. id, {'owner', @fields.dropped})
+  local owner = run.owner or ''
   leave_line(r, id, owner)
   for _, index in ipairs({'index', 'of:' .. owner, 'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
-  -- Of what its event stands in, the line goes last: while there is a record, its event is delivered.
-  local places = webhook and outbox.event_places(webhook, owner) or NOTHING
-  for i = 2, #places do redis.call('ZREM', r .. places[i], id) end
+  hooks.leaving(r, id, run, owner)
   for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do redis.call('DEL', r .. 'run:' .. one) end
   for _, index in ipairs({'parts:', 'open:'}) do redis.call('DEL', r .. index .. id) end
   redis.call('DEL', r .. 'run:' .. id)
-  if webhook then redis.call('ZREM', r .. places[1], id) end
+  hooks.dropped(r, id, run, todo)
+  flush(r, todo)
   redis.call('ZREM', r .. 'final', id)
 end
 
-local function forget_old(r, keep, now)
+local function forget_old(r, keep, now, todo)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', r .. 'final', '-inf', now - keep, 'LIMIT', 0, KEEP_LOOK)) do
-    local state, webhook, event, since = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'webhook', 'event_state', 'event_since'))
-    if state and not ENDED[state] then redis.call('ZREM', r .. 'final', id)
-    elseif outbox.is_pending(webhook, event) and now - (since or now) < HELD_MOST_MS then -- guard:pending_run
-      redis.call('ZADD', r .. 'final', now - keep + HOLD_MS, id)
-    else forget(r, id) end
+    local run = read_fields(r .. 'run:' .. id, {'state', @fields.dropping})
+    if run.state and not ENDED[run.state] then redis.call('ZREM', r .. 'final', id)
+    elseif hooks.dropping(r, id, run) then redis.call('ZADD', r .. 'final', now - keep + HOLD_MS, id) -- guard:pending_run
+    else forget(r, id, todo) end
   end
 end
 
 local function end_run(r, id, state, now, todo)
-  local owner, webhook = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'webhook'))
-  -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time. Its
-  -- event has its place before, since nobody mends runs; a place without an event is passed over.
+  local run = read_fields(r .. 'run:' .. id, {'owner', @fields.ended})
+  -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time. What
+  -- extensions have of its end has its places before, since nobody mends runs.
   redis.call('ZADD', r .. 'final', now, id)
-  if webhook then
-    outbox.place_end(r, id, webhook, owner, state, now, todo)
-    flush(r, todo)
-  end
-  redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now,
-    unpack(webhook and outbox.end_fields(r, id, webhook, state, now) or NOTHING))
-  leave_line(r, id, owner or '')
+  hooks.ended(r, id, run, state, now, todo, NOTHING)
+  flush(r, todo)
+  hooks.ending(r, id, run, state, now)
+  redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now, unpack(run.noted or NOTHING))
+  leave_line(r, id, run.owner or '')
   for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
 end
 
@@ -169,24 +162,24 @@ local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= w
 
 -- run_create: store a new run, unless its id is taken; forget runs that ended long ago.
 -- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), the command that drives it (empty: runners),
---       webhook (as in submit, where the number is not looked at; mostly empty)
+--       words (as in submit; mostly empty)
 -- REPLY: created | existing, the record
-local function run_create(keys, args)
-  local r, now, id = keys[1], now_ms(), args[1]
-  forget_old(r, args[4], now)
+local function run_create(keys, args, todo)
+  local r, now, id, owner = keys[1], now_ms(), args[@run_create.id], args[@run_create.owner]
+  forget_old(r, args[@run_create.keep], now, todo)
   local found = record_of(r, id)
   if found then return {'existing', found} end
   -- The record last: an entry without a record is passed over, a record without its entries would never be driven.
-  for _, index in ipairs({'index', 'of:' .. args[2], 'live'}) do redis.call('ZADD', r .. index, now, id) end
-  if tonumber(args[5]) > 0 then redis.call('ZADD', r .. 'due', now + args[5], id) end
+  for _, index in ipairs({'index', 'of:' .. owner, 'live'}) do redis.call('ZADD', r .. index, now, id) end
+  local deadline = tonumber(args[@run_create.deadline])
+  if deadline > 0 then redis.call('ZADD', r .. 'due', now + deadline, id) end
   redis.call('ZADD', r .. 'driven', now, id)
-  local more = args[6] ~= '' and {'command', args[6]} or {}
-  if args[7] ~= '' then
-    local wanted, endpoint, _, url = string.match(args[7], '^(%a*) (%w+) (%d+) (.+)$')
-    append(more, {'webhook', wanted .. ',' .. endpoint, 'hook_url', url})
-    redis.call('ZADD', r .. 'pending:' .. args[2], 0, id)
-  end
-  redis.call('HSET', r .. 'run:' .. id, 'owner', args[2], 'spec', args[3], 'state', 'queued', 'created', now, unpack(more))
+  local more = args[@run_create.command] ~= '' and {'command', args[@run_create.command]} or {}
+  hooks.drafted(r, args, @run_create.words, owner, {}, more)
+  hooks.submitted(r, args, @run_create.words, id, owner, 'created', todo)
+  flush(r, todo)
+  redis.call('HSET', r .. 'run:' .. id, 'owner', owner, 'spec', args[@run_create.spec], 'state', 'queued', 'created', now,
+    unpack(more))
   join_line(r, id, now)
   return {'created', record_of(r, id)}
 end
@@ -278,14 +271,6 @@ local function run_update(keys, args, todo)
   return request == 'cancel' and 'cancel' or 'ok'
 end
 
--- The end of which the event tells is taken back, so it is not told any more. A delivery under way settles nothing.
-local function take_back_event(r, id, key, webhook, owner)
-  redis.call('HINCRBY', key, 'event_number', 1)
-  redis.call('HDEL', key, 'event', 'event_state')
-  for _, place in ipairs(outbox.event_places(webhook, owner)) do redis.call('ZREM', r .. place, id) end
-  redis.call('ZADD', r .. 'pending:' .. owner, 0, id)
-end
-
 function part.reopen(r, id)
   for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do
     local state = redis.call('HGET', r .. 'run:' .. one, 'state')
@@ -306,7 +291,8 @@ end
 local function run_reopen(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local key = r .. 'run:' .. id
-  local state, webhook, owner = unpack(redis.call('HMGET', key, 'state', 'webhook', 'owner'))
+  local run = read_fields(key, {'state', 'owner', @fields.reopened})
+  local state = run.state
   if not state then return 'missing' end
   if args[2] ~= '' and state ~= 'completed' then redis.call('HSET', key, 'spec', args[2]) end
   if not ENDED[state] then return 'live' end
@@ -317,7 +303,7 @@ local function run_reopen(keys, args)
   part.reopen(r, id)
   redis.call('HDEL', key, 'finished', 'request', 'code', 'message', 'driver', 'until', 'drives', 'most')
   redis.call('HSET', key, 'state', 'queued')
-  if webhook then take_back_event(r, id, key, webhook, owner) end
+  hooks.reopened(r, id, run) -- guard:reopened
   redis.call('ZREM', r .. 'final', id)
   join_line(r, id, now)
   return 'reopened'
@@ -346,9 +332,9 @@ local function run_read(keys, args) return {now_ms(), record_of(keys[1], args[1]
 -- run_list: a page of runs, newest first; empty if the id to start behind is not known (any more).
 -- ARGS: ms that ended runs are kept, whose, id to start behind ('' = newest), limit; per wanted state (none = all): state
 -- REPLY: now ms; per run: id, record
-local function run_list(keys, args)
+local function run_list(keys, args, todo)
   local r, now, whose, after, reply = keys[1], now_ms(), args[2], args[3], {}
-  forget_old(r, args[1], now)
+  forget_old(r, args[1], now, todo)
   local wanted, live = {}, #args > 4
   for i = 5, #args do
     wanted[args[i]] = true
@@ -362,9 +348,9 @@ local function run_list(keys, args)
     local page = redis.call('ZRANGE', index, math.max(0, at - PAGE + 1), at)
     for i = #page, 1, -1 do
       local run = record_of(r, page[i])
-      local behind = run and (not before or tonumber(run[4]) < before or page[i] < after)
-      local asked = run and (#args == 4 or wanted[run[3]])
-      if behind and asked and not not_theirs(run[1], whose) and #reply < 2 * args[4] then
+      local behind = run and (not before or tonumber(run[@run.created]) < before or page[i] < after)
+      local asked = run and (#args == 4 or wanted[run[@run.state]])
+      if behind and asked and not not_theirs(run[@run.owner], whose) and #reply < 2 * args[4] then
         reply[#reply + 1], reply[#reply + 2] = page[i], run
       end
     end
@@ -433,12 +419,12 @@ end
 -- run_drop: forget an ended run.
 -- ARGS: id, whose
 -- REPLY: dropped | live (not ended: nothing was done) | missing
-local function run_drop(keys, args)
+local function run_drop(keys, args, todo)
   local r, id = keys[1], args[1]
   local state, owner = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'owner'))
   if not state or not_theirs(owner, args[2]) then return 'missing' end
   if not ENDED[state] then return 'live' end
-  forget(r, id)
+  forget(r, id, todo)
   return 'dropped'
 end
 

@@ -1,14 +1,13 @@
 -- submit: store new jobs of one model.
--- ARGS: max_depth, least idempotency ttl ms; per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch, celery (see tasks_in), foreign message,
+-- ARGS: max_depth, least idempotency ttl ms, told ('1': words stand behind each job); per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
+--       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch,
 --       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
---       delay ms (0 = none; else the job is put aside until then), tags (joined by commas),
---       webhook (letters of the wanted events, endpoint, most undelivered events of the owner, URL; mostly empty)
--- REPLY: depth; per job: created | existing | key_reused | closed | full | quota | undelivered, serial. A closed queue takes no new
---        job, but for replays of its own jobs: they lie where what they repeat does.
+--       delay ms (0 = none; else the job is put aside until then), tags (joined by commas); then, mostly left out, the words, one for
+--       each extension that takes part in submits, which alone reads it
+-- REPLY: depth; per job: created | existing | key_reused | closed | full | quota, or the status with which an extension refuses it;
+--        serial. A closed queue takes no new job, but for replays of its own jobs: they lie where what they repeat does.
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
-local SUBMIT_STRIDE = 22
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
@@ -22,17 +21,18 @@ end
 
 -- The serials that are stored already: their submit is repeated after a lost reply; and whether the queue is closed. Mostly one
 -- call finds that there is nothing of this.
-local function repeated(p, args)
+local function repeated(p, args, stride)
   local keys, found = {p .. 'closed'}, {}
-  for i = 3, #args, SUBMIT_STRIDE do keys[#keys + 1] = p .. 'job:' .. args[i] end
+  for i = @submit.first, #args, stride do keys[#keys + 1] = p .. 'job:' .. args[i] end
   if redis.call('EXISTS', unpack(keys)) == 0 then return found, false end
-  for i = 3, #args, SUBMIT_STRIDE do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
+  for i = @submit.first, #args, stride do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
   return found, redis.call('EXISTS', p .. 'closed') == 1
 end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
 -- in memory and in the append-only file.
-local OPTIONAL = {'owner', 5, 'blob', 8, 'watch', 12, 'celery', 13, 'call', 16, 'trace', 17, 'replay_of', 18, 'tags', 20}
+local OPTIONAL = {'owner', @submit.owner, 'blob', @submit.blob, 'call', @submit.call, 'trace', @submit.trace,
+  'replay_of', @submit.replay_of, 'tags', @submit.tags}
 
 -- The number of jobs in the line before a job that is about to be stored. Jobs of one call mostly share one score, so one ZCOUNT
 -- serves them all: each job adds those of the same score that came before it, and the line itself is filled only at the end.
@@ -66,34 +66,27 @@ end
 
 -- The place of a job that is to run as soon as it can: a line, and the owner's turn there.
 local function in_line(p, at, args, deadline, call)
-  local version, band, owner, is_shard = args[at + 1], args[at + 2], args[at + 5], args[at + 16] == 'shard'
-  local job = {at = at, line = line_of(p, version, owner, args[at + 16]), score = band * WEIGHT + deadline}
+  local version, band, owner = args[at + @submit.version], args[at + @submit.band], args[at + @submit.owner]
+  local is_shard = args[at + @submit.call] == 'shard'
+  local job = {at = at, line = line_of(p, version, owner, args[at + @submit.call]), score = band * WEIGHT + deadline}
   job.ahead = ahead_of(call, job.line, job.score)
   if is_shard then call.shards = true else join(p, call, version, band, owner) end
   call.ready = call.ready or version
   return job
 end
 
-local HOOK = '^(%a*) (%w+) (%d+) (.+)$'
-
--- What a record says of the job's webhook: enough for its end to write the event without another look.
-local function hook_fields(webhook)
-  local wanted, endpoint, _, url = string.match(webhook, HOOK)
-  return {'webhook', wanted .. ',' .. endpoint, 'hook_url', url}
-end
-
 -- Decide on one job that is to be stored: its place, and what its record will hold.
 local function draft(p, todo, now, at, args, call)
-  local serial, deadline, start = args[at], now + args[at + 3], now + args[at + 19]
+  local serial, deadline, start = args[at], now + args[at + @submit.deadline], now + args[at + @submit.delay]
   local job = start > now and {at = at, ahead = 0, start = start} or in_line(p, at, args, deadline, call) -- guard:start
-  local record = {'state', job.start and 'delayed' or 'queued', 'version', args[at + 1], 'band', args[at + 2], 'created', now,
-    'deadline', deadline, 'ttl', args[at + 4], 'media', args[at + 6],
-    'terms', job.ahead > 0 and args[at + 11] .. ',' .. job.ahead or args[at + 11]}
+  local record = {'state', job.start and 'delayed' or 'queued', 'version', args[at + @submit.version], 'band', args[at + @submit.band],
+    'created', now, 'deadline', deadline, 'ttl', args[at + @submit.ttl], 'media', args[at + @submit.media],
+    'terms', job.ahead > 0 and args[at + @submit.terms] .. ',' .. job.ahead or args[at + @submit.terms]}
   append(record, job.start and {'not_before', start})
-  if args[at + 21] ~= '' then
-    append(record, hook_fields(args[at + 21]))
-    call.pending[args[at + 5]] = (call.pending[args[at + 5]] or 0) + 1
-  end
+  local watch = args[at + @submit.watch]
+  local marks = call.told and hooks.drafted(p, args, at + @submit.words, args[at + @submit.owner], call, record)
+  if marks then watch = watch .. marks end
+  if watch ~= '' then append(record, {'watch', watch}) end
   local n = #record
   for i = 1, #OPTIONAL, 2 do
     local value = args[at + OPTIONAL[i + 1]]
@@ -102,12 +95,12 @@ local function draft(p, todo, now, at, args, call)
       n = n + 2
     end
   end
-  local input, inline = args[at + 7], args[at + 8] == ''
+  local input, inline = args[at + @submit.input], args[at + @submit.blob] == ''
   if inline and #input <= SMALL then
     record[n + 1], record[n + 2] = 'in', input
   elseif inline then store(todo, p .. 'in:' .. serial, input) end
-  if args[at + 9] ~= '' then call.keys[args[at + 9]] = serial .. args[at + 10] end
-  call.opened[args[at + 5]] = (call.opened[args[at + 5]] or 0) + 1
+  if args[at + @submit.key] ~= '' then call.keys[args[at + @submit.key]] = serial .. args[at + @submit.fingerprint] end
+  call.opened[args[at + @submit.owner]] = (call.opened[args[at + @submit.owner]] or 0) + 1
   job.record = record
   call.drafts[#call.drafts + 1] = job
   append(call.index, {0, serial})
@@ -126,29 +119,28 @@ local function create(p, todo, now, args, call)
     redis.call('HSET', p .. 'job:' .. serial, unpack(job.record))
     todo.unborn[serial] = nil
     count(todo, 'accepted', 1)
-    count_open(todo, args[at + 5], 1)
-    if job.start then plan_start(p, serial, args[at + 5], todo) end
-    if args[at + 9] ~= '' then
-      local kept = math.max(args[2], args[at + 3] + args[at + 4] + RUN_PAST_DEADLINE_MS)
-      set_later(todo, p .. 'idem:' .. args[at + 9], serial .. args[at + 10], kept)
+    count_open(todo, args[at + @submit.owner], 1)
+    if job.start then plan_start(p, serial, args[at + @submit.owner], todo) end
+    if args[at + @submit.key] ~= '' then
+      local kept = math.max(args[@submit.key_ttl], args[at + @submit.deadline] + args[at + @submit.ttl] + RUN_PAST_DEADLINE_MS)
+      set_later(todo, p .. 'idem:' .. args[at + @submit.key], serial .. args[at + @submit.fingerprint], kept)
     end
-    link(p, todo, args[at + 18], serial)
+    link(p, todo, args[at + @submit.replay_of], serial)
   end
   for _, job in ipairs(call.drafts) do
     local at, serial = job.at, args[job.at]
-    if args[at + 5] ~= '' then
-      later(todo, 'SADD', p .. 'owners', args[at + 5])
-      later(todo, 'ZADD', p .. 'index:' .. args[at + 5], 0, serial)
+    if args[at + @submit.owner] ~= '' then
+      later(todo, 'SADD', p .. 'owners', args[at + @submit.owner])
+      later(todo, 'ZADD', p .. 'index:' .. args[at + @submit.owner], 0, serial)
     end
-    if args[at + 21] ~= '' then later(todo, 'ZADD', p .. 'pending:' .. args[at + 5], 0, serial) end
-    for _, entry in ipairs(tag_entries(args[at + 20], serial)) do
-      for _, list in ipairs(tag_lists(p, args[at + 5])) do later(todo, 'ZADD', list, 0, entry) end
+    for _, entry in ipairs(tag_entries(args[at + @submit.tags], serial)) do
+      for _, list in ipairs(tag_lists(p, args[at + @submit.owner])) do later(todo, 'ZADD', list, 0, entry) end
     end
-    if job.start then later(todo, 'ZADD', p .. 'delayed', math.min(job.start, now + args[at + 3]), serial)
+    if job.start then later(todo, 'ZADD', p .. 'delayed', math.min(job.start, now + args[at + @submit.deadline]), serial)
     else
       later(todo, 'ZADD', job.line, job.score, serial)
-      later(todo, 'SADD', p .. 'versions', args[at + 1])
-      later(todo, 'LPUSH', tickets(p, tonumber(args[at + 2])), TICKET)
+      later(todo, 'SADD', p .. 'versions', args[at + @submit.version])
+      later(todo, 'LPUSH', tickets(p, tonumber(args[at + @submit.band])), TICKET)
     end
   end
   flush(p, todo)
@@ -164,19 +156,6 @@ local function spent(p, call, owner, most)
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
--- Whether as many events of the owner as allowed are still to be delivered. Only then it is looked whether the first of them are of
--- records that somebody has deleted.
-local function is_behind(p, call, owner, webhook)
-  if webhook == '' then return false end
-  local _, _, most = string.match(webhook, HOOK)
-  local pending, added = p .. 'pending:' .. owner, call.pending[owner] or 0
-  if redis.call('ZCARD', pending) + added < tonumber(most) then return false end -- guard:behind
-  for _, id in ipairs(redis.call('ZRANGE', pending, 0, 3)) do
-    if redis.call('EXISTS', p .. 'job:' .. id) == 0 then redis.call('ZREM', pending, id) end
-  end
-  return redis.call('ZCARD', pending) + added >= tonumber(most)
-end
-
 -- Whether the queue is at its limit. A job with a delay counts those put aside too, or there were no limit to them; the jobs of
 -- now are not refused for the sake of later ones.
 -- D74: docs/design/store.md
@@ -185,36 +164,53 @@ local function is_full(p, call, waiting, most, delay)
   return waiting >= most
 end
 
+-- What becomes of one job of the call, and whose serial the caller gets.
+local function decide(p, todo, now, i, args, call)
+  local serial, owner = args[i], args[i + @submit.owner]
+  local status, first = known(p, call, args[i + @submit.key], args[i + @submit.fingerprint])
+  if status then return status, first end
+  if call.before[serial] then return 'existing', serial end
+  if call.closed and args[i + @submit.replay_of] == '' then return 'closed', serial end -- guard:closed_queue
+  local refused
+  if is_full(p, call, call.depth, tonumber(args[@submit.max_depth]), args[i + @submit.delay]) then refused = 'full'
+  elseif spent(p, call, owner, tonumber(args[i + @submit.most_open])) then refused = 'quota'
+  elseif call.told then refused = hooks.asked(p, args, i + @submit.words, owner, call)
+  end
+  if refused then return refused, serial end
+  draft(p, todo, now, i, args, call)
+  call.before[serial] = true
+  if tonumber(args[i + @submit.delay]) > 0 then call.delayed = call.delayed + 1 else call.depth = call.depth + 1 end
+  return 'created', serial
+end
+
+-- Extensions hear what became of the jobs for which they have a word, once these are stored.
+local function tell_extensions(p, args, reply, todo)
+  local at = 0
+  for i = @submit.first, #args, @submit.stride_told do
+    at = at + 2
+    hooks.submitted(p, args, i + @submit.words, args[i], args[i + @submit.owner], reply[at], todo)
+  end
+  flush(p, todo)
+end
+
 local function submit(keys, args, todo)
-  if #args > 2 + SUBMIT_MAX * SUBMIT_STRIDE then return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit') end
+  local told = args[@submit.told] == '1'
+  local stride = told and @submit.stride_told or @submit.stride
+  if #args > @submit.first - 1 + SUBMIT_MAX * stride then
+    return redis.error_reply('ERR more than ' .. SUBMIT_MAX .. ' jobs in one submit')
+  end
   local p, now = keys[1], now_ms()
-  local waiting, reply, adopted = depth(p), {0}, {}
-  local before, closed = repeated(p, args)
-  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, pending = {}, waiting = waiting,
-    delayed = 0}
-  for i = 3, #args, SUBMIT_STRIDE do
-    local serial, foreign = args[i], args[i + 14]
-    local status, first = known(p, call, args[i + 9], args[i + 10])
-    if not status then
-      first = serial
-      if before[serial] then status = 'existing'
-      elseif closed and args[i + 18] == '' then status = 'closed' -- guard:closed_queue
-      elseif is_full(p, call, waiting, tonumber(args[1]), args[i + 19]) then status = 'full'
-      elseif spent(p, call, args[i + 5], tonumber(args[i + 15])) then status = 'quota'
-      elseif is_behind(p, call, args[i + 5], args[i + 21]) then status = 'undelivered'
-      else
-        draft(p, todo, now, i, args, call)
-        before[serial], status = true, 'created'
-        if tonumber(args[i + 19]) > 0 then call.delayed = call.delayed + 1 else waiting = waiting + 1 end
-      end
-    end
-    if foreign ~= '' and status ~= 'full' and status ~= 'closed' then adopted[#adopted + 1] = foreign end
-    reply[#reply + 1] = status
-    reply[#reply + 1] = first
+  local waiting, reply = depth(p), {0}
+  local before, closed = repeated(p, args, stride)
+  -- What is decided for all jobs of the call before any is stored. `waiting`: the depth that the call found, `depth` with its own jobs.
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = before, closed = closed,
+    waiting = waiting, depth = waiting, delayed = 0, told = told}
+  for i = @submit.first, #args, stride do
+    reply[#reply + 1], reply[#reply + 2] = decide(p, todo, now, i, args, call)
   end
   create(p, todo, now, args, call)
-  send('ZREM', p .. 'foreign', adopted)
-  reply[1] = waiting
+  if told then tell_extensions(p, args, reply, todo) end
+  reply[1] = call.depth
   return reply
 end
 

@@ -7,8 +7,7 @@
 -- D18: docs/design/store.md
 local SWEEP_MAX = 1000
 local FEW_VERSIONS = 8
-local HOLD_MS = 60000 -- a record whose event is still to be delivered is looked at again after this
-local HELD_MOST_MS = 172800000 -- an event that nobody delivers, nor gives up, is given up here
+local HOLD_MS = 60000 -- a record that an extension still needs is looked at again after this, or later if it says so
 
 local function swept(tally, what)
   tally[what], tally.left = tally[what] + 1, tally.left - 1
@@ -161,13 +160,6 @@ local function expire_waiting(p, now, todo, tally)
   end
 end
 
--- The record of an event that is still to be delivered stays.
-local function hold(p, serial, now)
-  local since = redis.call('HGET', outbox.event_key(p, serial), 'event_since')
-  if since and now - since >= HELD_MOST_MS then return outbox.give_up_untried(p, serial, now, 'nobody delivered it') end -- guard:held_most
-  redis.call('ZADD', p .. 'final', now + HOLD_MS, serial)
-end
-
 local function collect(p, now, todo, tally)
   local blobs = {}
   for _, serial in ipairs(redis.call('ZRANGEBYSCORE', p .. 'final', '-inf', now, 'LIMIT', 0, math.max(0, tally.left))) do
@@ -179,7 +171,7 @@ local function collect(p, now, todo, tally)
       redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', math.min(TOMB_MAX_MS, math.max(TOMB_MIN_MS, kept)))
       swept(tally, 'collected')
     else
-      hold(p, serial, now)
+      redis.call('ZADD', p .. 'final', 'GT', now + HOLD_MS, serial)
       tally.left = tally.left - 1
     end
   end

@@ -1,21 +1,26 @@
-"""The Redis Function library, assembled from `functions/*.lua`, named by its hash, and loaded into a store that lacks it.
+"""The Redis Function library, assembled from Lua files, named by its hash, and loaded into a store that lacks it.
 
 The hash is part of every function's name, so two versions of penstock run side by side on one Redis during a rolling deploy.
+All processes of a deployment have the same extensions installed, and so the same library.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
-# D10 (docs/design/store.md)
+from penstock.broker.store import hooks, positions
+from penstock.broker.store.hooks import LuaExtension
+
+# The engine's files. D10 (docs/design/store.md)
 ORDER = (
     "lib",
     "gather",
-    "outbox",
     "lines",
-    "celery",
     "ending",
     "turns",
     "submit",
@@ -34,12 +39,8 @@ ORDER = (
     "lists",
     "reconcile",
     "read",
-    "history",
-    "foreign",
     "presence",
     "swap",
-    "split",
-    "deliver",
     "keys",
     "audit",
     "runs",
@@ -48,14 +49,54 @@ ORDER = (
 
 # Lua allows 200 local names in one block, so what a file defines for itself alone stays in a block of its own.
 # tests/unit/broker/store/test_lua_locals.py counts them.
-SHARED = ("lib", "gather", "outbox", "lines", "celery", "ending", "turns")
+SHARED = ("lib", "gather", "lines", "ending", "turns")
+
+# A name of a position, or of the fields of a point; Lua itself has no `@`.
+_TOKEN = re.compile(r"@(\w+\.\w+)")
+
+
+def engine_files() -> dict[str, str]:
+    folder = files("penstock.broker") / "functions"
+    return {name: (folder / f"{name}.lua").read_text("utf-8") for name in ORDER}
+
+
+@cache
+def installed() -> tuple[LuaExtension, ...]:
+    """The extensions that have Lua files, in the order of their names."""
+    folders = sorted(files("penstock.extensions").iterdir(), key=lambda entry: entry.name)
+    return tuple(LuaExtension(entry.name, found) for entry in folders if (found := _files_in(entry / "functions")))
+
+
+def _files_in(folder: Traversable) -> dict[str, str]:
+    if not folder.is_dir():
+        return {}
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".lua")), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(".lua"): entry.read_text("utf-8") for entry in found}
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """The names of the words that stand behind a job's own arguments in a submit."""
+    return hooks.words_of(installed())
 
 
 @cache
 def body() -> str:
-    folder = files("penstock.broker") / "functions"
-    texts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in ORDER}
-    return "\n".join(text if name in SHARED else f"do\n{text}end" for name, text in texts.items())
+    return assembled(engine_files(), installed())
+
+
+def assembled(engine: Mapping[str, str], extensions: Sequence[LuaExtension]) -> str:
+    """The engine's files, those of the extensions, the calls between them; and numbers in the place of names."""
+    texts = [text if name in SHARED else f"do\n{text}end" for name, text in engine.items()]
+    texts += ["local extensions = {}", *map(_block, extensions), hooks.dispatchers(extensions)]
+    numbers = positions.tokens(len(hooks.words_of(extensions))) | hooks.field_tokens(extensions)
+    return _TOKEN.sub(lambda found: numbers[found[1]], "\n".join(texts))
+
+
+def _block(extension: LuaExtension) -> str:
+    """The files of one extension share the table `own`."""
+    inner = "\n".join(f"do\n{text}end" for text in extension.texts.values())
+    return f"do\nlocal own = {{}}\nextensions.{extension.name} = own\n{inner}\nend"
 
 
 def suffix_of(text: str) -> str:

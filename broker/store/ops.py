@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -32,17 +32,19 @@ from penstock.broker.records import (
     SweepReport,
     Unfinished,
 )
-from penstock.broker.store import replies
+from penstock.broker.store import library, replies
+from penstock.broker.store.positions import Arg, ClaimArgs, FinishHead, FinishItem, ReportItem, SubmitHead, SubmitItem
 from penstock.broker.store.replies import SHORT_REASONS
+from penstock.errors import InternalError
 from penstock.job import Job, JobId, Payload, job_in, served_as
 
 Reply = TypeVar("Reply")
-Arg = bytes | str | int
 Ended = tuple[Job, Payload | None]
 
 # At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _WITHOUT_OUTPUT, _WITH_OUTPUT = "0", "1"
+_NO_OUTPUT = Payload("")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -262,76 +264,101 @@ def digest(owner: str, key: str) -> str:
 
 
 def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
-    args: list[Arg] = [max_depth, ms(IDEMPOTENCY_TTL_S)]
+    told = any(job.words for job in jobs)
+    args: list[Arg] = [*SubmitHead(max_depth=max_depth, key_ttl=ms(IDEMPOTENCY_TTL_S), told="1" if told else "")]
     for job in jobs:
-        args += (
-            job.id.serial,
-            job.version,
-            served_as(job.priority, job.call).band,
-            ms(job.deadline_s),
-            ms(job.result_ttl_s),
-            job.owner,
-            job.input.content_type,
-            job.input.data,
-            job.input.blob,
-            digest(job.owner, job.idempotency_key),
-            job.fingerprint,
-            f"{job.max_attempts},{job.max_crashes}",
-            _watchers(job),
-            job.celery_id + job.followed_by,
-            job.foreign,
-            job.max_open_jobs,
-            job.call.value,
-            job.trace,
-            job.replay_of.serial if job.replay_of else "",
-            ms(job.delay_s),
-            ",".join(job.tags),
-            job.webhook.text(job.owner) if job.webhook else "",
-        )
+        args += _submit_item(job)
+        if told:
+            args += words(job.words)
     return args
 
 
-def _watchers(job: NewJob) -> str:
-    """The gateway that waits for the job, or its Celery task; behind it the figures in which its end counts."""
-    task = f"*{job.celery_id}" if job.celery_id else ""
-    own = f"={job.reply_to}" if job.reply_to else task
-    return f"{own},#{job.split}" if job.split else own
+def _submit_item(job: NewJob) -> SubmitItem:
+    return SubmitItem(
+        serial=job.id.serial,
+        version=job.version,
+        band=served_as(job.priority, job.call).band,
+        deadline=ms(job.deadline_s),
+        ttl=ms(job.result_ttl_s),
+        owner=job.owner,
+        media=job.input.content_type,
+        input=job.input.data,
+        blob=job.input.blob,
+        key=digest(job.owner, job.idempotency_key),
+        fingerprint=job.fingerprint,
+        terms=f"{job.max_attempts},{job.max_crashes}",
+        watch=f"={job.reply_to}" if job.reply_to else "",
+        most_open=job.max_open_jobs,
+        call=job.call.value,
+        trace=job.trace,
+        replay_of=job.replay_of.serial if job.replay_of else "",
+        delay=ms(job.delay_s),
+        tags=",".join(job.tags),
+    )
+
+
+def words(of: Mapping[str, Arg]) -> list[Arg]:
+    """What extensions are told of a new job or run, as the functions take it. `of`: by the names of extensions."""
+    known = library.words()
+    if unknown := of.keys() - known:
+        raise InternalError(
+            f"a job has words for {', '.join(sorted(unknown))}, and the store's functions know {', '.join(known)}"
+        )
+    return [of.get(name, "") for name in known]
 
 
 def claim_args(request: ClaimRequest) -> list[Arg]:
     return [
-        request.version,
-        request.worker,
-        request.nonce,
-        request.limit,
-        min(request.enough, request.limit),
-        ms(request.max_wait_s),
-        ms(request.min_slack_s),
-        f"{request.slack_per_item_s * 1000:.3f}",
-        ms(request.hurry_s),
-        ms(request.lease_s),
-        request.limit_bytes,
-        "1" if request.shard else "",
-        "1" if request.offer else "",
+        *ClaimArgs(
+            version=request.version,
+            worker=request.worker,
+            nonce=request.nonce,
+            limit=request.limit,
+            enough=min(request.enough, request.limit),
+            max_wait=ms(request.max_wait_s),
+            min_slack=ms(request.min_slack_s),
+            slack_per_item=f"{request.slack_per_item_s * 1000:.3f}",
+            hurry=ms(request.hurry_s),
+            lease=ms(request.lease_s),
+            limit_bytes=request.limit_bytes,
+            shard="1" if request.shard else "",
+            offer="1" if request.offer else "",
+        )
     ]
 
 
 def finish_args(endings: Sequence[Ending], worker: str, stamp: BatchStamp) -> list[Arg]:
-    args: list[Arg] = [worker, _stamp_text(stamp)]
+    args: list[Arg] = [*FinishHead(worker=worker, stamp=_stamp_text(stamp))]
     for end in endings:
-        out = end.output
-        args += (end.id.serial, end.token, end.state.value)
-        args += (out.content_type, out.data, out.blob) if out else ("", "", "")
-        args += (end.error_code, end.error_message, end.traceback)
+        args += _finish_item(end, end.output or _NO_OUTPUT)
     return args
+
+
+def _finish_item(end: Ending, output: Payload) -> FinishItem:
+    return FinishItem(
+        serial=end.id.serial,
+        token=end.token,
+        state=end.state.value,
+        media=output.content_type,
+        output=output.data,
+        blob=output.blob,
+        code=end.error_code,
+        message=end.error_message,
+        traceback=end.traceback,
+    )
 
 
 def report_args(reports: Sequence[Report]) -> list[Arg]:
     args: list[Arg] = []
     for one in reports:
-        progress = "" if one.fraction is None else f"{one.fraction:.4g},{one.note}"
-        chunks = b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in one.chunks)
-        args += (one.id.serial, one.token, progress, one.restarts, one.before, chunks)
+        args += ReportItem(
+            serial=one.id.serial,
+            token=one.token,
+            progress="" if one.fraction is None else f"{one.fraction:.4g},{one.note}",
+            restarts=one.restarts,
+            before=one.before,
+            chunks=b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in one.chunks),
+        )
     return args
 
 

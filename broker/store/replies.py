@@ -25,6 +25,7 @@ from penstock.broker.records import (
     Submitted,
     SweepReport,
 )
+from penstock.broker.store.positions import ChangeItem, ClaimedItem, ClaimHead, RecordFields
 from penstock.errors import InternalError
 from penstock.job import (
     BANDS,
@@ -44,9 +45,9 @@ from penstock.job import (
     model_of,
 )
 
-_FIELDS = 37  # the fields of RECORD in lib.lua, then position and output
-CLAIM_HEAD, _CLAIM_STRIDE = 9, 13
-_CHANGE_STRIDE = 6
+# Behind the fields of a record stand its position and its output.
+_FIELDS = len(RecordFields._fields) + 2
+CLAIM_HEAD, _CLAIM_STRIDE, _CHANGE_STRIDE = len(ClaimHead._fields), len(ClaimedItem._fields), len(ChangeItem._fields)
 _SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
 _size_at = struct.Struct(">I").unpack_from
@@ -64,39 +65,38 @@ def submit_reply(reply: Sequence[Any], queue: str) -> list[Submitted]:
 
 
 def claim_reply(reply: Sequence[Any], queue: str) -> Claim:
-    reason, depth, retry, now, stepped, expired, messages, shards, gone = reply[:CLAIM_HEAD]
-    messages_end = CLAIM_HEAD + messages
-    start = messages_end + expired * _CHANGE_STRIDE
+    head = ClaimHead(*reply[:CLAIM_HEAD])
+    messages_end = CLAIM_HEAD + head.messages
+    start = messages_end + head.expired * _CHANGE_STRIDE
     return Claim(
         jobs=tuple(_claimed(reply, i, queue) for i in range(start, len(reply), _CLAIM_STRIDE)),
-        reason=reason.decode(),
-        depth=depth,
-        retry_in_s=None if retry < 0 else retry / 1000,
-        now=now / 1000,
-        foreign=tuple(reply[CLAIM_HEAD:messages_end]),
-        stepped_over=stepped,
-        expired=expired,
+        reason=head.reason.decode(),
+        depth=head.depth,
+        retry_in_s=None if head.retry < 0 else head.retry / 1000,
+        now=head.now / 1000,
+        messages=tuple(reply[CLAIM_HEAD:messages_end]),
+        stepped_over=head.stepped,
+        expired=head.expired,
         changes=_changes(reply[messages_end:start], queue),
-        shards=shards,
-        gone=gone,
+        shards=head.shards,
+        gone=head.gone,
     )
 
 
 def _claimed(reply: Sequence[Any], i: int, queue: str) -> ClaimedJob:
-    job = reply[i : i + _CLAIM_STRIDE]
-    serial, token, media, data, blob, band, created, deadline, attempts, crashes, call, trace, owner = job
+    job = ClaimedItem(*reply[i : i + _CLAIM_STRIDE])
     return ClaimedJob(
-        id=job_in(serial.decode(), queue),
-        token=token.decode(),
-        input=Payload(media.decode(), data, blob.decode()),
-        priority=_PRIORITIES[band],
-        created_at=int(created) / 1000,
-        deadline_at=int(deadline) / 1000,
-        attempts=int(attempts),
-        crashes=int(crashes),
-        call=Call(call.decode()),
-        trace=trace.decode(),
-        owner=owner.decode(),
+        id=job_in(job.serial.decode(), queue),
+        token=job.token.decode(),
+        input=Payload(job.media.decode(), job.input, job.blob.decode()),
+        priority=_PRIORITIES[job.band],
+        created_at=int(job.created) / 1000,
+        deadline_at=int(job.deadline) / 1000,
+        attempts=int(job.attempts),
+        crashes=int(job.crashes),
+        call=Call(job.call.decode()),
+        trace=job.trace.decode(),
+        owner=job.owner.decode(),
     )
 
 
@@ -105,9 +105,17 @@ def _changes(flat: Sequence[Any], queue: str) -> tuple[Change, ...]:
 
 
 def _change(values: Sequence[bytes], queue: str) -> Change:
-    event, serial, state, version, token, trace = (value.decode() for value in values)
-    _, worker, batch = _token_parts(token)
-    return Change(job_in(serial, queue), event, JobState(state), version, worker, batch, trace)
+    change = ChangeItem(*values)
+    _, worker, batch = _token_parts(change.token.decode())
+    return Change(
+        job_in(change.serial.decode(), queue),
+        change.event.decode(),
+        JobState(change.state.decode()),
+        change.version.decode(),
+        worker,
+        batch,
+        change.trace.decode(),
+    )
 
 
 def extend_reply(reply: Sequence[Any], queue: str) -> LeaseRenewal:
@@ -165,47 +173,44 @@ def sweep_reply(reply: Sequence[Any], queue: str) -> SweepReport:
 def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload | None] | None:
     if not record:
         return None
-    position, data = record[-2], record[-1]
-    (state, version, band, created, deadline, _ttl, owner, media, _blob, terms, attempts, crashes, epoch, token,
-     final_token, started, finished, cancel, code, message, stamp, worker, out_media, out_blob, _watch, _celery, past,
-     more, trace, replay_of, replayed_as, not_before, progress, tags, call) = _texts(record, job)  # fmt: skip
-    started_at, finished_at = _moment(started), _moment(finished)
+    row, position, data = _row(record, job), record[-2], record[-1]
+    state, finished_at = JobState(row.state), _moment(row.finished)
+    started_at = _moment(row.started)
     found = Job(
         id=job,
-        state=JobState(state),
-        version=version,
-        priority=_PRIORITIES[band.encode()],
-        created_at=int(created) / 1000,
-        deadline_at=int(deadline) / 1000,
-        attempts=int(attempts or 0),
-        crashes=int(crashes or 0),
-        owner=owner,
-        content_type=media,
+        state=state,
+        version=row.version,
+        priority=_PRIORITIES[row.band.encode()],
+        created_at=int(row.created) / 1000,
+        deadline_at=int(row.deadline) / 1000,
+        attempts=int(row.attempts or 0),
+        crashes=int(row.crashes or 0),
+        owner=row.owner,
+        content_type=row.media,
         started_at=started_at,
         finished_at=finished_at,
-        cancel_requested=cancel == "1",
-        error=JobError(code, message) if code else None,
-        batch=_parse_stamp(stamp, worker),
+        cancel_requested=row.cancel == "1",
+        error=JobError(row.code, row.message) if row.code else None,
+        batch=_parse_stamp(row.stamp, row.worker),
         position=position if position >= 0 else None,
-        queued_behind=_queued_behind(terms),
-        tries=_all_attempts(past, token or final_token, JobState(state), started=started_at or 0.0, finished=finished_at),
-        left_out=_left_out(more),
-        trace=trace,
-        replay_of=job_in(replay_of, job.queue) if replay_of else None,
-        replayed_as=job_in(replayed_as, job.queue) if replayed_as else None,
-        call=Call(call),
-        not_before=_moment(not_before),
-        progress=_progress(progress, epoch, JobState(state)) if progress else None,
-        tags=tuple(tags.split(",")) if tags else (),
+        queued_behind=_queued_behind(row.terms),
+        tries=_all_attempts(row.past, row.token or row.final_token, state, started=started_at or 0.0, finished=finished_at),
+        left_out=_left_out(row.more),
+        trace=row.trace,
+        replay_of=job_in(row.replay_of, job.queue) if row.replay_of else None,
+        replayed_as=job_in(row.replayed_as, job.queue) if row.replayed_as else None,
+        call=Call(row.call),
+        not_before=_moment(row.not_before),
+        progress=_progress(row.progress, row.epoch, state) if row.progress else None,
+        tags=tuple(row.tags.split(",")) if row.tags else (),
     )
-    succeeded = found.state is JobState.SUCCEEDED
-    return found, Payload(out_media, data, out_blob) if succeeded else None
+    return found, Payload(row.out_media, data, row.out_blob) if state is JobState.SUCCEEDED else None
 
 
-def _texts(record: Sequence[Any], job: JobId) -> list[str]:
+def _row(record: Sequence[Any], job: JobId) -> RecordFields:
     if len(record) != _FIELDS:
         raise InternalError(f"record of job {job} has {len(record)} fields, not {_FIELDS}")
-    return [value.decode() for value in record[:-2]]
+    return RecordFields(*(value.decode() for value in record[:-2]))
 
 
 def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:

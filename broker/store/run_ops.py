@@ -10,7 +10,8 @@ import msgspec
 
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
 from penstock.broker.run_contract import CreatedRun, RunChange, TakenRun
-from penstock.broker.store.ops import Arg, Operation, ms
+from penstock.broker.store.ops import Operation, ms, words
+from penstock.broker.store.positions import Arg, RunCreateArgs, RunFields
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 
 if TYPE_CHECKING:
@@ -23,9 +24,16 @@ _part = msgspec.json.Decoder(RunPart)
 
 
 def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float, webhook: Webhook | None = None) -> Operation[CreatedRun]:
-    command, hook = spec.metadata.get(BY_COMMAND, ""), webhook.text(owner) if webhook else ""
-    args: list[Arg] = [run_id, owner, msgspec.json.encode(spec), ms(keep_s), ms(spec.deadline_s), command, hook]
-    return Operation("run_create", RUNS_KEY, args, partial(_created, run_id))
+    args = RunCreateArgs(
+        id=run_id,
+        owner=owner,
+        spec=msgspec.json.encode(spec),
+        keep=ms(keep_s),
+        deadline=ms(spec.deadline_s),
+        command=spec.metadata.get(BY_COMMAND, ""),
+    )
+    told = words(webhook.word_of(owner) if webhook else {})
+    return Operation("run_create", RUNS_KEY, [*args, *told], partial(_created, run_id))
 
 
 def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operation[TakenRun]:
@@ -116,33 +124,31 @@ def _listed(reply: Sequence[Any]) -> list[Run]:
 
 
 def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:
-    """From the fields of RUN in `runs.lua`, in their order."""
     if not record:
         return None
-    (owner, spec, state, created, started, finished, version, counts, rate, busy, driver, until, request, code, message,
-     details, drives, parts, part_of, part) = record  # fmt: skip
+    row = RunFields(*record)
     return Run(
         id=run_id,
-        spec=_spec.decode(spec),
-        state=RunState(state.decode()),
-        created_at=int(created) / 1000,
-        owner=owner.decode(),
-        counts=_counts.decode(counts) if counts else RunCounts(),
-        version=version.decode(),
-        started_at=_moment(started),
-        finished_at=_moment(finished),
-        rows_per_s=float(rate or 0),
-        busy=float(busy) if busy else None,
-        driver=driver.decode(),
-        driver_until=_moment(until) or 0.0,
-        request=request.decode(),
-        error_code=code.decode(),
-        error_message=message.decode(),
-        details=msgspec.json.decode(details) if details else {},
-        drives=int(drives or 0),
-        parts=int(parts or 0),
-        part_of=part_of.decode(),
-        part=_part.decode(part) if part else None,
+        spec=_spec.decode(row.spec),
+        state=RunState(row.state.decode()),
+        created_at=int(row.created) / 1000,
+        owner=row.owner.decode(),
+        counts=_counts.decode(row.counts) if row.counts else RunCounts(),
+        version=row.version.decode(),
+        started_at=_moment(row.started),
+        finished_at=_moment(row.finished),
+        rows_per_s=float(row.rate or 0),
+        busy=float(row.busy) if row.busy else None,
+        driver=row.driver.decode(),
+        driver_until=_moment(row.until) or 0.0,
+        request=row.request.decode(),
+        error_code=row.code.decode(),
+        error_message=row.message.decode(),
+        details=msgspec.json.decode(row.details) if row.details else {},
+        drives=int(row.drives or 0),
+        parts=int(row.parts or 0),
+        part_of=row.part_of.decode(),
+        part=_part.decode(row.part) if row.part else None,
     )
 
 

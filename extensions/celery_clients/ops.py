@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from penstock.broker.store.ops import Arg, Command, Operation, digest, prefix, queue_name
+from penstock.broker.records import NewJob
+from penstock.broker.store.ops import Command, Operation, digest, prefix, queue_name
+from penstock.broker.store.positions import Arg
 from penstock.job import SERIAL_CHARS, JobId, job_in, parse_job_id
 
+# The name of the word that a job's submit has for these functions.
+WORD = "celery_clients"
 DOOR_QUEUE, DOOR = "penstock", "*"
 INVALID_MESSAGE, EXPIRED, CANCELLED = "invalid_message", "expired", "cancelled"
 _ARRIVED_KEY = f"{prefix(DOOR)}arrived"
@@ -51,6 +55,27 @@ class Sent(NamedTuple):
     to: Literal["task", "queue"]
     name: str
     text: bytes
+
+
+def word_of(tasks: str, message: bytes = b"") -> dict[str, bytes]:
+    """What a new job is to know: its tasks, as its record has them, and the exact message that it replaces, so that storing the
+    job removes the message.
+    """
+    kept = tasks.encode()
+    return {WORD: b"%d:%b%b" % (len(kept), kept, message)}
+
+
+def read_word(word: bytes) -> tuple[str, bytes]:
+    length, _, rest = word.partition(b":")
+    return rest[: int(length)].decode(), rest[int(length) :]
+
+
+def refused(job: NewJob, reason: str) -> Rejected:
+    """A message whose job the store does not take."""
+    word = job.words[WORD]
+    assert isinstance(word, bytes)
+    tasks, message = read_word(word)
+    return Rejected(message, _answered_task(tasks.encode()).own, reason)
 
 
 def priority_list(queue: str, priority: int) -> str:

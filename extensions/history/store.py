@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.store.ops import Arg, Operation, ms, prefix
+from penstock.broker.store.ops import Operation, ms, prefix
+from penstock.broker.store.positions import Arg
 
 # How long steps are, and how many of them are kept, as in history.lua.
 LENGTHS_S = (10, 60, 300, 1800)

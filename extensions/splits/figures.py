@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Key = TypeVar("Key", str, int)
 
-# Durations are counted in buckets, this many for each doubling: a quantile is at most 4.5 % too high. In `ending.lua` too.
+# Durations are counted in buckets, this many for each doubling: a quantile is at most 4.5 % too high. In `split.lua` too.
 PER_DOUBLING = 16
 SUCCEEDED = "succeeded"
 # The ends that count as errors. A cancelled job is not counted: its caller no longer wanted it.

@@ -1,6 +1,6 @@
 """What the store counts of a split: how the jobs of each version ended, and how the copies for a shadow compare. Pure.
 
-The ends are counted in the call that ends the job (`ending.lua`), so no gateway has to live for it.
+The ends are counted in the call that ends the job (`split.lua`), so no gateway has to live for it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from penstock.broker.store.ops import Arg, Command, Operation, digest, prefix
+from penstock.broker.store.ops import Command, Operation, digest, prefix
+from penstock.broker.store.positions import Arg
 from penstock.job import JobId, job_in
 
+# The name of the word that a job's submit has for these functions: the name of the figures in which its end is counted.
+WORD = "splits"
 # Characters of a job's serial.
 _SERIAL = 26
 

@@ -30,6 +30,8 @@ AS_PREDICTION, AS_COG = "R", "C"
 SECRET_PREFIX = "whsec_"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
 _NEW_KEY_BYTES = 32
+# The name of the word that the submit of a job or run has for the functions of webhooks.
+WORD = "webhooks"
 _PURPOSE = b"penstock webhook of "
 
 
@@ -46,8 +48,12 @@ class Webhook:
         scheme, host, port = parse_url(self.url).origin
         return hashlib.blake2b(f"{owner}\0{scheme}://{host}:{port}".encode(), digest_size=8).hexdigest()
 
+    def word_of(self, owner: str) -> dict[str, str]:
+        """What a new job or run is to know of it."""
+        return {WORD: self.text(owner)}
+
     def text(self, owner: str) -> str:
-        """As `submit.lua` and `runs.lua` read it."""
+        """The word of a job or run that has it, as `outbox.lua` reads it."""
         return f"{self.letters} {self.endpoint(owner)} {self.max_undelivered} {self.url}"
 
 

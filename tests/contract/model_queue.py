@@ -10,6 +10,9 @@ from typing import Any
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, GiveBack, NewJob, Settled, Submitted
 from penstock.broker.store.sync import RedisStore
+from penstock.extensions.celery_clients import ops as celery_ops
+from penstock.extensions.splits import store as splits
+from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, job_in, new_serial
 from tests.contract.dumps import Dump
 from tests.oracle.store import StoreOracle
@@ -33,9 +36,17 @@ class ModelQueue:
     def new_id(self) -> JobId:
         return job_in(new_serial(), self.name)
 
-    def new(self, **changes: Any) -> NewJob:
+    def new(
+        self, *, webhook: Webhook | None = None, split: str = "", celery_id: str = "", message: bytes = b"", **changes: Any
+    ) -> NewJob:
         plain = NewJob(id=self.new_id(), version="1", input=Payload("application/json", b"7"))
-        return replace(plain, **changes)
+        job = replace(plain, **changes)
+        words: dict[str, bytes | str] = {splits.WORD: split} if split else {}
+        if webhook is not None:
+            words |= webhook.word_of(job.owner)
+        if celery_id or message:
+            words |= celery_ops.word_of(celery_id, message)
+        return replace(job, words=words)
 
     def put(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         [answer] = self.store.submit([job], max_depth=max_depth)

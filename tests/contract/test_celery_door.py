@@ -15,7 +15,7 @@ import redis
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import ClaimRequest, Ending, NewJob
 from penstock.broker.store.sync import RedisStore
-from penstock.extensions.celery_clients.ops import Sent, answer, due_answers, followed_by
+from penstock.extensions.celery_clients.ops import Sent, answer, due_answers, followed_by, word_of
 from penstock.extensions.celery_clients.worker.clients import CeleryClients
 from penstock.job import JobId, JobState, new_job_id
 from penstock.workers.slot.follow_ups import FollowUps, Signature
@@ -51,9 +51,7 @@ def message(id: str, task: str) -> bytes:
 def ended_job(store: RedisStore, callback: dict[str, Any]) -> JobId:
     """Run a job whose task is followed by this callback, and return it once it has succeeded."""
     follows = FollowUps("t1", "t1", callbacks=[msgspec.convert(callback, Signature)])
-    job = NewJob(
-        new_job_id("known"), "1", OUTPUT, celery_id="t1", followed_by=followed_by((), msgspec.json.encode(follows).decode())
-    )
+    job = NewJob(new_job_id("known"), "1", OUTPUT, words=word_of("t1" + followed_by((), msgspec.json.encode(follows).decode())))
     store.submit([job])
     [claimed] = store.claim(ClaimRequest("known", "1", "w1", "n", 8)).jobs
     store.finish([Ending(job.id, claimed.token, JobState.SUCCEEDED, OUTPUT)], worker="w1", stamp=STAMP)

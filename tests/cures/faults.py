@@ -90,7 +90,7 @@ FAULTS = (
     Cure(
         "F15",
         f"{_LUA}/submit.lua",
-        "      set_later(todo, p .. 'idem:' .. args[at + 9], serial .. args[at + 10], kept)\n",
+        "      set_later(todo, p .. 'idem:' .. args[at + @submit.key], serial .. args[at + @submit.fingerprint], kept)\n",
         "",
         fault="F15",
     ),

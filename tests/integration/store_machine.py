@@ -156,7 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
             call=call,
             delay_s=delay_s,
             tags=tuple(tags),
-            webhook=self.webhook_of(job),
+            words=hook.word_of(owner) if (hook := self.webhook_of(job)) else {},
         )
         [answer] = self.both(lambda store: store.submit([new], max_depth=max_depth))
         self.follow_hand_over()

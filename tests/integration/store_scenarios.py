@@ -29,7 +29,7 @@ def submit(queue: ModelQueue) -> Act:
         queue.new(idempotency_key="k", fingerprint="f", owner="a"),
         queue.new(input=LARGE, owner="b", max_open_jobs=5),
         queue.new(call=Call.SHARD),
-        queue.new(replay_of=failed.id, foreign=b"a message"),
+        queue.new(replay_of=failed.id, message=b"a message"),
         queue.new(owner="a", input=LARGE, delay_s=60.0, deadline_s=0.0, tags=("x", "y")),
         queue.new(owner="b", webhook=HOOK),
     ]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import penstock.broker
 from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.links.replicated_link import _ASK_FOR_MS, _UNWAITED, NotReplicated
@@ -18,6 +17,7 @@ from penstock.errors import StoreUnavailable
 from penstock.job import Payload, new_job_id
 from tests.eventually import eventually
 from tests.faults.server import Server
+from tests.lua_files import LUA
 
 
 @pytest.fixture
@@ -139,7 +139,6 @@ async def test_a_primary_that_dies_in_between_is_an_error_for_those_who_wait(
 
 
 def test_the_calls_that_do_not_wait_are_those_that_write_nothing_that_must_last() -> None:
-    functions = Path(penstock.broker.__file__).parent / "functions"
-    text = "\n".join(path.read_text() for path in functions.glob("*.lua"))
+    text = "\n".join(LUA.values())
     reading = set(re.findall(r"^register\('(\w+)', [\w.]+, \{'no-writes'", text, re.MULTILINE))
     assert reading | {"watch", "spend", "note_history"} == _UNWAITED

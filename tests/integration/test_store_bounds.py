@@ -82,10 +82,10 @@ def test_a_claim_reads_no_backlog_of_stock_messages(fresh_redis: str) -> None:
         claim = queue.claim("w1")
         assert library.count() < 60
         assert [job.id for job in claim.jobs] == jobs
-        assert len(claim.foreign) <= 16
+        assert len(claim.messages) <= 16
         assert client.zcard("ps:{m}:foreign") <= len(jobs)
         for _ in range(3):
-            assert len(queue.claim("w2").foreign) <= 16
+            assert len(queue.claim("w2").messages) <= 16
         check_invariants(queue.dump())
 
 

@@ -235,9 +235,9 @@ def test_one_call_may_bring_more_jobs_than_one_command_can_take(queue: ModelQueu
 
 def test_a_stock_message_is_handed_to_one_worker_until_it_is_stored_as_a_job(queue: ModelQueue, client: redis.Redis) -> None:
     client.lpush(celery_queue(queue), b"a message of stock Celery")
-    assert queue.claim("w1").foreign == (b"a message of stock Celery",)
-    assert queue.claim("w2").foreign == ()
-    queue.submit(foreign=b"a message of stock Celery")
+    assert queue.claim("w1").messages == (b"a message of stock Celery",)
+    assert queue.claim("w2").messages == ()
+    queue.submit(message=b"a message of stock Celery")
     assert client.zcard(key(queue, "foreign")) == 0
     check_invariants(queue.dump())
 
@@ -248,7 +248,7 @@ def test_a_stock_message_among_tickets_is_handed_out_and_no_ticket_is_lost(queue
     second = queue.submit()
     claim = queue.claim("w1")
     assert [job.id for job in claim.jobs] == [first, second]
-    assert (*claim.foreign, *queue.claim("w2").foreign) == (b"a message of stock Celery",)
+    assert (*claim.messages, *queue.claim("w2").messages) == (b"a message of stock Celery",)
     check_invariants(queue.dump())
 
 

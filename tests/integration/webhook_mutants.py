@@ -34,13 +34,13 @@ def succeeds(queue: ModelQueue) -> None:
 WEBHOOKS = [
     Mutant(
         "an end has no event",
-        "    append(job.noted, outbox.end_fields(p, serial, job.webhook, state, now))",
+        "  append(job.noted, end_fields(p, id, job.webhook, state, now))",
         "",
         succeeds,
     ),
     Mutant(
         "an event has no place",
-        "  if job.webhook then outbox.place_end(p, serial, job.webhook, job.owner, state, now, todo) end",
+        "  hooks.ended(p, serial, job, state, now, todo, last)",
         "",
         succeeds,
     ),
@@ -77,7 +77,7 @@ WEBHOOKS = [
     Mutant(
         "an owner piles up events",
         "guard:behind",
-        "  if true then return false end",
+        "  if true then return end",
         hooking.test_an_owner_with_too_many_undelivered_events_is_refused_and_others_are_not,
     ),
     Mutant(
@@ -162,7 +162,7 @@ WEBHOOKS = [
     ),
     Mutant(
         "a run keeps the event of an end that was taken back",
-        "  if webhook then take_back_event(r, id, key, webhook, owner) end",
+        "guard:reopened",
         "",
         by_hooked_run(running.test_a_run_that_is_opened_again_takes_its_undelivered_event_back_and_ends_with_another),
     ),

@@ -189,7 +189,6 @@ class Gathering:
             depth=self._queue.ordinary,
             retry_in_s=retry_in_s,
             now=self._now,
-            foreign=() if self._request.shard else self._queue.hand_out_foreign(self._now),
             stepped_over=self._stepped_over,
             expired=self._expired,
             changes=tuple(self._queue.changes),

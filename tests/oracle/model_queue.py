@@ -15,7 +15,6 @@ from tests.oracle.turns import OwnerTurns
 # A tombstone lives as long as the result was kept, within these bounds: a day for each answer-now request would take gigabytes.
 TOMBSTONE_MIN_S, TOMBSTONE_MAX_S = 60.0, 86_400.0
 IDEMPOTENCY_S, RUN_PAST_DEADLINE_S = 172_800.0, 3_600.0
-FOREIGN_AGAIN_S = 15.0
 # As in functions/lib.lua.
 LOST_PLACE = 2.0**42
 FEW = 16
@@ -49,7 +48,6 @@ class QueueOracle:
     turns: OwnerTurns = field(default_factory=OwnerTurns)
     inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
-    foreign: dict[bytes, float] = field(default_factory=dict)
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
@@ -245,12 +243,6 @@ class QueueOracle:
     def without_turn(self) -> set[str]:
         records = [self.records[serial] for serial in self.ready]
         return {r.serial for r in records if r.new.owner and not self.turns.has(r.new.version, r.band, r.new.owner)}
-
-    def hand_out_foreign(self, now: float) -> tuple[bytes, ...]:
-        """Stock Celery messages for one worker to store as jobs; they are handed out again after a while if it did not."""
-        due = [message for message, handed_at in self.foreign.items() if handed_at + FOREIGN_AGAIN_S <= now]
-        self.foreign.update(dict.fromkeys(due, now))
-        return tuple(due)
 
     def depth_by_band(self) -> dict[int, int]:
         counts = Counter(self.records[serial].band for serial in (*self.ready, *self.shards))

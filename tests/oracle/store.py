@@ -281,7 +281,6 @@ class StoreOracle:
         refusal = queue.refusal(job, max_depth) if known is None else None
         if refusal is not None:
             return Submitted(refusal, job.id, queue.depth)
-        queue.foreign.pop(job.foreign, None)
         if known is not None:
             return known
         self._store(queue, job, now)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.command import called_here
 from tests.eventually import eventually
 from tests.extensions.celery_clients.integration.stock_client import StockClient
 from tests.integration.worker_process import WorkerProcess
+from tests.lua_files import LUA
 
 SQUARE = {"square": {"source": str(Path(__file__).parents[2] / "examples" / "square.py")}}
 REFUSED = [
@@ -139,9 +139,7 @@ def test_the_passwords_are_their_owners_alone_and_the_servers_file_has_only_hash
 
 
 def test_the_functions_call_nothing_that_the_users_may_not(server: EmbeddedServer) -> None:
-    source = "\n".join(
-        file.read_text() for file in (files("penstock.broker") / "functions").iterdir() if file.name.endswith(".lua")
-    )
+    source = "\n".join(LUA.values())
     called = {name.lower() for name in re.findall(r"(?:redis\.p?call\(|later\(todo, |send\(|\{)'([A-Z]{2,})'", source)}
     assert called - {"pubsub"} <= set(CALLED_BY_FUNCTIONS.split())
     assert {name.partition("|")[0] for name in CALLED_BY_FUNCTIONS.split()} - called == set(), "a right that nothing needs"

@@ -78,9 +78,9 @@ class KnownQueue:
         self.depth = claim.depth
         self.asked_at = now
         self.woken = False
-        if claim.foreign:
+        if claim.messages:
             self.foreign_at = now
-        self.vain_for = None if claim.jobs or claim.foreign else self.asked_for
+        self.vain_for = None if claim.jobs or claim.messages else self.asked_for
         self.retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
 
     @property

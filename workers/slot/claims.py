@@ -127,7 +127,7 @@ class Claims:
         self.batcher.view = source.view
         self.batcher.on_handed_over(claim, now)
         self._take(source, claim, source.lease.name, message.nonce, asked_at=since, now=now)
-        if claim.foreign:
+        if claim.messages:
             self._adopt(source, claim)
 
     def renew_leases(self) -> None:
@@ -236,7 +236,7 @@ class Claims:
         if claim.jobs:
             for other in self.sources.all:
                 other.is_offer_stale = other is not source
-        if claim.foreign:
+        if claim.messages:
             self._adopt(source, claim)
 
     def _adopt(self, source: ClaimSource, claim: Claim) -> None:

@@ -17,7 +17,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled, SubmitStatus
 from penstock.errors import InternalError, StoreUnavailable
-from penstock.extensions.celery_clients.ops import Rejected
+from penstock.extensions.celery_clients.ops import Rejected, refused
 from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.failpoints import failpoint
 from penstock.job import JobId, JobState, Payload, job_in, new_serial
@@ -228,7 +228,7 @@ class Settlements:
         name, store = self._spec.name, self._store
         read = [
             job_from(message, job_in(new_serial(), queue), spec=self._spec, info=info, now=claim.now, may_send=store.may_send)
-            for message in claim.foreign
+            for message in claim.messages
         ]
         if rejected := [item for item in read if isinstance(item, Rejected)]:
             for item in rejected:
@@ -239,7 +239,7 @@ class Settlements:
             closed = [job for job, answer in zip(jobs, answers, strict=True) if answer.status is SubmitStatus.CLOSED]
             if closed:
                 why = f"{name} has moved to another store, and tasks of Celery reach the main store's models only"
-                store.reject_foreign(queue, [Rejected(job.foreign, job.celery_id, why) for job in closed])
+                store.reject_foreign(queue, [refused(job, why) for job in closed])
 
     def close(self) -> None:
         self._store.close()

@@ -159,10 +159,8 @@ def _job(
         fingerprint=task_key(celery_id),
         max_attempts=spec.limits.max_attempts,
         max_crashes=spec.limits.max_crashes,
-        celery_id="" if _flag(headers, "ignore_result") else celery_id,
-        followed_by=followed_by,
-        foreign=message,
         trace=_trace(headers),
+        words=celery_ops.word_of(("" if _flag(headers, "ignore_result") else celery_id) + followed_by, message),
     )
 
 

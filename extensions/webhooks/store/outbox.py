@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.store.ops import Arg, Operation, ms
+from penstock.broker.store.ops import Operation, ms
+from penstock.broker.store.positions import Arg
 from penstock.extensions.webhooks.contract import (
     DEFAULT_LIMITS,
     GIVE_UP_S,

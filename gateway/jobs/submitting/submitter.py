@@ -307,6 +307,9 @@ class Submitter:
     ) -> Submitted:
         limits = request.model.info.limits
         stored_input = await self._put(request.input, job)
+        words = request.webhook.word_of(request.caller.owner) if request.webhook else {}
+        if request.version.split:
+            words["splits"] = request.version.split
         new = NewJob(
             id=job,
             version=request.version.name,
@@ -326,8 +329,7 @@ class Submitter:
             replay_of=request.replay_of,
             delay_s=request.options.delay_s,
             tags=request.options.tags,
-            webhook=request.webhook,
-            split=request.version.split,
+            words=words,
         )
         is_plain = request.model.info.held == 1
         submitted = await self._store.submit(new, max_depth=limits.max_queue_depth) if is_plain else None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.records import NewJob
 from penstock.broker.store.ops import submit_args
-from penstock.extensions.celery_clients.ops import Rejected
+from penstock.extensions.celery_clients.ops import WORD, Rejected, read_word
 from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.job import MAX_DELAY_S, JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
@@ -65,12 +65,19 @@ def accepted(raw: bytes) -> NewJob:
     return job
 
 
+def word(job: NewJob) -> tuple[str, bytes]:
+    """The job's tasks, and the message."""
+    found = job.words[WORD]
+    assert isinstance(found, bytes)
+    return read_word(found)
+
+
 def test_a_task_becomes_a_job_that_remembers_who_asked() -> None:
     raw = message(args=["square", {"x": 4}])
     job = accepted(raw)
     assert json.loads(job.input.data) == {"x": 4}
     assert (job.id, job.version, job.priority) == (ID, "1", Priority.INTERACTIVE)
-    assert (job.celery_id, job.idempotency_key, job.foreign) == ("task-1", "celery:task-1", raw)
+    assert (word(job), job.idempotency_key) == (("task-1", raw), "celery:task-1")
 
 
 def test_keyword_arguments_choose_version_priority_and_deadline() -> None:
@@ -229,7 +236,7 @@ def test_whatever_is_sent_becomes_a_job_of_a_known_version_or_is_rejected_with_a
         assert (found.reason + found.celery_id).encode()
         return
     assert found.version in INFO.versions
-    _, _, kept = (found.celery_id + found.followed_by).partition("\n")
+    _, _, kept = word(found)[0].partition("\n")
     for one in [*after_success(kept, b"[1]", now=NOW), *after_failure(kept, now=NOW)]:
         assert json.loads(one.message.text)["headers"]["id"] == one.id
     assert 0 < found.deadline_s <= max(SPEC.limits.deadline_s, SPEC.limits.bulk_deadline_s)

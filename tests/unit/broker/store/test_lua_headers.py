@@ -1,11 +1,8 @@
-"""Facts that stand both in Lua and in Python are equal: the arguments of every function, strides, fields and constants."""
+"""Facts that stand both in Lua and in Python are equal: the arguments of every function, and constants."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -14,8 +11,9 @@ from penstock.access import Key, Role
 from penstock.broker.contract import JobIndex, ReleaseReason
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store import audit, ops, registry, replies, run_ops, sync
-from penstock.broker.store.library import ORDER
+from penstock.broker.store import audit, ops, registry, run_ops, sync
+from penstock.broker.store.library import words
+from penstock.broker.store.positions import tokens
 from penstock.broker.store.registry import StoredModel
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.extensions.history import store as history
@@ -26,9 +24,9 @@ from penstock.extensions.webhooks.store import outbox
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
 from penstock.run import RunCounts, RunPart, RunSpec, RunState
+from tests.lua_files import LUA
 from tests.oracle import claim, model_queue, record
 
-LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
 JOB = new_job_id("m")
 NEW = NewJob(JOB, "1", Payload("application/json", b"7"))
 ENDING = Ending(JOB, "1:w:n", JobState.SUCCEEDED, Payload("application/json", b"7"))
@@ -36,6 +34,7 @@ BACK = GiveBack(JOB, "1:w:n")
 REPORT = Report(JOB, "1:w:n", 0.5, "half", chunks=(b"1", b"2"))
 STAMP = BatchStamp()
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NUMBERS = tokens(len(words()))
 EVENT = DueEvent("e", "1", "https://a.example/", "", "s", "job.succeeded", 1, 0.0, "", 1)
 
 
@@ -113,9 +112,10 @@ def operations(items: int) -> list[ops.Operation[Any]]:
 
 
 def names_of(text: str) -> list[str]:
-    """Return the comma-separated arguments of a header; a comma in parentheses does not separate."""
+    """Return the comma-separated arguments of a header; a comma in parentheses does not separate, and `words` are several."""
     plain = re.sub(r"\([^)]*\)", "", text).strip()
-    return [] if plain in ("", "none") else [part.strip() for part in plain.split(",")]
+    named = [] if plain in ("", "none") else [part.strip() for part in plain.split(",")]
+    return [*named[:-1], *words()] if named[-1:] == ["words"] else named
 
 
 def headers() -> dict[str, tuple[list[str], list[str]]]:
@@ -127,7 +127,7 @@ def headers() -> dict[str, tuple[list[str], list[str]]]:
             name = match[1]
         elif line.startswith("-- ARGS: "):
             fixed, _, item = f"; {line.removeprefix('-- ARGS: ')}".partition("; per ")
-            found[name] = (names_of(fixed.removeprefix("; ")), names_of(item.partition(":")[2]))
+            found[name] = (names_of(fixed.removeprefix("; ")), names_of(item.partition(":")[2].partition("; then")[0]))
     return found
 
 
@@ -157,17 +157,10 @@ def test_a_function_that_writes_says_what_its_largest_call_is(name: str) -> None
 
 
 def test_the_arguments_of_an_item_are_as_many_as_the_stride() -> None:
-    assert (
-        number("submit", "SUBMIT_STRIDE")
-        == len(headers()["submit"][1])
-        == grows_by(ops.submit([NEW], 1), ops.submit([NEW] * 2, 1))
-    )
-    assert number("report", "REPORT_STRIDE") == len(headers()["report"][1]) == len(ops.report_args([REPORT]))
-    assert number("finish", "FINISH_STRIDE") == len(headers()["finish"][1]) == len(ops.finish_args([ENDING], "w", STAMP)) - 2
-
-
-def grows_by(one: ops.Operation[Any], two: ops.Operation[Any]) -> int:
-    return len(two.args) - len(one.args)
+    assert int(NUMBERS["submit.stride_told"]) == len(headers()["submit"][1]) + len(words())
+    assert int(NUMBERS["submit.stride"]) == len(headers()["submit"][1])
+    assert int(NUMBERS["report.stride"]) == len(headers()["report"][1])
+    assert int(NUMBERS["finish.stride"]) == len(headers()["finish"][1])
 
 
 def number(file: str, name: str) -> int:
@@ -207,7 +200,6 @@ def test_the_bands_are_those_of_the_priorities() -> None:
         ("lib", "TOMB_MAX_MS", model_queue.TOMBSTONE_MAX_S * 1000),
         ("submit", "RUN_PAST_DEADLINE_MS", model_queue.RUN_PAST_DEADLINE_S * 1000),
         ("claim", "FEW", model_queue.FEW),
-        ("lines", "AGAIN_MS", model_queue.FOREIGN_AGAIN_S * 1000),
         ("claim", "BULK_TURN", claim.BULK_TURN),
         ("claim", "SOLO_AGAIN_MS", claim.SOLO_AGAIN_S * 1000),
     ],
@@ -239,27 +231,12 @@ def test_the_limits_of_the_outbox_are_those_that_are_documented(file: str, name:
     assert number(file, name) == value
 
 
+def test_progress_has_the_pace_of_the_functions_in_memory_too() -> None:
+    assert f"\nown.PROGRESS_MS = {memory_outbox.PROGRESS_S * 1000:.0f} " in LUA["outbox"]
+
+
 def test_both_sides_forget_idempotency_keys_after_the_same_time() -> None:
     assert ops.IDEMPOTENCY_TTL_S == model_queue.IDEMPOTENCY_S
-
-
-def fields_of(file: str, table: str) -> list[str]:
-    [text] = re.findall(rf"^local {table} = \{{(.*?)\}}", LUA[file], re.MULTILINE | re.DOTALL)
-    return re.findall(r"'(\w+)'", text)
-
-
-def unpacked(function: Any) -> list[str]:
-    """Return the names of the longest tuple that the function unpacks."""
-    targets = [node.targets[0] for node in ast.walk(ast.parse(inspect.getsource(function))) if isinstance(node, ast.Assign)]
-    tuples = [
-        [ast.unparse(name).removeprefix("_") for name in target.elts] for target in targets if isinstance(target, ast.Tuple)
-    ]
-    return max(tuples, key=len)
-
-
-def test_records_are_read_in_the_order_in_which_the_functions_list_their_fields() -> None:
-    assert unpacked(replies.read_reply) == fields_of("lib", "RECORD")
-    assert unpacked(run_ops._run) == fields_of("runs", "RUN")
 
 
 def test_arguments_are_counted_without_their_remarks() -> None:
@@ -268,4 +245,4 @@ def test_arguments_are_counted_without_their_remarks() -> None:
 
 
 def test_durations_are_counted_in_the_buckets_in_which_they_are_read() -> None:
-    assert f"math.log(2) * {PER_DOUBLING})" in LUA["ending"]
+    assert f"math.log(2) * {PER_DOUBLING})" in LUA["split"]

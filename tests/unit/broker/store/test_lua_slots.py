@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
-from penstock.broker.store.library import ORDER
 from penstock.broker.store.registry import REGISTRY
+from tests.lua_files import LUA
 
-LUA = {name: (files("penstock.broker") / "functions" / f"{name}.lua").read_text("utf-8") for name in ORDER}
 # Names that a function does not build from its first key, by file. docs/production/scale.md has the list in words.
 OTHER_NAMES = {
     ("lib", REGISTRY),  # the tag of the registry, whose functions get a key with it
@@ -43,4 +41,4 @@ def test_sharded_channels_are_of_the_queue() -> None:
 def test_plain_channels_are_those_that_all_nodes_hear() -> None:
     told = {line.strip() for text in LUA.values() for line in code_of(text).splitlines() if "'PUBLISH'" in line}
     kinds = {re.search(r"'PUBLISH', ([\w.]+)", line).group(1) for line in told}  # type: ignore[union-attr]
-    assert kinds == {"EVENTS", "META", "channel", "ROLLOUTS"}
+    assert kinds == {"own.EVENTS", "own.META", "channel", "ROLLOUTS"}

@@ -276,7 +276,7 @@ def test_what_the_warm_up_found_memory_for_is_a_cap_unless_a_smaller_one_is_know
 
 def test_a_stock_celery_client_makes_an_idle_slot_look_more_often_for_a_while() -> None:
     slot = batcher()
-    slot.on_claim(Claim(foreign=(b"{}",)), asked_at=1.0, now=1.0)
+    slot.on_claim(Claim(messages=(b"{}",)), asked_at=1.0, now=1.0)
     slot.on_claim(NOTHING, asked_at=1.1, now=1.1)
     assert slot.ask_at(1.1) < 1.15
     slot.on_claim(NOTHING, asked_at=40.0, now=40.0)

@@ -1,10 +1,15 @@
 -- What a stock Celery client sees of a job: the entry of Celery's result backend, `celery-task-meta-<task id>`, and its channel.
 -- The keys here are outside the model's slot of a cluster, which stock Celery cannot use either.
 -- D81: docs/design/store.md
-local META_TTL_MS = 86400000
-local META = 'celery-task-meta-'
+-- field: celery
+-- mark: *
+--
+-- The word of a submit: the length of what follows, a colon, what the record's field `celery` is to say (see `tasks_in`), and the
+-- message that the job replaces. Behind the mark stands the job's own task, if somebody wants its result.
+own.META_TTL_MS = 86400000
+own.META = 'celery-task-meta-'
+own.ANSWERS = 'ps:{*}:answers' -- zset: job id -> when a worker is to answer its task; for results that a worker has to write
 local DOOR = 'penstock' -- the queue of Celery's clients who name no queue
-local ANSWERS = 'ps:{*}:answers' -- zset: job id -> when a worker is to answer its task; for results that a worker has to write
 
 -- The class that an error has at the client, where it has one of its own: those of core/errors.py. A code that is not listed is
 -- that of a model, hence a HandlerError.
@@ -21,56 +26,82 @@ end
 -- by `,`; a line feed; what is to be sent when the job has ended, for a worker to read. Mostly it is the first of these alone.
 local function tasks_in(celery) return string.match(celery, '^([^,\n]*),?([^\n]*)\n?(.*)$') end
 
-local function celery_meta(todo, task, status, result)
+local function tell_task(todo, task, status, result)
   if task == '' then return end
   local meta = '{"status":"' .. status .. '","result":' .. result .. ',"traceback":null,"children":[],"task_id":'
     .. cjson.encode(task) .. '}'
-  set_later(todo, META .. task, meta, META_TTL_MS)
+  set_later(todo, own.META .. task, meta, own.META_TTL_MS)
   todo.pushes = todo.pushes or {}
-  todo.pushes[META .. task] = {meta}
+  todo.pushes[own.META .. task] = {meta}
 end
 
-local function celery_failed(todo, task, code, message)
-  celery_meta(todo, task, 'FAILURE', error_meta(CLASSES[code] or 'HandlerError', 'penstock.errors', code .. ': ' .. message))
+local function fail_task(todo, task, code, message)
+  tell_task(todo, task, 'FAILURE', error_meta(CLASSES[code] or 'HandlerError', 'penstock.errors', code .. ': ' .. message))
 end
 
--- A job that was leased, or reported how far it is.
-local function celery_running(todo, p, task, serial)
+local function split_word(word)
+  local length, at = string.match(word, '^(%d+):()')
+  return string.sub(word, at, at + length - 1), string.sub(word, at + length)
+end
+
+-- hook: drafted
+function own.drafted(p, word, owner, call, record)
+  local tasks = split_word(word)
+  if tasks == '' then return end
+  append(record, {'celery', tasks})
+  local task = tasks_in(tasks)
+  return task ~= '' and task
+end
+
+-- hook: submitted
+-- A message that has become a job, now or before, is no longer handed out.
+function own.submitted(p, word, serial, owner, status, todo)
+  local _, message = split_word(word)
+  if message ~= '' and status ~= 'full' and status ~= 'closed' then later(todo, 'ZREM', p .. 'foreign', message) end
+end
+
+-- hook: watched
+function own.watched(p, mark, task, serial, final, todo)
+  if final then return end -- `ended` answers
   local worker, epoch, progress = unpack(redis.call('HMGET', p .. 'job:' .. serial, 'worker', 'epoch', 'progress'))
   local job = id_of(p, serial)
   local at, fraction, note = string.match(progress or '', '^(%d+),%d+,([^,]*),(.*)$')
-  if not at or at ~= epoch then return celery_meta(todo, task, 'STARTED', cjson.encode({hostname = worker or '', job = job})) end
-  celery_meta(todo, task, 'PROGRESS', cjson.encode({current = tonumber(fraction), total = 1, note = note, job = job}))
+  if not at or at ~= epoch then return tell_task(todo, task, 'STARTED', cjson.encode({hostname = worker or '', job = job})) end
+  tell_task(todo, task, 'PROGRESS', cjson.encode({current = tonumber(fraction), total = 1, note = note, job = job}))
 end
 
+-- hook: waiting
 -- A job that ran, and waits to run again.
-local function celery_waits(todo, celery, code, message)
+function own.waiting(p, serial, job, todo, code, message)
+  if not job.epoch then return end
   local why = code and code .. ': ' .. (message or '') or 'it waits to run again'
-  celery_meta(todo, (tasks_in(celery)), 'RETRY', error_meta('Retry', 'celery.exceptions', why))
+  tell_task(todo, (tasks_in(job.celery)), 'RETRY', error_meta('Retry', 'celery.exceptions', why))
 end
 
 -- Have a worker answer the task: one that waits for messages wakes up.
 local function answer_soon(todo, p, serial, now)
-  later(todo, 'ZADD', ANSWERS, now, id_of(p, serial))
+  later(todo, 'ZADD', own.ANSWERS, now, id_of(p, serial))
   if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
 end
 
 -- The answer to a task whose job succeeded: at once, unless messages follow, or the output is no JSON, or too large to be at hand:
 -- then a worker reads it, answers and sends.
-local function celery_succeeded(todo, p, serial, task, follows, now, media, output)
+local function succeed_task(todo, p, serial, task, follows, now, media, output)
   local is_json = media == 'application/json' and output and output ~= ''
   if follows or not is_json then return answer_soon(todo, p, serial, now) end
-  celery_meta(todo, task, 'SUCCESS', output)
+  tell_task(todo, task, 'SUCCESS', output)
 end
 
+-- hook: ended
 -- The answer to a task whose job has ended. The tasks that were to follow in its chain end as it did, or a client would wait for them.
-local function celery_ended(todo, p, serial, celery, state, now, media, output, code, message)
-  local task, chain, rest = tasks_in(celery)
-  if state == 'succeeded' then return celery_succeeded(todo, p, serial, task, rest ~= '', now, media, output) end
+function own.ended(p, serial, job, state, now, todo, last)
+  local task, chain, rest = tasks_in(job.celery)
+  if state == 'succeeded' then return succeed_task(todo, p, serial, task, rest ~= '', now, last.media or '', last.output) end
+  local code, message = last.code or '', last.message or ''
   local revoked = state == 'cancelled' or state == 'expired'
   for one in string.gmatch(task .. ',' .. chain, '[^,]+') do
-    if revoked then celery_meta(todo, one, 'REVOKED', error_meta('TaskRevokedError', 'celery.exceptions', code .. ': ' .. message))
-    else celery_failed(todo, one, code, message) end
+    if revoked then tell_task(todo, one, 'REVOKED', error_meta('TaskRevokedError', 'celery.exceptions', code .. ': ' .. message))
+    else fail_task(todo, one, code, message) end
   end
   if rest ~= '' and not revoked then answer_soon(todo, p, serial, now) end
 end

@@ -26,11 +26,11 @@ end
 -- were tried stand behind those that were not, so the first young one ends the look. Returns whether there may be more.
 local function give_up_old(p, endpoint, now, call)
   for _, id in ipairs(redis.call('ZRANGE', p .. 'events:' .. endpoint, 0, GIVE_UP_MAX - 1)) do
-    local since, event = unpack(redis.call('HMGET', outbox.event_key(p, id), 'event_since', 'event'))
-    if since and event ~= PROGRESS then
+    local since, event = unpack(redis.call('HMGET', own.event_key(p, id), 'event_since', 'event'))
+    if since and event ~= own.PROGRESS then
       if now - since < call.age then return false end
       if call.given_up >= GIVE_UP_MAX then break end
-      outbox.give_up_untried(p, id, now, 'the endpoint fails')
+      own.give_up_untried(p, id, now, 'the endpoint fails')
       call.given_up = call.given_up + 1
     end
   end
@@ -39,24 +39,24 @@ end
 
 -- The URL is closed. A report of progress is passed over, since the end of the job is still to come.
 local function give_up_gone(p, id, event, endpoint, now)
-  if event ~= PROGRESS then return outbox.give_up_untried(p, id, now, 'closed by 410') end
-  redis.call('HSET', outbox.event_key(p, id), 'event_state', 'dismissed')
+  if event ~= own.PROGRESS then return own.give_up_untried(p, id, now, 'closed by 410') end
+  redis.call('HSET', own.event_key(p, id), 'event_state', 'dismissed')
   return redis.call('ZREM', p .. 'events:' .. endpoint, id)
 end
 
 -- Take one event. The lease comes first and the place in line goes last, so that an event always has one of the two.
 local function take_one(p, endpoint, id, now, call)
-  local key = outbox.event_key(p, id)
+  local key = own.event_key(p, id)
   local webhook, url, event, state, owner, number, at, said, tries, takes = unpack(redis.call('HMGET', key, 'webhook', 'hook_url',
     'event', 'event_state', 'owner', 'event_number', 'event_at', 'event_said', 'event_tries', 'event_takes'))
-  if not event or event == PROGRESS and state ~= '' then return redis.call('ZREM', p .. 'events:' .. endpoint, id) end
-  if state ~= '' then return outbox.settle_places(p, id, endpoint, owner or '', state) end
+  if not event or event == own.PROGRESS and state ~= '' then return redis.call('ZREM', p .. 'events:' .. endpoint, id) end
+  if state ~= '' then return own.settle_places(p, id, endpoint, owner or '', state) end
   if redis.call('EXISTS', gone_key(p, endpoint, url)) == 1 then return give_up_gone(p, id, event, endpoint, now) end -- guard:gone
   takes, tries = (takes or 0) + 1, tries + 1
   redis.call('ZADD', p .. 'sending:' .. endpoint, now + call.lease, id)
-  redis.call('HSET', key, 'event_takes', takes, 'event_tries', tries, unpack(event == PROGRESS and {'event_sent', now} or NOTHING))
+  redis.call('HSET', key, 'event_takes', takes, 'event_tries', tries, unpack(event == own.PROGRESS and {'event_sent', now} or NOTHING))
   redis.call('ZREM', p .. 'events:' .. endpoint, id)
-  append(call.reply, {id, takes .. '', url, owner or '', outbox.hook_of(webhook), event, number, at, said, tries .. ''})
+  append(call.reply, {id, takes .. '', url, owner or '', own.hook_of(webhook), event, number, at, said, tries .. ''})
   call.room = call.room - 1
   return true
 end
@@ -85,7 +85,7 @@ end
 local function is_skipped(p, endpoint, call)
   if not call.skipped then return false end
   local id = redis.call('ZRANGE', p .. 'events:' .. endpoint, 0, 0)[1]
-  return id and call.skipped[redis.call('HGET', outbox.event_key(p, id), 'owner') or '']
+  return id and call.skipped[redis.call('HGET', own.event_key(p, id), 'owner') or '']
 end
 
 local function look_at(p, endpoint, now, call)
@@ -133,19 +133,19 @@ end
 
 -- The record of a settled attempt, and the places of its event.
 local function settle_current(p, id, now, sent)
-  local is_end, again, state = sent.event ~= PROGRESS, sent.outcome == 'again', 'delivered'
+  local is_end, again, state = sent.event ~= own.PROGRESS, sent.outcome == 'again', 'delivered'
   if again and (is_end and now - sent.since < sent.age or not is_end and sent.tries < PROGRESS_TRIES) then state = '' -- guard:age
   elseif sent.outcome ~= 'delivered' then state = is_end and 'undelivered' or 'dismissed' end
   if state == 'undelivered' then
-    outbox.give_up_event(p, id, sent.endpoint, sent.owner, now, sent.log)
+    own.give_up_event(p, id, sent.endpoint, sent.owner, now, sent.log)
     return state
   end
-  redis.call('HSET', outbox.event_key(p, id), 'event_state', state, 'event_log', sent.log)
+  redis.call('HSET', own.event_key(p, id), 'event_state', state, 'event_log', sent.log)
   if state == '' then
     local due = now + math.min(RETRY_MOST_MS, sent.retry)
     if is_end then due = math.min(due, sent.since + sent.age) end -- the last try comes at the very end
     redis.call('ZADD', p .. 'events:' .. sent.endpoint, due, id)
-  elseif is_end then outbox.settle_places(p, id, sent.endpoint, sent.owner, state) end
+  elseif is_end then own.settle_places(p, id, sent.endpoint, sent.owner, state) end
   return 'ok'
 end
 
@@ -157,20 +157,20 @@ end
 -- LARGEST: one event
 local function settle_event(keys, args)
   local p, now, id, outcome = keys[1], now_ms(), args[1], args[4]
-  local key = outbox.event_key(p, id)
+  local key = own.event_key(p, id)
   local webhook, url, owner, takes, number, event, since, tries, log, sent = unpack(redis.call('HMGET', key, 'webhook', 'hook_url',
     'owner', 'event_takes', 'event_number', 'event', 'event_since', 'event_tries', 'event_log', 'event_sent'))
   if not webhook or takes ~= args[2] then return 'stale' end -- guard:take
-  local _, endpoint = outbox.hook_of(webhook)
+  local _, endpoint = own.hook_of(webhook)
   if not redis.call('ZSCORE', p .. 'sending:' .. endpoint, id) then return 'stale' end -- guard:sending
   local answer, is_current = 'ok', number == args[3]
-  log = outbox.log_with(log, now, args[8])
+  log = own.log_with(log, now, args[8])
   if outcome == 'gone' then redis.call('SET', gone_key(p, endpoint, url), '1', 'PX', GONE_MS) end
   if is_current then
     answer = settle_current(p, id, now, {event = event, endpoint = endpoint, owner = owner or '', since = since,
       tries = tonumber(tries), log = log, outcome = outcome, retry = tonumber(args[5]), age = tonumber(args[7])})
   else
-    local due = event == PROGRESS and math.max(now, (sent or 0) + PROGRESS_MS) or now
+    local due = event == own.PROGRESS and math.max(now, (sent or 0) + own.PROGRESS_MS) or now
     redis.call('HSET', key, 'event_log', log)
     if redis.call('ZSCORE', p .. 'events:' .. endpoint, id) then redis.call('ZADD', p .. 'events:' .. endpoint, due, id) end
   end
@@ -183,7 +183,7 @@ end
 
 local function put_back(p, id, key, owner, now)
   local webhook, url = unpack(redis.call('HMGET', key, 'webhook', 'hook_url'))
-  local _, endpoint = outbox.hook_of(webhook)
+  local _, endpoint = own.hook_of(webhook)
   redis.call('DEL', gone_key(p, endpoint, url), p .. 'endpoint:' .. endpoint)
   redis.call('ZADD', p .. 'events:' .. endpoint, now, id)
   redis.call('ZADD', p .. 'endpoints', now, endpoint)
@@ -201,17 +201,17 @@ local function send_events(keys, args)
   if #args > SEND_MAX + 2 then return redis.error_reply('ERR more than ' .. SEND_MAX .. ' events in one call') end
   local p, now, again, done = keys[1], now_ms(), args[1] == 'again', 0
   for i = 3, #args do
-    local key = outbox.event_key(p, args[i])
+    local key = own.event_key(p, args[i])
     local owner, state, event = unpack(redis.call('HMGET', key, 'owner', 'event_state', 'event'))
-    if not event then outbox.list_undelivered(p, args[i], owner or string.sub(args[2], 2), 'dismissed') end -- its record is gone
+    if not event then own.list_undelivered(p, args[i], owner or string.sub(args[2], 2), 'dismissed') end -- its record is gone
     local theirs = args[2] == '' or args[2] == '=' .. (owner or '') -- guard:their_events
-    local was_sent = event and event ~= PROGRESS and state ~= '' and state ~= 'unasked' -- guard:sent_before
+    local was_sent = event and event ~= own.PROGRESS and state ~= '' and state ~= 'unasked' -- guard:sent_before
     if theirs and was_sent and (again or state == 'undelivered') then
-      if again then put_back(p, args[i], key, owner or '', now) else outbox.dismiss_event(p, args[i], owner or '') end
+      if again then put_back(p, args[i], key, owner or '', now) else own.dismiss_event(p, args[i], owner or '') end
       done = done + 1
     end
   end
-  if done > 0 and again then redis.call('PUBLISH', EVENTS, p) end
+  if done > 0 and again then redis.call('PUBLISH', own.EVENTS, p) end
   return done
 end
 
@@ -223,7 +223,7 @@ local function event_logs(keys, args)
   if #args > LOGS_MAX then return redis.error_reply('ERR more than ' .. LOGS_MAX .. ' logs in one call') end
   local reply = {}
   for i, id in ipairs(args) do
-    reply[i] = redis.call('HMGET', outbox.event_key(keys[1], id), 'webhook', 'hook_url', 'owner', 'event', 'event_state', 'event_number',
+    reply[i] = redis.call('HMGET', own.event_key(keys[1], id), 'webhook', 'hook_url', 'owner', 'event', 'event_state', 'event_number',
       'event_at', 'event_log')
   end
   return reply

@@ -1,6 +1,42 @@
 -- Stock Celery messages: drawn from the queues of Celery's clients, passed to the model that they ask for, or answered.
+--   foreign   zset   message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
 -- D81: docs/design/store.md
 local DRAW_MAX = 64
+local FOREIGN_MAX = 16
+local AGAIN_MS = 15000
+
+-- hook: drawn
+-- A message that a client put into the queue of a model, where its tickets lie.
+function own.drawn(p, entry) redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end
+
+-- Up to `most` of what a sorted set holds for some worker to deal with, each not again before AGAIN_MS: by then a worker that took
+-- it and lives has removed it.
+local function hand_out(key, now, most)
+  local found, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
+  for _, entry in ipairs(found) do append(handed, {now + AGAIN_MS, entry}) end
+  send('ZADD', key, handed)
+  return found
+end
+
+-- While jobs wait, messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.
+local function draw_stuck(p)
+  for _, band in ipairs(BANDS) do
+    local jobs = 0
+    for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+      jobs = jobs + standing(p, version, 1, true) + redis.call('ZCARD', p .. 'solo:' .. version)
+      if band == SHARD_BAND then jobs = jobs + redis.call('ZCARD', shards_of(p, version)) end
+    end
+    if jobs == 0 and redis.call('LLEN', tickets(p, band)) > 0 then draw(p, band, FOREIGN_MAX) end
+  end
+end
+
+-- hook: claimed
+-- Hand messages to one worker at a time, and again after a while if that worker did not store them as jobs.
+function own.claimed(p, now, idle)
+  if idle then draw_stuck(p) end
+  if redis.call('EXISTS', p .. 'foreign') == 0 then return NOTHING end
+  return hand_out(p .. 'foreign', now, FOREIGN_MAX)
+end
 
 -- draw_messages: take messages out of these lists, in order, and keep them in `foreign`. Those of the door, `ps:{*}:`, are handed
 -- out to the caller, who passes each on or answers it. Those of a model are handed out by its claims.
@@ -43,7 +79,10 @@ end
 local function reject_foreign(keys, args, todo)
   local p = keys[1]
   if not redis.call('ZSCORE', p .. 'foreign', args[1]) then return 'ok' end
-  if args[2] ~= '' then celery_ended(todo, p, '', args[2], args[3] == 'invalid_message' and 'failed' or args[3], 0, '', nil, args[3], args[4]) end
+  if args[2] ~= '' then
+    local state = args[3] == 'invalid_message' and 'failed' or args[3]
+    own.ended(p, '', {celery = args[2]}, state, 0, todo, {code = args[3], message = args[4]})
+  end
   later(todo, 'ZREM', p .. 'foreign', args[1])
   count(todo, 'foreign_rejected', 1)
   flush(p, todo)
@@ -55,7 +94,7 @@ end
 -- REPLY: per job: its id
 -- LARGEST: DRAW_MAX jobs
 local function due_answers(keys, args, todo)
-  return hand_out(ANSWERS, now_ms(), math.min(DRAW_MAX, tonumber(args[1])))
+  return hand_out(own.ANSWERS, now_ms(), math.min(DRAW_MAX, tonumber(args[1])))
 end
 
 local function can_send(list)
@@ -68,18 +107,18 @@ end
 -- REPLY: the list that cannot be written to; empty if all is sent
 -- LARGEST: one job, with what follows it (follow_ups.py: MOST)
 local function answer(keys, args, todo)
-  if not redis.call('ZSCORE', ANSWERS, args[1]) then return '' end
+  if not redis.call('ZSCORE', own.ANSWERS, args[1]) then return '' end
   for i = 2, #args, 3 do
     if args[i] == 'queue' and not can_send(args[i + 1]) then return args[i + 1] end
   end
   for i = 2, #args, 3 do
     if args[i] == 'queue' then redis.call('LPUSH', args[i + 1], args[i + 2])
     else
-      redis.call('SET', META .. args[i + 1], args[i + 2], 'PX', META_TTL_MS)
-      redis.call('PUBLISH', META .. args[i + 1], args[i + 2])
+      redis.call('SET', own.META .. args[i + 1], args[i + 2], 'PX', own.META_TTL_MS)
+      redis.call('PUBLISH', own.META .. args[i + 1], args[i + 2])
     end
   end
-  redis.call('ZREM', ANSWERS, args[1])
+  redis.call('ZREM', own.ANSWERS, args[1])
   return ''
 end
 
