@@ -1,9 +1,10 @@
 -- submit: store new jobs of one model.
--- ARGS: max_depth, least idempotency ttl ms, told ('1': words stand behind each job); per job: serial, version, band, deadline ms from now, result ttl ms, owner, media, input,
---       blob, idempotency digest, fingerprint, terms (most attempts and most crashes), watch,
---       most open jobs of the owner (0 = no limit), call ('' | explain | shard), trace context, serial of the replayed job,
---       delay ms (0 = none; else the job is put aside until then), tags (joined by commas); then, mostly left out, the words, one for
---       each extension that takes part in submits, which alone reads it
+-- ARGS: max_depth, least idempotency ttl ms, told ('1': words stand behind each job); per job: serial, version, band,
+--       deadline ms from now, result ttl ms, owner, media, input, blob, idempotency digest, fingerprint,
+--       terms (most attempts and most crashes), watch, most open jobs of the owner (0 = no limit), call ('' | explain | shard),
+--       trace context, serial of the replayed job, delay ms (0 = none; else the job is put aside until then),
+--       tags (joined by commas); then, mostly left out, the words, one for each extension that takes part in submits, which alone
+--       reads it
 -- REPLY: depth; per job: created | existing | key_reused | closed | full | quota, or the status with which an extension refuses it;
 --        serial. A closed queue takes no new job, but for replays of its own jobs: they lie where what they repeat does.
 -- LARGEST: SUBMIT_MAX jobs
