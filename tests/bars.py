@@ -47,12 +47,12 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
     lines = sum(one.lines for one in found if one.path.parts[0] in COUNTED)
     long = [one for one in found if one.lines > LONG_FILE_LINES]
     return [
-        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 68, 50),
-        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 59, 50),
+        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 70, 50),
+        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 62, 50),
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
         Bar("imports of extensions by the engine", len(engine_imports(found)), 111, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 600, 0),
-        Bar("lines of core, broker, workers and gateway", lines, 46_957, 46_000),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 594, 0),
+        Bar("lines of core, broker, workers and gateway", lines, 47_460, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 25, 5),
     ]
 

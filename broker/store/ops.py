@@ -299,11 +299,8 @@ def _submit_item(job: NewJob) -> SubmitItem:
 
 def words(of: Mapping[str, Arg]) -> list[Arg]:
     """What extensions are told of a new job or run, as the functions take it. `of`: by the names of extensions."""
-    known = library.words()
-    if unknown := of.keys() - known:
-        raise InternalError(
-            f"a job has words for {', '.join(sorted(unknown))}, and the store's functions know {', '.join(known)}"
-        )
+    if unknown := of.keys() - (known := library.words()):
+        raise InternalError(f"words for {', '.join(sorted(unknown))}; the functions know {', '.join(known)}")
     return [of.get(name, "") for name in known]
 
 
