@@ -5,7 +5,7 @@ An engine's file calls `hooks.ended(...)` and knows no extension. An extension's
 of the submit or by the field of the record, so that a job that concerns none pays a comparison for each.
 """
 
-# D126: docs/design/extensions.md
+# D125: docs/design/extensions.md
 
 from __future__ import annotations
 

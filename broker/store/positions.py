@@ -4,7 +4,7 @@ Python builds a call by naming the values (`SubmitItem(serial=..., ...)`), and r
 stands behind the table's, as in `args[at + @submit.owner]`, and `tokens()` says which number replaces it.
 """
 
-# D126: docs/design/extensions.md
+# D125: docs/design/extensions.md
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ def write() -> None:
         folder = Path(name) / "state"
         (folder / "open").mkdir(parents=True)
         jobs = _fill(server.url, folder)
-        with closing(Redis.from_url(server.url)) as redis:
+        opened: Any = Redis.from_url(server.url)  # its types allow for answers in text, which this client never gives
+        with closing(opened) as redis:
             # What says that a slot lives expires within seconds.
             keys = [_entry(redis, key) for key in sorted(redis.keys("*")) if not key.startswith(b"ps:slot:")]
         files = [path for path in sorted((folder / "blobs").rglob("*")) if path.is_file()]
@@ -67,7 +70,8 @@ def restore(redis_url: str, folder: Path) -> dict[str, str]:
         path.write_bytes(base64.b64decode(data))
     (folder / "open").mkdir(parents=True, exist_ok=True)
     _rows(folder)
-    with closing(Redis.from_url(redis_url)) as redis:
+    opened: Any = Redis.from_url(redis_url)
+    with closing(opened) as redis:
         for key, kind, value in kept["keys"]:
             _put(redis, _raw(key), kind, value)
     return dict(kept["jobs"])
@@ -87,7 +91,7 @@ def _fill(url: str, folder: Path) -> dict[str, str]:
                 "hooked": submit(client, {"x": 6}, f"webhook={HOOK}"),
             }
             for job in found.values():
-                eventually(lambda job=job: client.get(f"/v1/jobs/{job}").json()["status"] in ("succeeded", "failed"))
+                eventually(partial(_is_ended, client, job))
         found |= {
             "waiting": submit(client, {"x": 7}, "tags=kept"),
             "waiting_large": submit(client, LARGE),
@@ -97,6 +101,10 @@ def _fill(url: str, folder: Path) -> dict[str, str]:
         run = client.post("/v1/runs", json={"model": "square", "input": str(rows)})
         assert run.status_code == 202, run.text
         return found | {"run": run.json()["id"]}
+
+
+def _is_ended(client: GatewayClient, job: str) -> bool:
+    return client.get(f"/v1/jobs/{job}").json()["status"] in ("succeeded", "failed")
 
 
 def _rows(folder: Path) -> Path:
@@ -113,9 +121,9 @@ def submit(client: GatewayClient, body: object, query: str = "", *, key: str = "
     return str(answer.json()["id"])
 
 
-def _entry(redis: Redis, key: bytes) -> tuple[str, str, Any]:
+def _entry(redis: Any, key: bytes) -> tuple[str, str, Any]:
     kind = redis.type(key).decode()
-    read = {
+    read: dict[str, Callable[[], Any]] = {
         "string": lambda: _text(redis.get(key)),
         "hash": lambda: {_text(name): _text(value) for name, value in redis.hgetall(key).items()},
         "list": lambda: [_text(one) for one in redis.lrange(key, 0, -1)],
@@ -126,7 +134,7 @@ def _entry(redis: Redis, key: bytes) -> tuple[str, str, Any]:
     return _text(key), kind, read[kind]()
 
 
-def _put(redis: Redis, key: bytes, kind: str, value: Any) -> None:
+def _put(redis: Any, key: bytes, kind: str, value: Any) -> None:
     if kind == "string":
         redis.set(key, _raw(value))
     elif kind == "hash":
