@@ -1,0 +1,27 @@
+"""`@check("trace")`: the feature that a test of the suite is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tests.doors.door import FEATURES
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+_FEATURE = "feature_of_doors"
+
+
+def check(feature: str) -> Callable[[Test], Test]:
+    """Mark a test as one about this feature: a door that lacks it must fail the test."""
+    assert feature in FEATURES, feature
+
+    def marked(test: Test) -> Test:
+        setattr(test, _FEATURE, feature)
+        return test
+
+    return marked
+
+
+def feature_of(test: Callable[..., Any]) -> str:
+    found: str = getattr(test, _FEATURE)
+    return found

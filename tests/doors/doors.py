@@ -1,0 +1,43 @@
+"""The list of all doors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from tests.doors.door import Doors
+from tests.doors.door_celery import CeleryDoor
+from tests.doors.door_jobs import JobsBatchDoor, JobsDoor, ReplayDoor
+from tests.doors.door_oip import OipDoor
+from tests.doors.door_openai import EmbeddingsDoor
+from tests.doors.door_predictions import ExplanationsDoor, PredictionsDoor, StreamDoor
+from tests.doors.door_replicate import CogDoor, ReplicateDoor
+from tests.doors.door_torchserve import TorchServeDoor
+from tests.doors.grpc_door import OipGrpcDoor, TorchServeGrpcDoor
+
+# Doors of an extension outside the tree: `module:NAME` of a door class, separated by commas.
+VARIABLE = "PENSTOCK_TEST_DOORS"
+_OURS = (
+    JobsDoor,
+    JobsBatchDoor,
+    ReplayDoor,
+    PredictionsDoor,
+    ExplanationsDoor,
+    StreamDoor,
+    EmbeddingsDoor,
+    OipDoor,
+    OipGrpcDoor,
+    ReplicateDoor,
+    CogDoor,
+    TorchServeDoor,
+    TorchServeGrpcDoor,
+    CeleryDoor,
+)
+
+
+def _others() -> list[type]:
+    named = [name.partition(":") for name in os.environ.get(VARIABLE, "").split(",") if name]
+    return [getattr(importlib.import_module(module), name) for module, _, name in named]
+
+
+DOORS = Doors([kind() for kind in (*_OURS, *_others())])

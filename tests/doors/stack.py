@@ -1,0 +1,231 @@
+"""The gateways, the worker and the models behind the suite: started once for all doors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from penstock.broker.server.embedded import EmbeddedServer
+from penstock.loadtest.stack import free_port
+from penstock.extensions.webhooks.webhook import new_signing_key
+from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.eventually import eventually
+from tests.integration.worker_process import HANDLERS, WorkerProcess
+from tests.webhook_receiver import Receiver, receiver
+
+OBEYING = HANDLERS / "obeying.py"
+KINDS = {"orders": "Orders", "vectors": "Vectors"}
+# The version whose schema none of the suite's inputs fits.
+STRANGE = "3"
+SECRET = "a-secret-of-the-tests-of-doors-0123456789"
+# The keys, by their names: what each may do, and how much.
+KEYS: Mapping[str, Mapping[str, Any]] = {
+    "all": {"roles": ["submit", "read", "manage"], "rate_per_s": 100_000.0, "burst": 100_000, "max_open_jobs": 1_000},
+    "plain": {"roles": ["submit", "read"], "rate_per_s": 100_000.0, "burst": 100_000, "max_open_jobs": 1_000},
+    "reader": {"roles": ["read"]},
+    "slow": {"roles": ["submit", "read"], "rate_per_s": 0.01, "burst": 1},
+    "few": {"roles": ["submit", "read"], "max_open_jobs": 1},
+}
+# Small, so that ten kilobytes are large.
+INLINE_BYTES = 2_048
+MAX_JSON_BYTES = 60_000
+WORKER: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.2, "sweep_s": 0.3}
+
+
+def models() -> dict[str, Any]:
+    """Each kind with two versions and a strange one, and once with one place in its queue; `absent` has no worker."""
+    found: dict[str, Any] = {}
+    for name, kind in KINDS.items():
+        source = {"source": f"{OBEYING}:{kind}", "warm_up": False}
+        batches = {"max_batch_size": 8, "max_wait_s": 0.0}
+        strange = {"source": f"{OBEYING}:Strange{kind}", "warm_up": False}
+        versions = {"1": {**source, **batches}, "2": {**source, **batches}, STRANGE: strange}
+        found[name] = {"default_version": "1", "versions": versions}
+        found[f"tight-{name}"] = {**source, "max_batch_size": 1, "max_queue_depth": 1}
+    return found
+
+
+def absent() -> dict[str, Any]:
+    return {"absent": {"source": f"{OBEYING}:Orders"}}
+
+
+@dataclass
+class Site:
+    """One gateway with all its ports. Doors send their calls to it. `home`: the gateway that has what a call needs beforehand;
+    None: this one.
+    """
+
+    http: GatewayClient
+    redis_url: str
+    ports: Mapping[str, int]
+    log: Path
+    home: Site | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def secret(self, key: str) -> str:
+        return f"{key}.{SECRET}" if key in KEYS else key
+
+    def bearer(self, key: str = "all") -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secret(key)}"}
+
+    def get(self, path: str, key: str = "all", **params: Any) -> httpx2.Response:
+        return self.http.get(path, params=params, headers=self.bearer(key))
+
+    def job(self, job: str, key: str = "all") -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/v1/jobs/{job}", key).json()
+        return found
+
+    def newest(self, model: str, count: int = 1) -> Any:
+        """The newest job of a model, or the newest ones."""
+        rows = self.get("/v1/jobs", model=model, limit=count).json()["data"]
+        return rows if count > 1 else rows[0]
+
+    def ended(self, job: str, *, timeout_s: float = 30.0) -> dict[str, Any]:
+        """The record of a job after its end."""
+        give_up_at = time.monotonic() + timeout_s
+        while True:
+            found = self.get(f"/v1/jobs/{job}", wait=str(max(1, min(10, int(give_up_at - time.monotonic()))))).json()
+            if found.get("status") not in ("queued", "running"):
+                return dict(found)
+            assert time.monotonic() < give_up_at, f"{job} is {found['status']} still"
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's series that have these labels."""
+        text = self.http.get("/metrics", params={"name[]": name}, headers=self.bearer()).text
+        rows = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for said, value in rows if all(f'{k}="{v}"' in said for k, v in labels.items()))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The lines of the gateway's log with one event."""
+        lines = (line for line in self.log.read_text().splitlines() if f'"{name}"' in line)
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@dataclass
+class Stack:
+    """`main` serves all; `away` has a store that cannot be reached, `full` a disk without room."""
+
+    main: Site
+    away: Site
+    full: Site
+    worker: WorkerProcess
+    hooks: Receiver
+    folder: Path
+    gates: int = 0
+
+    def gate(self) -> Gatekeeper:
+        self.gates += 1
+        return Gatekeeper(self.folder / f"gate-{self.gates}")
+
+    @contextmanager
+    def occupied(self, model: str, *, key: str = "all", jobs: int = 1) -> Iterator[None]:
+        """The model runs a job that lasts until the end of the block; further ones wait behind it."""
+        gate = self.gate()
+        with gate.held():
+            text = json.dumps(gate.order())
+            body = text if model.endswith("vectors") else {"order": text}
+            for place in range(jobs):
+                made = self.main.http.post(f"/v1/models/{model}/jobs", json=body, headers=self.main.bearer(key))
+                assert made.status_code == 202, made.text
+                if place == 0:
+                    gate.await_begun()
+            yield
+        self.main.ended(made.json()["id"])
+
+    def ready(self) -> None:
+        """Wait until every slot of the models serves."""
+        for name in models():
+            eventually(lambda name=name: self._is_ready(name), timeout_s=60.0)
+
+    def _is_ready(self, model: str) -> bool:
+        versions = self.main.get(f"/v1/models/{model}").json()["versions"].values()
+        return all(row.get("ready_slots") for row in versions)
+
+
+@dataclass(frozen=True)
+class Gatekeeper:
+    """Holds the orders that name it."""
+
+    path: Path
+
+    def order(self, **more: Any) -> dict[str, Any]:
+        return {"n": 4, "until": str(self.path), **more}
+
+    def await_begun(self) -> None:
+        eventually(self.path.with_name(f"{self.path.name}.begun").exists)
+
+    def open(self) -> None:
+        self.path.touch()
+
+    @contextmanager
+    def held(self) -> Iterator[Gatekeeper]:
+        """Open at the end of the block, whatever happens in it."""
+        try:
+            yield self
+        finally:
+            self.open()
+
+
+def _keys_file(folder: Path) -> str:
+    path = folder / "keys.toml"
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    tables = [{"id": name, "sha256": digest, **members} for name, members in KEYS.items()]
+    lines = [f"{member} = {json.dumps(value)}\n" for table in tables for member, value in table.items()]
+    per_table = iter(lines)
+    path.write_text("".join("[[keys]]\n" + "".join(next(per_table) for _ in table) for table in tables))
+    return str(path)
+
+
+def _settings(folder: Path, ports: Mapping[str, int], hooks: Receiver) -> dict[str, str]:
+    return {
+        "PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs"),
+        "PENSTOCK_STORE__INLINE_INPUT_BYTES": str(INLINE_BYTES),
+        "PENSTOCK_STORE__RESERVE_BYTES": "0",
+        "PENSTOCK_KEYS_FILE": _keys_file(folder),
+        "PENSTOCK_LOG__JOBS": "all",
+        "PENSTOCK_TORCHSERVE__ENABLED": "true",
+        "PENSTOCK_TORCHSERVE__GRPC_INFERENCE_PORT": str(ports["torchserve"]),
+        "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(),
+        "PENSTOCK_WEBHOOKS__URLS": hooks.url,
+        "PENSTOCK_GATEWAY__MAX_JSON_BYTES": str(MAX_JSON_BYTES),
+        "PENSTOCK_GATEWAY__MAX_RAW_BYTES": str(2 * MAX_JSON_BYTES),
+        "PENSTOCK_GATEWAY__GRPC_PORT": str(ports["oip"]),
+    }
+
+
+@contextmanager
+def _site(redis_url: str, folder: Path, name: str, hooks: Receiver, **env: str) -> Iterator[Site]:
+    ports = {"oip": free_port(), "torchserve": free_port()}
+    own = folder / name
+    own.mkdir()
+    settings = {**_settings(folder, ports, hooks), **env}
+    with (own / "gateway.log").open("w") as log:
+        known = {**models(), **absent()}
+        with gateway_process(redis_url, own, models=known, env=settings, log=log) as http:
+            yield Site(http, redis_url, ports, own / "gateway.log")
+
+
+@contextmanager
+def stack(redis_url: str, folder: Path) -> Iterator[Stack]:
+    """Everything, ready to serve."""
+    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs"), "PENSTOCK_STORE__INLINE_OUTPUT_BYTES": str(INLINE_BYTES)}
+    with ExitStack() as opened:
+        hooks = opened.enter_context(receiver())
+        worker = opened.enter_context(WorkerProcess(redis_url, folder / "worker", models(), blobs, **WORKER))
+        main = opened.enter_context(_site(redis_url, folder, "main", hooks))
+        with EmbeddedServer(folder / "lost", fsync="everysec") as lost:
+            away = opened.enter_context(_site(lost.url, folder, "away", hooks))
+        full = opened.enter_context(_site(redis_url, folder, "full", hooks, PENSTOCK_STORE__RESERVE_BYTES=str(10**18)))
+        away.home = full.home = main
+        found = Stack(main, away, full, worker, hooks, folder)
+        found.ready()
+        yield found
