@@ -151,11 +151,12 @@ class RpcGuard:
         return grpc.stream_stream_rpc_method_handler(whole)
 
     async def _served(self, method: RpcMethod, context: Any, serve: Serve[T]) -> T:
-        started, code, given_id = time.perf_counter(), grpc.StatusCode.OK, None
+        started, code = time.perf_counter(), grpc.StatusCode.OK
+        headers = tuple(_raw(name, value) for name, value in context.invocation_metadata() or ())
+        given_id = dict(headers).get(b"x-request-id")
         self._counts.begin()
         try:
-            rpc = self._admitted(method, context)
-            given_id = rpc.head.get(b"x-request-id")
+            rpc = self._admitted(method, context, headers)
             with self.place_in(method.places, rpc.caller):
                 return await self._until_revoked(serve(rpc), rpc.caller)
         except (ClientGone, asyncio.CancelledError):
@@ -193,9 +194,8 @@ class RpcGuard:
             self._revoked.add(task)
             task.cancel()
 
-    def _admitted(self, method: RpcMethod, context: Any) -> Rpc:
+    def _admitted(self, method: RpcMethod, context: Any, headers: RawHeaders) -> Rpc:
         """The call, once its metadata, its key and its role are checked: a stranger learns of no model (D15)."""
-        headers = tuple(_raw(name, value) for name, value in context.invocation_metadata() or ())
         head, address = read_head(headers), address_of(context.peer())
         caller = NOBODY
         if method.path:

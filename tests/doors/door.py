@@ -72,6 +72,7 @@ class Call:
 
     `order`: what the model is to do (tests/handlers/obeying.py). `body`, `media`: in place of the door's own. `key`: the API key,
     None for none. `retried`: the failed job of which this is the replay.
+    `timeout_s`: how long the client waits.
     """
 
     order: Mapping[str, Any] = field(default_factory=lambda: {"n": 4})
@@ -89,6 +90,7 @@ class Call:
     method: str = ""
     misfit: bool = False
     retried: str = ""
+    timeout_s: float = 20.0
 
     @property
     def text(self) -> str:
@@ -136,6 +138,7 @@ class Door:
     `lacks`: features that the protocol cannot have, each with the reason. The suite runs these tests as well, and each must fail.
     `refusals`: how each refusal looks, by the kind of the error (`penstock.errors`) or by the code of a failed job.
     `route`: as metrics show it. `stores_at_once`: whether a call is a job before a worker has read it.
+    `other_methods`: those of HTTP that the route does not have.
     """
 
     name: ClassVar[str]
@@ -144,6 +147,7 @@ class Door:
     route: ClassVar[str]
     model: ClassVar[str] = "orders"
     stores_at_once: ClassVar[bool] = True
+    other_methods: ClassVar[Sequence[str]] = ("GET", "PATCH")
     lacks: ClassVar[Mapping[str, str]] = {}
     refusals: ClassVar[Mapping[str, Refusal]] = {}
 
@@ -181,7 +185,7 @@ class Door:
 
     def is_described(self, site: Site) -> bool:
         """Whether the gateway's own description lists the door."""
-        raise NotImplementedError
+        raise Unsupported(f"{self.name} has no description")
 
     def counted(self, site: Site) -> float:
         """How many calls the gateway has counted under this door's route."""

@@ -14,7 +14,6 @@ from tests.stock_celery import stock_celery
 _STORE = "who may write to the store may send tasks; the store's users are the keys"
 _QUEUED = "a task lies in the store before penstock reads it"
 _HTTP = "a task is no request of HTTP"
-TIMEOUT_S = 20.0
 
 
 class CeleryDoor(Door):
@@ -28,7 +27,6 @@ class CeleryDoor(Door):
         "unknown_version": ("BadRequest", "invalid_message"),
         "unreadable": ("BadRequest", "invalid_message"),
         "empty": ("BadRequest", "invalid_message"),
-        "media": ("UnsupportedMedia", "unsupported_media_type"),
         "misfit": ("InvalidInput", "invalid_input"),
         "expired": ("TaskRevokedError", "expired"),
         "failed:handler_error": ("HandlerError", "handler_error"),
@@ -52,19 +50,21 @@ class CeleryDoor(Door):
         "split": "a worker gives a task to the default version",
         "split_repeat": "a worker gives a task to the default version",
         "log": "the worker that reads a task logs nothing of it",
+        "media": "the worker reads the input as the job runs",
         "misfit": "the worker checks the input as the job runs",
     }
 
     def send(self, site: Site, call: Call) -> Reply:
         if call.method or call.headers or site.home is not None:
             raise Unsupported(_HTTP)
-        with stock_celery(broker_url(site.redis_url), result_extended=True) as app:
-            app.conf.task_routes = {"penstock.*": {"queue": "penstock"}}
-            return self._send(app, call)
+        return self._send(self._app(site), call)
+
+    def _app(self, site: Site) -> Any:
+        routes = {"penstock.*": {"queue": "penstock"}}
+        return site.once("celery", lambda: stock_celery(broker_url(site.redis_url), result_extended=True, task_routes=routes))
 
     def cancel(self, site: Site, call: Call, job: str) -> None:
-        with stock_celery(broker_url(site.redis_url)) as app:
-            app.control.revoke(call.idempotency, terminate=True)
+        self._app(site).control.revoke(call.idempotency, terminate=True)
 
     def _send(self, app: Any, call: Call) -> Reply:
         options: dict[str, Any] = {"headers": {"traceparent": call.trace}} if call.trace else {}
@@ -76,16 +76,16 @@ class CeleryDoor(Door):
         named = {"version": call.version, "priority": call.priority, "content_type": call.media}
         words = {name: value for name, value in named.items() if value}
         sent = app.send_task(f"penstock.{call.model}", given, words, **options)
-        return self._result(sent)
+        return self._result(sent, call.timeout_s)
 
     def _input_of(self, call: Call) -> list[Any]:
         if call.body is not None:
-            return [] if call.body == b"" else [call.body, "one too many"]
+            return [call.body] if call.media else [] if call.body == b"" else [call.body, "one too many"]
         return [{"order": 7} if call.misfit else {"order": call.text}]
 
-    def _result(self, sent: Any) -> Reply:
+    def _result(self, sent: Any, timeout_s: float) -> Reply:
         try:
-            output = sent.get(timeout=TIMEOUT_S, interval=0.01)
+            output = sent.get(timeout=timeout_s, interval=0.01)
         except Exception as error:  # noqa: BLE001 - the class is made by Celery, and its name is what counts
             return Reply(status=type(error).__name__, code=str(error).partition(":")[0], text=str(error))
         return Reply(status="SUCCESS", n=output["n"], size=len(str(output)))

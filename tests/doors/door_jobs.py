@@ -62,6 +62,8 @@ class JobsBatchDoor(OwnLaterDoor):
     name: ClassVar[str] = "jobs_batch"
     title: ClassVar[str] = "`jobs:batch`"
     route: ClassVar[str] = "/v1/models/{model}/jobs:batch"
+    # One input that cannot be used refuses them all, by its place.
+    refusals: ClassVar[Mapping[str, Refusal]] = {**LATER, "too_large": (400, "bad_request")}
     lacks: ClassVar[Mapping[str, str]] = {"hang_up": STORED, "worker": WAITS}
 
     def path_of(self, call: Call) -> str:
@@ -97,7 +99,6 @@ class ReplayDoor(OwnLaterDoor):
         "misfit": _OLD,
         "too_large": _OLD,
         "unknown_model": "a replay names a job, and no model",
-        "disk": "the input of the old job is on the disk already",
         "counted": _OLD,
     }
 

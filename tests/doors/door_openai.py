@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tests.doors.door import Call, Reply
-from tests.doors.http_door import HttpDoor
+from tests.doors.door import Call, Refusal, Reply
+from tests.doors.http_door import PROBLEMS, HttpDoor
 
 _OPTION = "OpenAI's embeddings have no such option"
 
@@ -18,6 +18,8 @@ class EmbeddingsDoor(HttpDoor):
     page: ClassVar[str] = "openai.md"
     route: ClassVar[str] = "/v1/embeddings"
     model: ClassVar[str] = "vectors"
+    # What is no text is taken for token ids, which this model does not take.
+    refusals: ClassVar[Mapping[str, Refusal]] = {**PROBLEMS, "misfit": (400, "bad_request")}
     lacks: ClassVar[Mapping[str, str]] = {
         "versions": "OpenAI's `model` names a model, and the body has no other place for a version",
         "unknown_version": "OpenAI's `model` names a model, and the body has no other place for a version",
@@ -28,7 +30,6 @@ class EmbeddingsDoor(HttpDoor):
         "idempotency": "one request may be many jobs, which are answered together",
         "key_reused": "one request may be many jobs, which are answered together",
         "split_repeat": "there are no repeats without an idempotency key",
-        "media": "the body is read as JSON whatever its media type says, as OpenAI does",
         "cancel": "who hangs up cancels",
     }
 

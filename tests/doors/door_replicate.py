@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,6 +29,8 @@ class ReplicateDoor(HttpDoor):
     title: ClassVar[str] = "Replicate's predictions"
     page: ClassVar[str] = "replicate.md"
     route: ClassVar[str] = "/replicate/v1/predictions"
+    # GET lists the predictions.
+    other_methods: ClassVar[Sequence[str]] = ("PATCH",)
     refusals: ClassVar[Mapping[str, Refusal]] = {
         **_FAILED,
         "unknown_model": (422, "invalid_input"),
@@ -42,7 +44,6 @@ class ReplicateDoor(HttpDoor):
         "split_repeat": "there are no repeats without an idempotency key",
         "priority": "Replicate's protocol has no priorities",
         "split": "a prediction names its version; POST .../models/{owner}/{name}/predictions follows the split",
-        "media": "the body is read as JSON whatever its media type says, as Replicate does",
     }
 
     def path_of(self, call: Call) -> str:
@@ -92,7 +93,6 @@ class CogDoor(HttpDoor):
         "deadline": "Cog's protocol has no deadlines",
         "expired": "Cog's protocol has no deadlines",
         "priority": "Cog's protocol has no priorities",
-        "media": "the body is read as JSON whatever its media type says, as Cog does",
     }
 
     def path_of(self, call: Call) -> str:

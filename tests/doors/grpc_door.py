@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ import orjson
 from tests.doors.door import Call, Door, Refusal, Reply, Unsupported
 from tests.doors.door_oip import PRIORITY, WEBHOOK
 from tests.doors.door_predictions import CANCELS
+from tests.doors.door_torchserve import REFUSALS
 from tests.doors.stack import Site
 
 _HTTP_ONLY = "a call of gRPC has no method of HTTP"
@@ -47,6 +49,23 @@ CODES: Mapping[str, Refusal] = {
     "failed:load_failed": ("UNAVAILABLE", "load_failed"),
 }
 
+# As TorchServe maps them; every other status is INTERNAL.
+_CODES_OF_TORCHSERVE: Mapping[int, str] = defaultdict(
+    lambda: "INTERNAL",
+    {
+        400: "INVALID_ARGUMENT",
+        401: "UNAUTHENTICATED",
+        403: "PERMISSION_DENIED",
+        404: "NOT_FOUND",
+        413: "RESOURCE_EXHAUSTED",
+        415: "INVALID_ARGUMENT",
+        422: "FAILED_PRECONDITION",
+        429: "RESOURCE_EXHAUSTED",
+        503: "UNAVAILABLE",
+        504: "DEADLINE_EXCEEDED",
+    },
+)
+
 
 class GrpcDoor(Door):
     """`service` and `method` are gRPC's; `port` is the name of the site's port."""
@@ -73,10 +92,7 @@ class GrpcDoor(Door):
         """The site's channel of this port; it lasts as long as the site."""
         import grpc
 
-        name = f"channel-{self.port}"
-        if name not in site.kept:
-            site.kept[name] = grpc.insecure_channel(f"127.0.0.1:{site.ports[self.port]}")
-        return site.kept[name]
+        return site.once(f"channel-{self.port}", lambda: grpc.insecure_channel(f"127.0.0.1:{site.ports[self.port]}"))
 
     def send(self, site: Site, call: Call) -> Reply:
         import grpc
@@ -92,7 +108,7 @@ class GrpcDoor(Door):
 
     def _begin(self, site: Site, call: Call) -> Any:
         message = self.message_of(call) if call.body is None else call.body
-        timeout = 20.0 if call.deadline_s is None else call.deadline_s
+        timeout = call.timeout_s if call.deadline_s is None else call.deadline_s
         metadata = tuple(call.sent_headers(site).items())
         method = self.channel(site).unary_unary(f"/{self.service}/{self.method}")
         return method.future(message, timeout=timeout, metadata=metadata)
@@ -157,6 +173,8 @@ class OipGrpcDoor(GrpcDoor):
     method: ClassVar[str] = "ModelInfer"
     port: ClassVar[str] = "oip"
     descriptors: ClassVar[tuple[str, str]] = ("penstock.extensions.oip.grpc", "inference.binpb")
+    # An empty message names no model.
+    refusals: ClassVar[Mapping[str, Refusal]] = {**CODES, "empty": ("NOT_FOUND", "not_found")}
     lacks: ClassVar[Mapping[str, str]] = {
         "webhook": WEBHOOK,
         "cancel": CANCELS,
@@ -193,6 +211,12 @@ class TorchServeGrpcDoor(GrpcDoor):
     method: ClassVar[str] = "Predictions"
     port: ClassVar[str] = "torchserve"
     descriptors: ClassVar[tuple[str, str]] = ("penstock.extensions.torchserve.grpc", "torchserve.binpb")
+    refusals: ClassVar[Mapping[str, Refusal]] = {
+        **{kind: (_CODES_OF_TORCHSERVE[int(status)], name) for kind, (status, name) in REFUSALS.items()},
+        # These are refused before the message is read, and so in no words of TorchServe's.
+        **{kind: CODES[kind] for kind in ("unauthorized", "wrong_role", "rate_limited", "unreadable")},
+        "headers": ("INTERNAL", "headers_too_large"),
+    }
     _FIELDS = "a request of TorchServe's gRPC is the fields of an input, and has no options"
     lacks: ClassVar[Mapping[str, str]] = {
         "webhook": _FIELDS,
@@ -202,6 +226,10 @@ class TorchServeGrpcDoor(GrpcDoor):
         "method": _HTTP_ONLY,
         "cross_site": "no browser sends gRPC",
     }
+
+    def code_in(self, error: Any) -> str:
+        """The name of TorchServe's exception, in a second line, if the refusal has one."""
+        return (error.details() or "").partition("\n")[2] or super().code_in(error)
 
     def message_of(self, call: Call) -> bytes:
         fields = {"unheard": b"7"} if call.misfit else {"order": call.text.encode()}

@@ -90,7 +90,12 @@ class HttpDoor(Door):
         request = self.request_of(site, call)
         content = b"" if request.method in ("GET", "HEAD") else request.content
         answer = site.http.request(
-            request.method, request.path, content=content, headers=dict(request.headers), params=dict(request.params)
+            request.method,
+            request.path,
+            content=content,
+            headers=dict(request.headers),
+            params=dict(request.params),
+            timeout=call.timeout_s + 15.0,
         )
         return self.read(answer)
 

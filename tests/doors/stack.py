@@ -6,8 +6,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import httpx2
 
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.loadtest.stack import free_port
+from penstock.model_spec import VersionInfo
 from penstock.extensions.webhooks.webhook import new_signing_key
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS, WorkerProcess
 from tests.webhook_receiver import Receiver, receiver
@@ -70,6 +71,13 @@ class Site:
     log: Path
     home: Site | None = None
     kept: dict[str, Any] = field(default_factory=dict)
+    opened: ExitStack = field(default_factory=ExitStack)
+
+    def once(self, name: str, make: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """What a door keeps open for as long as the site lasts: a channel, a client."""
+        if name not in self.kept:
+            self.kept[name] = self.opened.enter_context(make())
+        return self.kept[name]
 
     def secret(self, key: str) -> str:
         return f"{key}.{SECRET}" if key in KEYS else key
@@ -127,19 +135,27 @@ class Stack:
         return Gatekeeper(self.folder / f"gate-{self.gates}")
 
     @contextmanager
-    def occupied(self, model: str, *, key: str = "all", jobs: int = 1) -> Iterator[None]:
-        """The model runs a job that lasts until the end of the block; further ones wait behind it."""
+    def occupied(self, model: str, *, key: str = "all", to_the_brim: bool = False) -> Iterator[None]:
+        """The model runs a job that lasts until the end of the block. `to_the_brim`: and its queue is full behind it."""
         gate = self.gate()
         with gate.held():
-            text = json.dumps(gate.order())
-            body = text if model.endswith("vectors") else {"order": text}
-            for place in range(jobs):
-                made = self.main.http.post(f"/v1/models/{model}/jobs", json=body, headers=self.main.bearer(key))
-                assert made.status_code == 202, made.text
-                if place == 0:
-                    gate.await_begun()
+            order = json.dumps(gate.order())
+            body = json.dumps(order if model.endswith("vectors") else {"order": order})
+            made = self._submit(model, body, key)
+            assert made.status_code == 202, made.text
+            gate.await_begun()
+            refused = 0
+            while to_the_brim and refused < 4:
+                # A slot takes one batch more than it runs, and the gateway learns of it a moment later.
+                answer = self._submit(model, body, key)
+                refused, made = (refused + 1, made) if answer.status_code == 429 else (0, answer)
+                time.sleep(0.1)
             yield
         self.main.ended(made.json()["id"])
+
+    def _submit(self, model: str, body: str, key: str) -> httpx2.Response:
+        headers = {**self.main.bearer(key), "content-type": "application/json"}
+        return self.main.http.post(f"/v1/models/{model}/jobs", content=body, headers=headers)
 
     def ready(self) -> None:
         """Wait until every slot of the models serves."""
@@ -211,7 +227,18 @@ def _site(redis_url: str, folder: Path, name: str, hooks: Receiver, **env: str) 
     with (own / "gateway.log").open("w") as log:
         known = {**models(), **absent()}
         with gateway_process(redis_url, own, models=known, env=settings, log=log) as http:
-            yield Site(http, redis_url, ports, own / "gateway.log")
+            found = Site(http, redis_url, ports, own / "gateway.log")
+            with found.opened:
+                yield found
+
+
+def _announce(url: str, site: Site) -> None:
+    """Have the gateway believe that each model has a worker."""
+    for name in KINDS:
+        hand = Hand(url, name)
+        with closing(hand.store):
+            hand.announce(VersionInfo())
+        eventually(lambda name=name: site.get(f"/v1/models/{name}").json()["ready"])
 
 
 @contextmanager
@@ -224,6 +251,7 @@ def stack(redis_url: str, folder: Path) -> Iterator[Stack]:
         main = opened.enter_context(_site(redis_url, folder, "main", hooks))
         with EmbeddedServer(folder / "lost", fsync="everysec") as lost:
             away = opened.enter_context(_site(lost.url, folder, "away", hooks))
+            _announce(lost.url, away)
         full = opened.enter_context(_site(redis_url, folder, "full", hooks, PENSTOCK_STORE__RESERVE_BYTES=str(10**18)))
         away.home = full.home = main
         found = Stack(main, away, full, worker, hooks, folder)

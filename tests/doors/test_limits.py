@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,8 @@ from tests.doors.doors import DOORS
 from tests.doors.stack import KINDS, Stack
 
 
-def _prepared(stack: Stack, **members: str) -> Mapping[str, Call]:
-    return {door.name: door.prepared(stack.main, door.call(**members)) for door in DOORS.found}
+def _prepared(stack: Stack, **members: Any) -> Mapping[str, Call]:
+    return {door.name: door.prepared(stack.main, door.call(timeout_s=1.0, **members)) for door in DOORS.found}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def crowded(stack: Stack) -> Iterator[Mapping[str, Call]]:
     calls = _prepared(stack, model="tight")
     with ExitStack() as opened:
         for name in KINDS:
-            opened.enter_context(stack.occupied(f"tight-{name}", jobs=2))
+            opened.enter_context(stack.occupied(f"tight-{name}", to_the_brim=True))
         yield calls
 
 

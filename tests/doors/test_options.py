@@ -110,8 +110,9 @@ def test_a_priority_can_be_set(stack: Stack, door: Door) -> None:
 
 @check("split")
 def test_the_split_of_the_model_is_followed(stack: Stack, door: Door, split: Split) -> None:
+    call = door.prepared(stack.main, door.call(order={"ask": "version"}))
     split({"2": 100})
-    assert door.ask(stack.main, order={"ask": "version"}).n == 2.0
+    assert door.finish(stack.main, call, door.send(stack.main, call)).n == 2.0
 
 
 @check("split_repeat")
