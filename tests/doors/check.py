@@ -37,3 +37,7 @@ def assert_refused(door: Door, reply: Reply, kind: str) -> None:
 def assert_comes_back(reply: Reply) -> None:
     """The reply says after how many seconds to try again."""
     assert 1 <= reply.retry_after_s <= 120, reply.headers
+
+
+def is_check(value: object) -> bool:
+    return callable(value) and hasattr(value, _FEATURE)

@@ -10,12 +10,13 @@ from tests.doors.check import feature_of
 from tests.doors.door import Door
 from tests.doors.doors import DOORS
 from tests.doors.known import KNOWN
-from tests.doors.stack import Stack, stack as started
+from tests.doors.stack import Stack
+from tests.doors.stack import stack as started
 
 
 @pytest.fixture(scope="session")
 def stack(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with started(redis_server, tmp_path_factory.mktemp("doors")) as found:
+    with started(redis_server, tmp_path_factory.mktemp("doors"), DOORS.settings) as found:
         yield found
 
 
@@ -28,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = []
         known = KNOWN.get((door.name, test))
         if known or feature in door.lacks:
-            reason = known or f"lacks: {door.lacks[feature]}"
+            reason = f"known: {known}" if known else f"lacks: {door.lacks[feature]}"
             marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)]
         found.append(pytest.param(door, id=door.name, marks=marks))
     metafunc.parametrize("door", found)

@@ -70,9 +70,9 @@ class Unsupported(AssertionError):
 class Call:
     """One request in the words of no protocol. What a door's protocol has no place for, the door leaves out.
 
-    `order`: what the model is to do (tests/handlers/obeying.py). `body`, `media`: in place of the door's own. `key`: the API key,
-    None for none. `retried`: the failed job of which this is the replay.
-    `timeout_s`: how long the client waits.
+    `order`: what the model is to do (tests/handlers/obeying.py). `body`, `media`: in place of the door's own. `key`: the name of an
+    API key, None for none. `misfit`: an input beside the model's schema, in place of the order. `retried`: the failed job whose
+    replay this is. `timeout_s`: how long the client waits.
     """
 
     order: Mapping[str, Any] = field(default_factory=lambda: {"n": 4})
@@ -110,7 +110,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back. `status`: the protocol's own (a number of HTTP, the name of a gRPC code or of Celery's exception, a word).
+    """What came back. `status`: the protocol's own: a number of HTTP, the name of a gRPC code or of Celery's exception, a word.
     `code`: its word for programs. `n`: the number in the output. `headers` have lower-case names. `size`: that of the output.
     """
 
@@ -135,10 +135,11 @@ Refusal = tuple[int | str, str]
 class Door:
     """One way by which a request becomes a job.
 
-    `lacks`: features that the protocol cannot have, each with the reason. The suite runs these tests as well, and each must fail.
-    `refusals`: how each refusal looks, by the kind of the error (`penstock.errors`) or by the code of a failed job.
-    `route`: as metrics show it. `stores_at_once`: whether a call is a job before a worker has read it.
-    `other_methods`: those of HTTP that the route does not have.
+    `title`, `page`: what it is called, and in which page of docs/reference. `route`: as metrics show it. `model`: which of the
+    suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs their tests
+    as well, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
+    `stores_at_once`: whether a call is a job before a worker has read it. `other_methods`: those that its route does not have.
+    `settings`: further variables of the suite's gateways and worker.
     """
 
     name: ClassVar[str]
@@ -148,6 +149,7 @@ class Door:
     model: ClassVar[str] = "orders"
     stores_at_once: ClassVar[bool] = True
     other_methods: ClassVar[Sequence[str]] = ("GET", "PATCH")
+    settings: ClassVar[Mapping[str, str]] = {}
     lacks: ClassVar[Mapping[str, str]] = {}
     refusals: ClassVar[Mapping[str, Refusal]] = {}
 
@@ -214,6 +216,10 @@ class Doors:
     @cached_property
     def by_name(self) -> Mapping[str, Door]:
         return {door.name: door for door in self.found}
+
+    @cached_property
+    def settings(self) -> Mapping[str, str]:
+        return {name: value for door in self.found for name, value in door.settings.items()}
 
     def on(self, page: str) -> Iterator[Door]:
         return (door for door in self.found if door.page == page)

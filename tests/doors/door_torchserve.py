@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tests.doors.door import Call, Refusal, Reply
+from tests.doors.door import Refusal, Reply
 from tests.doors.door_predictions import CANCELS, PredictionsDoor
 
 _FAILED, _UNAVAILABLE = "InternalServerException", "ServiceUnavailableException"

@@ -120,13 +120,12 @@ class GrpcDoor(Door):
     def _refusal(self, error: Any) -> Reply:
         headers = self._metadata(error)
         text = error.details() or ""
-        return Reply(
-            status=error.code().name, code=self.code_in(error), text=text, headers=headers, job=headers.get("x-penstock-job", "")
-        )
+        code, job = self.code_in(error), headers.get("x-penstock-job", "")
+        return Reply(status=error.code().name, code=code, text=text, headers=headers, job=job)
 
     def code_in(self, error: Any) -> str:
         """The reason in google.rpc.ErrorInfo."""
-        from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+        from google.rpc import error_details_pb2, status_pb2
 
         details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
         for one in status_pb2.Status.FromString(details).details if details else ():
@@ -152,7 +151,7 @@ class GrpcDoor(Door):
 
     def is_described(self, site: Site) -> bool:
         """Whether the port's reflection lists the service."""
-        from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
+        from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
         stub = reflection_pb2_grpc.ServerReflectionStub(self.channel(site))
         asked = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -147,7 +147,6 @@ class HttpDoor(Door):
 class LaterDoor(HttpDoor):
     """A door that answers before the end: the job is read over penstock's own routes."""
 
-
     def finish(self, site: Site, call: Call, reply: Reply) -> Reply:
         record = site.ended(reply.job)
         if record["status"] != "succeeded":

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ class Site:
                 return dict(found)
             assert time.monotonic() < give_up_at, f"{job} is {found['status']} still"
 
+    def is_served(self, model: str) -> bool:
+        return bool(self.get(f"/v1/models/{model}").json()["ready"])
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's series that have these labels."""
         text = self.http.get("/metrics", params={"name[]": name}, headers=self.bearer()).text
@@ -136,7 +140,9 @@ class Stack:
 
     @contextmanager
     def occupied(self, model: str, *, key: str = "all", to_the_brim: bool = False) -> Iterator[None]:
-        """The model runs a job that lasts until the end of the block. `to_the_brim`: and its queue is full behind it."""
+        """The model runs a job that lasts until the end of the block, and its slot has the next batch, so that all others wait.
+        `to_the_brim`: and its queue is full. Of another key than `all` there is the one job.
+        """
         gate = self.gate()
         with gate.held():
             order = json.dumps(gate.order())
@@ -146,10 +152,13 @@ class Stack:
             gate.await_begun()
             refused = 0
             while to_the_brim and refused < 4:
-                # A slot takes one batch more than it runs, and the gateway learns of it a moment later.
+                # A slot may take one batch more than it runs, and the gateway learns of it a moment later.
                 answer = self._submit(model, body, key)
                 refused, made = (refused + 1, made) if answer.status_code == 429 else (0, answer)
                 time.sleep(0.1)
+            if key == "all" and not to_the_brim:
+                made = self._submit(model, body, key)
+                eventually(lambda: self.main.job(made.json()["id"])["status"] == "running")
             yield
         self.main.ended(made.json()["id"])
 
@@ -160,7 +169,7 @@ class Stack:
     def ready(self) -> None:
         """Wait until every slot of the models serves."""
         for name in models():
-            eventually(lambda name=name: self._is_ready(name), timeout_s=60.0)
+            eventually(partial(self._is_ready, name), timeout_s=60.0)
 
     def _is_ready(self, model: str) -> bool:
         versions = self.main.get(f"/v1/models/{model}").json()["versions"].values()
@@ -219,7 +228,7 @@ def _settings(folder: Path, ports: Mapping[str, int], hooks: Receiver) -> dict[s
 
 
 @contextmanager
-def _site(redis_url: str, folder: Path, name: str, hooks: Receiver, **env: str) -> Iterator[Site]:
+def _site(redis_url: str, folder: Path, name: str, hooks: Receiver, env: Mapping[str, str]) -> Iterator[Site]:
     ports = {"oip": free_port(), "torchserve": free_port()}
     own = folder / name
     own.mkdir()
@@ -238,21 +247,23 @@ def _announce(url: str, site: Site) -> None:
         hand = Hand(url, name)
         with closing(hand.store):
             hand.announce(VersionInfo())
-        eventually(lambda name=name: site.get(f"/v1/models/{name}").json()["ready"])
+        eventually(partial(site.is_served, name))
 
 
 @contextmanager
-def stack(redis_url: str, folder: Path) -> Iterator[Stack]:
-    """Everything, ready to serve."""
-    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs"), "PENSTOCK_STORE__INLINE_OUTPUT_BYTES": str(INLINE_BYTES)}
+def stack(redis_url: str, folder: Path, settings: Mapping[str, str]) -> Iterator[Stack]:
+    """Everything, ready to serve. `settings` are further variables of each process."""
+    inline = {"PENSTOCK_STORE__INLINE_OUTPUT_BYTES": str(INLINE_BYTES)}
+    own = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs"), **inline, **settings}
+    no_room = {**settings, "PENSTOCK_STORE__RESERVE_BYTES": str(10**18)}
     with ExitStack() as opened:
         hooks = opened.enter_context(receiver())
-        worker = opened.enter_context(WorkerProcess(redis_url, folder / "worker", models(), blobs, **WORKER))
-        main = opened.enter_context(_site(redis_url, folder, "main", hooks))
+        worker = opened.enter_context(WorkerProcess(redis_url, folder / "worker", models(), own, **WORKER))
+        main = opened.enter_context(_site(redis_url, folder, "main", hooks, settings))
         with EmbeddedServer(folder / "lost", fsync="everysec") as lost:
-            away = opened.enter_context(_site(lost.url, folder, "away", hooks))
+            away = opened.enter_context(_site(lost.url, folder, "away", hooks, settings))
             _announce(lost.url, away)
-        full = opened.enter_context(_site(redis_url, folder, "full", hooks, PENSTOCK_STORE__RESERVE_BYTES=str(10**18)))
+        full = opened.enter_context(_site(redis_url, folder, "full", hooks, no_room))
         away.home = full.home = main
         found = Stack(main, away, full, worker, hooks, folder)
         found.ready()

@@ -9,11 +9,11 @@ from tests.eventually import eventually
 
 
 @check("metrics")
-def test_a_call_is_counted_by_its_route(stack: Stack, door: Door) -> None:
+def test_a_call_is_counted_by_its_route(stack: Stack, door: Door, patience_s: float) -> None:
     call = door.prepared(stack.main, door.call())
     before = door.counted(stack.main)
     door.send(stack.main, call)
-    eventually(lambda: door.counted(stack.main) == before + 1, timeout_s=2.0)
+    eventually(lambda: door.counted(stack.main) == before + 1, timeout_s=patience_s)
 
 
 @check("log")

@@ -8,7 +8,17 @@ from tests.doors.check import assert_comes_back, assert_refused, check
 from tests.doors.door import Door
 from tests.doors.stack import INLINE_BYTES, MAX_JSON_BYTES, Stack
 
-CODES = ("handler_error", "my_own", "bad_image", "invalid_input", "too_large", "input_url_failed", "oom", "timeout", "load_failed")
+CODES = (
+    "handler_error",
+    "my_own",
+    "bad_image",
+    "invalid_input",
+    "too_large",
+    "input_url_failed",
+    "oom",
+    "timeout",
+    "load_failed",
+)
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -23,8 +23,8 @@ class Obeyed:
 
 
 class Obedience:
-    """`n`: this number comes back; `say`: the sum of its code points; `ask: version`: the version's number; `size`: with so many
-    more characters; `code`: fails with this code; `raise`: raises; `until`: waits for this file or until nobody wants the item;
+    """`n`: this number comes back; `say`: the sum of its code points; `ask: version`: the version's number; `size`: and this many
+    characters more; `code`: fails with this code; `raise`: raises; `until`: waits for this file or until nobody wants the item;
     `once`: fails unless this file exists, which is made then; `pad` is ignored.
     """
 

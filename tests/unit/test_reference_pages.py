@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import errors, logs
 from penstock.settings.tables import Settings
-from tests.pages import api_page, kept_tables, log_page, settings_page
+from tests.pages import api_page, doors_page, kept_tables, log_page, settings_page
 from tests.pages.setting_rows import SettingRow, setting_rows
 
 # Texts that a setting accepts, where neither its default nor "x" is one; variables cannot be empty.
@@ -141,3 +141,8 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
     found = getattr(penstock, name)
     own = vars(found).get("__doc__") if isinstance(found, type) else found.__doc__
     assert own, f"penstock.{name} has no docstring of its own"
+
+
+@pytest.mark.parametrize("page", doors_page.pages(), ids=lambda page: page.stem)
+def test_what_the_pages_say_of_the_doors_is_what_their_suite_checks(page: Path) -> None:
+    assert doors_page.rewritten(page) == page.read_text("utf-8"), "run `make reference`"
