@@ -31,6 +31,12 @@ FIGURES = (
     MeasuredFigure("noop_sync_c1_p50_everysec_ms", "the same with fsync everysec: p50 ms", 2.0, at_least=False),
     MeasuredFigure("lone_vs_floor", "a lone no-op against an empty request and one synced write: p50", 2.0, at_least=False),
     MeasuredFigure(
+        "gateway_calls_per_request",
+        "no-op, 64 at once: calls of functions in the gateway per request",
+        None,
+        at_least=False,
+    ),
+    MeasuredFigure(
         "accel_saturated_ratio",
         "accelerator, saturated, 4 KiB: share of 1,524/s",
         0.95,

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks.main_path.deep_queue import measure_deep_queue
 from benchmarks.main_path.engine_figures import measure_engine
+from benchmarks.main_path.gateway_calls import measure_gateway_calls
 from benchmarks.main_path.http_figures import measure_accel, measure_everysec, measure_noop, measure_submit
 from benchmarks.main_path.lone import measure_lone
 from benchmarks.measured_figure import missed
@@ -24,6 +25,7 @@ RUNS: dict[str, Callable[[MeasuringSession], None]] = {
     "noop": measure_noop,
     "everysec": measure_everysec,
     "lone": measure_lone,
+    "gateway_calls": measure_gateway_calls,
     "accel": measure_accel,
     "submit": measure_submit,
     "engine": measure_engine,

@@ -72,4 +72,4 @@ def test_a_drain_is_rated_without_its_start_and_end() -> None:
 
 
 def test_runs_have_one_name_each() -> None:
-    assert list(RUNS) == ["noop", "everysec", "lone", "accel", "submit", "engine", "deep_queue"]
+    assert list(RUNS) == ["noop", "everysec", "lone", "gateway_calls", "accel", "submit", "engine", "deep_queue"]
