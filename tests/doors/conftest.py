@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from penstock.broker.server.embedded import EmbeddedServer
 from tests.doors.check import feature_of
 from tests.doors.door import Door
 from tests.doors.doors import DOORS
@@ -14,9 +15,11 @@ from tests.doors.stack import Stack
 from tests.doors.stack import stack as started
 
 
-@pytest.fixture(scope="session")
-def stack(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with started(redis_server, tmp_path_factory.mktemp("doors"), DOORS.settings) as found:
+@pytest.fixture(scope="package")
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    # With a server of its own: other folders empty the session's.
+    folder = tmp_path_factory.mktemp("doors")
+    with EmbeddedServer(folder / "store", fsync="everysec") as server, started(server.url, folder, DOORS.settings) as found:
         yield found
 
 

@@ -70,9 +70,9 @@ class Unsupported(AssertionError):
 class Call:
     """One request in the words of no protocol. What a door's protocol has no place for, the door leaves out.
 
-    `order`: what the model is to do (tests/handlers/obeying.py). `body`, `media`: in place of the door's own. `key`: the name of an
-    API key, None for none. `misfit`: an input beside the model's schema, in place of the order. `retried`: the failed job whose
-    replay this is. `timeout_s`: how long the client waits.
+    `order`: what the model is to do (tests/handlers/obeying.py). `body`, `media`: in place of the door's own. `key`: a name of
+    `KEYS`, None for no key. `misfit`: an input beside the model's schema, in place of the order. `retried`: the failed job
+    whose replay this is. `timeout_s`: how long the client waits.
     """
 
     order: Mapping[str, Any] = field(default_factory=lambda: {"n": 4})
@@ -136,8 +136,8 @@ class Door:
     """One way by which a request becomes a job.
 
     `title`, `page`: what it is called, and in which page of docs/reference. `route`: as metrics show it. `model`: which of the
-    suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs their tests
-    as well, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
+    suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs the tests
+    of these, too, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
     `stores_at_once`: whether a call is a job before a worker has read it. `other_methods`: those that its route does not have.
     `settings`: further variables of the suite's gateways and worker.
     """

@@ -89,6 +89,16 @@ class Site:
     def get(self, path: str, key: str = "all", **params: Any) -> httpx2.Response:
         return self.http.get(path, params=params, headers=self.bearer(key))
 
+    def submit(self, model: str, body: str, key: str) -> httpx2.Response:
+        headers = {**self.bearer(key), "content-type": "application/json"}
+        return self.http.post(f"/v1/models/{model}/jobs", content=body, headers=headers)
+
+    def submitted(self, model: str, body: str, key: str) -> str:
+        """The id of a new job. A gateway takes a job that has just ended for a waiting one, for a moment."""
+        answer = eventually(lambda: (made := self.submit(model, body, key)).status_code != 429 and made)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
     def job(self, job: str, key: str = "all") -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"/v1/jobs/{job}", key).json()
         return found
@@ -147,24 +157,19 @@ class Stack:
         with gate.held():
             order = json.dumps(gate.order())
             body = json.dumps(order if model.endswith("vectors") else {"order": order})
-            made = self._submit(model, body, key)
-            assert made.status_code == 202, made.text
+            job = self.main.submitted(model, body, key)
             gate.await_begun()
             refused = 0
             while to_the_brim and refused < 4:
                 # A slot may take one batch more than it runs, and the gateway learns of it a moment later.
-                answer = self._submit(model, body, key)
-                refused, made = (refused + 1, made) if answer.status_code == 429 else (0, answer)
+                answer = self.main.submit(model, body, key)
+                refused, job = (refused + 1, job) if answer.status_code == 429 else (0, answer.json()["id"])
                 time.sleep(0.1)
             if key == "all" and not to_the_brim:
-                made = self._submit(model, body, key)
-                eventually(lambda: self.main.job(made.json()["id"])["status"] == "running")
+                job = self.main.submitted(model, body, key)
+                eventually(lambda: self.main.job(job)["status"] == "running")
             yield
-        self.main.ended(made.json()["id"])
-
-    def _submit(self, model: str, body: str, key: str) -> httpx2.Response:
-        headers = {**self.main.bearer(key), "content-type": "application/json"}
-        return self.main.http.post(f"/v1/models/{model}/jobs", content=body, headers=headers)
+        self.main.ended(job)
 
     def ready(self) -> None:
         """Wait until every slot of the models serves."""

@@ -23,9 +23,9 @@ class Obeyed:
 
 
 class Obedience:
-    """`n`: this number comes back; `say`: the sum of its code points; `ask: version`: the version's number; `size`: and this many
-    characters more; `code`: fails with this code; `raise`: raises; `until`: waits for this file or until nobody wants the item;
-    `once`: fails unless this file exists, which is made then; `pad` is ignored.
+    """`n`: this number comes back; `say`: the sum of its code points; `ask: version`: the version's number; `size`: and this
+    many characters more; `code`: fails with this code; `raise`: raises; `until`: waits for this file, or until nobody wants
+    the item; `once`: fails unless this file exists, which is made then; `pad` is ignored.
     """
 
     def __init__(self, context: Context) -> None:
