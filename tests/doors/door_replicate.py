@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, ClassVar
 
 import httpx2
 
 from tests.doors.door import Call, Refusal, Reply
 from tests.doors.door_jobs import STORED, WAITS
-from tests.doors.http_door import PROBLEMS, HttpDoor
+from tests.doors.http_door import PROBLEMS, HttpDoor, HttpRequest
 from tests.doors.stack import Site
 
 # A prediction that ended without an output says so in its status; its text has no place for a code.
@@ -79,6 +80,27 @@ class ReplicateDoor(HttpDoor):
         assert answer.status_code == 200, answer.text
 
 
+class ReplicateModelDoor(ReplicateDoor):
+    """`POST /replicate/v1/models/{owner}/{name}/predictions`: the version is the gateway's choice."""
+
+    name: ClassVar[str] = "replicate_model"
+    title: ClassVar[str] = "Replicate's predictions of a model"
+    route: ClassVar[str] = "/replicate/v1/models/{owner}/{name}/predictions"
+    other_methods: ClassVar[Sequence[str]] = ("GET", "PATCH")
+    refusals: ClassVar[Mapping[str, Refusal]] = _FAILED
+    lacks: ClassVar[Mapping[str, str]] = {
+        **{feature: reason for feature, reason in ReplicateDoor.lacks.items() if feature != "split"},
+        "versions": "the path names the model; POST /replicate/v1/predictions names a version",
+        "unknown_version": "the path names the model; POST /replicate/v1/predictions names a version",
+    }
+
+    def path_of(self, call: Call) -> str:
+        return f"/replicate/v1/models/me/{call.model}/predictions"
+
+    def body_of(self, call: Call) -> Any:
+        return {name: value for name, value in super().body_of(call).items() if name != "version"}
+
+
 class CogDoor(HttpDoor):
     """`POST /cog/{model}/predictions`, which is answered with the end."""
 
@@ -114,3 +136,28 @@ class CogDoor(HttpDoor):
     def cancel(self, site: Site, call: Call, job: str) -> None:
         path = f"/cog/{call.model}/predictions/{job}/cancel"
         assert site.http.post(path, headers=site.bearer(call.key or "all")).status_code == 200
+
+
+class CogPutDoor(CogDoor):
+    """`PUT /cog/{model}/predictions/{id}`: the id is the key by which a repeat is known."""
+
+    name: ClassVar[str] = "cog_put"
+    title: ClassVar[str] = "Cog's mount, by id"
+    route: ClassVar[str] = "/cog/{model}/predictions/{prediction_id}"
+    lacks: ClassVar[Mapping[str, str]] = {
+        **CogDoor.lacks,
+        "key_reused": "the id is all that a repeat is known by, as in Cog",
+    }
+    _ids: ClassVar[Iterator[int]] = count()
+
+    def prepared(self, site: Site, call: Call) -> Call:
+        """A call without a key gets one that nobody has."""
+        return call if call.idempotency else replace(call, idempotency=f"cog-put-{next(self._ids)}")
+
+    def id_of(self, call: Call, job: str) -> str:
+        return call.idempotency
+
+    def request_of(self, site: Site, call: Call) -> HttpRequest:
+        made = super().request_of(site, call)
+        kept = {name: value for name, value in made.headers.items() if name != "idempotency-key"}
+        return replace(made, method=call.method or "PUT", path=f"{made.path}/{call.idempotency}", headers=kept)

@@ -11,7 +11,7 @@ from tests.doors.door_jobs import JobsBatchDoor, JobsDoor, ReplayDoor
 from tests.doors.door_oip import OipDoor
 from tests.doors.door_openai import EmbeddingsDoor
 from tests.doors.door_predictions import ExplanationsDoor, PredictionsDoor, StreamDoor
-from tests.doors.door_replicate import CogDoor, ReplicateDoor
+from tests.doors.door_replicate import CogDoor, CogPutDoor, ReplicateDoor, ReplicateModelDoor
 from tests.doors.door_torchserve import TorchServeDoor
 from tests.doors.grpc_door import OipGrpcDoor, TorchServeGrpcDoor
 
@@ -28,7 +28,9 @@ _OURS = (
     OipDoor,
     OipGrpcDoor,
     ReplicateDoor,
+    ReplicateModelDoor,
     CogDoor,
+    CogPutDoor,
     TorchServeDoor,
     TorchServeGrpcDoor,
     CeleryDoor,

@@ -20,16 +20,20 @@ def _of(doors: str, tests: Iterable[str], reason: str) -> dict[tuple[str, str], 
 
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    **_of("jobs_batch replay embeddings replicate torchserve_grpc", [_TRACE, _TRACE_BACK], "the door drops `traceparent`"),
-    **_of("oip_grpc cog", [_TRACE_BACK], "the job has the trace, and the answer does not name it"),
-    **_of("embeddings replicate cog", [_COUNTED], "the door counts no refusal of what it reads"),
+    **_of(
+        "jobs_batch replay embeddings replicate replicate_model torchserve_grpc",
+        [_TRACE, _TRACE_BACK],
+        "the door drops `traceparent`",
+    ),
+    **_of("oip_grpc cog cog_put", [_TRACE_BACK], "the job has the trace, and the answer does not name it"),
+    **_of("embeddings replicate replicate_model cog cog_put", [_COUNTED], "the door counts no refusal of what it reads"),
     **_of("oip_grpc", [_COUNTED], "a message is too large before the door knows whose refusal it is"),
     **_of(
         "oip",
         [_COUNTED, "test_too_large_a_body_is_refused"],
         "JSON beyond its limit is 400 and no refusal of size; all other doors answer 413",
     ),
-    **_of("jobs_batch oip oip_grpc cog torchserve", [_REPEAT], "the input is checked by the split's version of now"),
+    **_of("jobs_batch oip oip_grpc cog cog_put torchserve", [_REPEAT], "the input is checked by the split's version of now"),
     **_of(
         "torchserve_grpc",
         [_REPEAT, "test_a_repeat_with_the_same_key_is_the_same_job", "test_the_key_of_another_request_is_refused"],

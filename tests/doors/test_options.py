@@ -98,9 +98,10 @@ def test_the_trace_comes_back(stack: Stack, door: Door) -> None:
 @check("webhook")
 def test_a_webhook_hears_of_the_end(stack: Stack, door: Door, patience_s: float) -> None:
     name = named(door)
-    job = door.job_of(stack.main, door.ask(stack.main, webhook=f"{stack.hooks.url}{name}"))
+    call = door.prepared(stack.main, door.call(webhook=f"{stack.hooks.url}{name}"))
+    job = door.job_of(stack.main, door.finish(stack.main, call, door.send(stack.main, call)))
     [event, *_] = eventually(lambda: stack.hooks.of(f"/{name}"), timeout_s=patience_s)
-    assert job["id"] in event.body.decode()
+    assert door.id_of(call, job["id"]) in event.body.decode()
 
 
 @check("priority")
