@@ -16,9 +16,9 @@ from typing import Any
 import httpx2
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.loadtest.stack import free_port
 from penstock.model_spec import VersionInfo
-from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS, WorkerProcess
