@@ -57,6 +57,7 @@ FEATURES: Mapping[str, str] = {
     "cross_site": "a browser on another site's page is refused",
     "metrics": "the call is counted by its route",
     "log": "the log tells of the job",
+    "access_log": "the access log has a line for the call",
     "request_id": "`x-request-id` comes back with a refusal",
     "described": "the route is described (OpenAPI, reflection)",
 }
@@ -135,16 +136,16 @@ Refusal = tuple[int | str, str]
 class Door:
     """One way by which a request becomes a job.
 
-    `title`, `page`: what it is called, and in which page of docs/reference. `route`: as metrics show it. `model`: which of the
-    suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs the tests
-    of these, too, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
+    `title`, `page`: what it is called, and where in docs/reference, empty for nowhere. `route`: as metrics show it. `model`: which
+    of the suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs the
+    tests of these, too, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
     `stores_at_once`: whether a call is a job before a worker has read it. `other_methods`: those that its route does not have.
     `settings`: further variables of the suite's gateways and worker.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    page: ClassVar[str]
+    page: ClassVar[str] = ""
     route: ClassVar[str]
     model: ClassVar[str] = "orders"
     stores_at_once: ClassVar[bool] = True

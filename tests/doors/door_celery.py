@@ -42,7 +42,9 @@ class CeleryDoor(Door):
     lacks: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("keys", "roles", "owners", "rate", "quota"), _STORE),
         **dict.fromkeys(("full", "counted", "counted_full", "away", "disk", "too_large"), _QUEUED),
-        **dict.fromkeys(("method", "headers", "cross_site", "metrics", "described", "request_id", "trace_back"), _HTTP),
+        **dict.fromkeys(
+            ("method", "headers", "cross_site", "metrics", "access_log", "described", "request_id", "trace_back"), _HTTP
+        ),
         "worker": WAITS,
         "hang_up": STORED.replace("DELETE /v1/jobs/{id}", "`revoke`"),
         "webhook": "a task has its result backend, and `link`",

@@ -179,6 +179,7 @@ class OipGrpcDoor(GrpcDoor):
         "cancel": CANCELS,
         "media": _FIXED,
         "method": _HTTP_ONLY,
+        "access_log": "the access log has requests of HTTP",
         "cross_site": "no browser sends gRPC",
     }
 
@@ -223,6 +224,7 @@ class TorchServeGrpcDoor(GrpcDoor):
         "cancel": CANCELS,
         "media": _FIXED,
         "method": _HTTP_ONLY,
+        "access_log": "the access log has requests of HTTP",
         "cross_site": "no browser sends gRPC",
     }
 

@@ -126,6 +126,10 @@ class Site:
         rows = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
         return sum(float(value) for said, value in rows if all(f'{k}="{v}"' in said for k, v in labels.items()))
 
+    def accesses(self, part: str) -> int:
+        """How many lines of the access log have this part."""
+        return sum(" ACCESS_LOG " in line and part in line for line in self.log.read_text().splitlines())
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of the gateway's log with one event."""
         lines = (line for line in self.log.read_text().splitlines() if f'"{name}"' in line)
@@ -223,6 +227,7 @@ def _settings(folder: Path, ports: Mapping[str, int], hooks: Receiver) -> dict[s
         "PENSTOCK_KEYS_FILE": _keys_file(folder),
         "PENSTOCK_LOG__JOBS": "all",
         "PENSTOCK_TORCHSERVE__ENABLED": "true",
+        "PENSTOCK_TORCHSERVE__ACCESS_LOG": "true",
         "PENSTOCK_TORCHSERVE__GRPC_INFERENCE_PORT": str(ports["torchserve"]),
         "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(),
         "PENSTOCK_WEBHOOKS__URLS": hooks.url,

@@ -119,6 +119,7 @@ CONTROLS: Mapping[str, tuple[PredictionsDoor | JobsDoor, Sequence[Test]]] = {
         ],
     ),
     "takes another route": (dropped(model="orders/2"), [test_observed.test_a_call_is_counted_by_its_route]),
+    "is logged as another method": (dropped(method="DELETE"), [test_observed.test_the_access_log_has_a_line_for_the_call]),
     "cancels nothing": (DeafJobs(), [test_options.test_a_job_can_be_cancelled]),
     "stays on the line": (StayingPredictions(), [test_options.test_a_caller_that_leaves_cancels_its_job]),
 }

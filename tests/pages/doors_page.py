@@ -22,7 +22,7 @@ YES, NO, NOT_YET = "yes", "no", "not yet"
 
 
 def pages() -> Sequence[Path]:
-    return [FOLDER / name for name in dict.fromkeys(door.page for door in DOORS.found)]
+    return [FOLDER / name for name in dict.fromkeys(door.page for door in DOORS.found if door.page)]
 
 
 def rewritten(page: Path) -> str:
