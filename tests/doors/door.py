@@ -136,11 +136,11 @@ Refusal = tuple[int | str, str]
 class Door:
     """One way by which a request becomes a job.
 
-    `title`, `page`: what it is called, and where in docs/reference, empty for nowhere. `route`: as metrics show it. `model`: which
-    of the suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason; the suite runs the
-    tests of these, too, and each must fail. `refusals`: how each refusal looks, by its kind or by the code of a failed job.
-    `stores_at_once`: whether a call is a job before a worker has read it. `other_methods`: those that its route does not have.
-    `settings`: further variables of the suite's gateways and worker.
+    `title`, `page`: what it is called, and where in docs/reference, empty for nowhere. `route`: as metrics show it.
+    `model`: which of the suite's models it can call. `lacks`: features that the protocol cannot have, each with the reason;
+    the suite runs the tests of these, too, and each must fail. `refusals`: how each refusal looks, by its kind or by the
+    code of a failed job. `stores_at_once`: whether a call is a job before a worker has read it. `other_methods`: those that
+    its route does not have. `settings`: further variables of the suite's gateways and worker.
     """
 
     name: ClassVar[str]

@@ -90,6 +90,10 @@ class CeleryDoor(Door):
             output = sent.get(timeout=timeout_s, interval=0.01)
         except Exception as error:  # noqa: BLE001 - the class is made by Celery, and its name is what counts
             return Reply(status=type(error).__name__, code=str(error).partition(":")[0], text=str(error))
+        finally:
+            # A result that is collected later would look for a server that is gone.
+            sent.backend.remove_pending_result(sent)
+            sent.backend = None
         return Reply(status="SUCCESS", n=output["n"], size=len(str(output)))
 
     def is_refused(self, reply: Reply) -> bool:
