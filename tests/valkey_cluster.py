@@ -1,4 +1,4 @@
-"""A cluster of three primaries with a replica each: real processes, which a test can kill and whose slots it can move."""
+"""A cluster of primaries with a replica each, or without: real processes, which a test can kill and whose slots it can move."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ NODE_TIMEOUT_MS = 1_000
 
 
 class Cluster:
-    """`servers`: three that begin as primaries, then the replica of each."""
+    """`servers`: those that begin as primaries, then the replica of each, if they have any."""
 
-    def __init__(self, folder: Path, hosts: Sequence[Host]) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[Host], primaries: int = _PRIMARIES) -> None:
+        self._primaries = primaries
         self.servers = [_node(folder / f"node-{number}", host) for number, host in enumerate(hosts)]
 
     @property
@@ -34,17 +35,17 @@ class Cluster:
     def start(self) -> None:
         for server in self.servers:
             server.start()
-        for number, server in enumerate(self.servers[:_PRIMARIES]):
+        for number, server in enumerate(self.servers[: self._primaries]):
             with server.client() as client:
-                first, last = _SLOTS * number // _PRIMARIES, _SLOTS * (number + 1) // _PRIMARIES - 1
+                first, last = _SLOTS * number // self._primaries, _SLOTS * (number + 1) // self._primaries - 1
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         with self.servers[0].client() as client:
             for server in self.servers[1:]:
                 # With the port of the bus, because that is not the usual one.
                 client.execute_command("CLUSTER", "MEET", server.host.address, server.port, _bus_port(server))
-        eventually(lambda: all(_knows(server, 2 * _PRIMARIES) for server in self.servers), timeout_s=30.0)
-        for primary, replica in zip(self.servers[:_PRIMARIES], self.servers[_PRIMARIES:], strict=True):
+        eventually(lambda: all(_knows(server, len(self.servers)) for server in self.servers), timeout_s=30.0)
+        for primary, replica in zip(self.servers, self.servers[self._primaries :], strict=False):
             follow(replica, primary)
         self.await_whole()
 
@@ -60,6 +61,8 @@ class Cluster:
         running = [server for server in self.servers if server.running]
         if not all(_is_ok(server) for server in running):
             return False
+        if len(self.servers) == self._primaries:
+            return True
         return all(_is_replicated(server) for server in running if role(server) == "master")
 
     def primary_of(self, key: str) -> Server:
@@ -198,6 +201,17 @@ def _is_replicated(server: Server) -> bool:
 def valkey_cluster(folder: Path, hosts: Sequence[Host] = (LOOPBACK,) * 2 * _PRIMARIES) -> Iterator[Cluster]:
     """Yield a cluster that serves all slots, with a replica of each primary; each server has a host."""
     cluster = Cluster(folder, hosts)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def bare_cluster(folder: Path, primaries: int) -> Iterator[Cluster]:
+    """Yield a cluster that serves all slots, without replicas."""
+    cluster = Cluster(folder, (LOOPBACK,) * primaries, primaries)
     try:
         cluster.start()
         yield cluster

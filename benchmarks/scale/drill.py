@@ -36,6 +36,7 @@ Drill = Callable[[DrillSetting], DrillResult]
 # Each module has a function `measure`. Drills are loaded when they run, because each needs other parts of penstock.
 DRILLS: dict[str, str] = {
     "cluster": "cluster",
+    "cluster_capacity": "cluster_capacity",
     "failover": "failover",
     "autoscale": "autoscale",
     "host_loss": "host_loss",
@@ -65,6 +66,10 @@ FIGURES: tuple[MeasuredFigure, ...] = (
     MeasuredFigure("autoscale_lost", "jobs lost while slots came and went", 0.0, at_least=False),
     MeasuredFigure("autoscale_redelivered", "jobs given back by slots that went", 0.0, at_least=False),
     MeasuredFigure("autoscale_loads_per_minute", "two models with room for one, jobs for both", 2.0, at_least=False),
+    MeasuredFigure("cluster_ratio", "no-op: what two primaries of a cluster carry, in units of one server", 1.7),
+    MeasuredFigure("cluster_accel", "accelerator: what two primaries of a cluster carry, in units of one server", 1.7),
+    MeasuredFigure("cluster_partition_ratio", "no-op: one model on two primaries, in units of one server", 1.7),
+    MeasuredFigure("cluster_partition_accel", "accelerator: one model on two primaries, in units of one server", 1.7),
     MeasuredFigure("two_store_ratio", "no-op: what two stores carry, in units of one", 1.8),
     MeasuredFigure("two_store_accel", "accelerator: what two stores carry, in units of one", 1.8),
     MeasuredFigure("partition_ratio", "no-op: one model on two stores, in units of one", 1.7),
