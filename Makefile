@@ -113,7 +113,7 @@ endif
 gpu: ## tests and benchmarks that need an NVIDIA GPU; without one it says so (TEST_EXTRAS=torch,test; INSTALL=no)
 	$(GPU_PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
 
-scale: $(VENV)/.installed-test ## several stores, failovers, autoscaling, lost hosts: their figures (SCALE_ARGS="--quick --only autoscale")
+scale: $(VENV)/.installed-test ## a cluster of stores, failovers, autoscaling, lost hosts: their figures (SCALE_ARGS="--quick --only autoscale")
 	$(BIN)/python -m benchmarks.scale $(SCALE_ARGS)
 
 first-hour: $(VENV)/.installed-test ## a newcomer's path, timed: fresh clone, install, every command of docs/start/five-minutes.md

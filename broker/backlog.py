@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.broker.partitions import open_numbers, partition_for, total
+from penstock.broker.partitions import partition_for, total
 from penstock.broker.records import QueueStats
 from penstock.errors import DeadlineUnlikely, Overloaded
 from penstock.job import JobId, new_job_id
@@ -147,8 +147,8 @@ class Backlog:
     def new_job_id(self, info: ModelInfo, *, owner: str, key: str) -> JobId:
         """Of a job with this idempotency key, empty: with none; in the partition where it goes."""
         if info.partitions == 1:
-            return new_job_id(info.name, info.first)
-        return new_job_id(info.name, partition_for(self.depths, open_numbers(info), owner=owner, key=key))
+            return new_job_id(info.name)
+        return new_job_id(info.name, partition_for(self.depths, info.partitions, owner=owner, key=key))
 
     def record_submit(self, depth: int, now: float, *, owner: str = "", partition: int = 0) -> None:
         """The depth in the reply to a submit is that of its partition, and exact at this moment."""
@@ -168,9 +168,9 @@ class Backlog:
         """How many of the `waiting` jobs run before a job that the owner submits now."""
         return self.jobs_before(owner, self.open.get(owner, 0), waiting)
 
-    def record_parts(self, parts: Sequence[QueueStats], now: float, *, batch_size: int, since: int = 0) -> None:
-        """Statistics of all partitions, in order; `since`: the number of the first."""
-        self.depths = {number: part.depth for number, part in enumerate(parts, since)} if len(parts) > 1 else {}
+    def record_parts(self, parts: Sequence[QueueStats], now: float, *, batch_size: int) -> None:
+        """Statistics of all partitions, in order."""
+        self.depths = {number: part.depth for number, part in enumerate(parts)} if len(parts) > 1 else {}
         self.record_stats(total(parts), now, batch_size=batch_size)
 
     def record_stats(self, stats: QueueStats, now: float, *, batch_size: int) -> None:

@@ -26,12 +26,7 @@ def queues_of_model(info: ModelInfo) -> list[str]:
 
 
 def numbers_of(info: ModelInfo) -> range:
-    return range(info.since, max(info.first + info.partitions, info.held))
-
-
-def open_numbers(info: ModelInfo) -> range:
-    """Those of the queues that get new jobs."""
-    return range(info.first, info.first + info.partitions)
+    return range(max(info.partitions, info.held))
 
 
 def share(limit: int, partitions: int) -> int:
@@ -49,11 +44,8 @@ def partition_of_key(owner: str, key: str, partitions: int) -> int:
 
 
 def numbers_of_key(info: ModelInfo, owner: str, key: str) -> list[int]:
-    """The queues in which the first job of a key may be, whatever the number of partitions was when it came: mostly two or
-    three, and all those that the model had before a move.
-    """
-    counts = range(1, len(range(info.first, numbers_of(info).stop)) + 1)
-    return [*range(info.since, info.first), *sorted({info.first + partition_of_key(owner, key, count) for count in counts})]
+    """The queues in which the first job of a key may be, whatever the number of partitions was when it came: two or three."""
+    return sorted({partition_of_key(owner, key, count) for count in range(1, len(numbers_of(info)) + 1)})
 
 
 def _jump(seed: int, buckets: int) -> int:
@@ -66,11 +58,11 @@ def _jump(seed: int, buckets: int) -> int:
     return bucket
 
 
-def partition_for(depths: Mapping[int, int], numbers: range, *, owner: str, key: str) -> int:
+def partition_for(depths: Mapping[int, int], partitions: int, *, owner: str, key: str) -> int:
     """Where a new job goes: by its idempotency key, else into one of two that chance takes, whose `depths` is less."""
-    if key or len(numbers) == 1:
-        return numbers[partition_of_key(owner, key, len(numbers))]
-    first, second = random.sample(numbers, 2)
+    if key or partitions == 1:
+        return partition_of_key(owner, key, partitions)
+    first, second = random.sample(range(partitions), 2)
     return first if depths.get(first, 0) <= depths.get(second, 0) + _ALIKE else second
 
 

@@ -58,7 +58,6 @@ class SubmitStatus(StrEnum):
     FULL = "full"  # the queue is at its limit: nothing stored
     QUOTA = "quota"  # the owner is at its limit of open jobs: nothing stored
     UNDELIVERED = "undelivered"  # too many events of the owner are still to be delivered: nothing stored
-    CLOSED = "closed"  # the model's new jobs go to other queues: nothing stored
 
 
 @dataclass(frozen=True, slots=True)

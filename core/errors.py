@@ -240,10 +240,9 @@ class QuotaSpent(Overloaded):
 
 
 class StoreUnavailable(CapacityError):
-    """Redis cannot be reached or cannot write. `store`: the name of the store, where there are several."""
+    """Redis cannot be reached or cannot write."""
 
     kind = "store_unavailable"
-    store: str = ""
 
 
 class StorageFull(CapacityError):

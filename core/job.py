@@ -26,8 +26,7 @@ SERIAL_CHARS = 26
 _SERIAL = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")
 # Each slot listens to all queues of its model, and each worker sweeps them.
 MOST_PARTITIONS = 64
-# A model that moved between stores has numbers above that.
-_PARTITION = re.compile(r"[1-9][0-9]{0,8}")
+_PARTITION = re.compile(r"[1-9][0-9]?")
 # Between a model and its partition in the name of a queue. No model has it in its name.
 _QUEUE_MARK = ":"
 # Crockford's base 32 in lower case: sorts like the number and has no i, l, o, u to misread.

@@ -217,12 +217,9 @@ class ModelInfo:
     versions: dict[str, VersionInfo | None] = field(default_factory=dict)
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
-    # New jobs go to so many queues, the first of which has the number `first`. Those from `since` up to `held` may have some
-    # (docs/production/scale.md).
+    # New jobs go to so many queues. The first `held` may have some (docs/production/scale.md).
     partitions: int = 1
     held: int = 1
-    first: int = 0
-    since: int = 0
 
 
 def info_of_spec(spec: ModelSpec) -> ModelInfo:

@@ -21,7 +21,6 @@ from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
-from penstock.gateway.models.stores import StoreReads
 from penstock.gateway.operations import OperationRoutes, Operations
 from penstock.gateway.options import GatewayOptions
 
@@ -45,7 +44,6 @@ def operator_routers(
         *(kind(store, registry).router() for kind in (SplitRoutes, Profiles)),
         HistoryReads(store, registry, options.history).router(),
         QueueReads(store, registry=registry).router(),
-        StoreReads(store, registry=registry).router(),
         KeyRoutes(key_beat, auth, store=store, options=options, uploads=uploads).router(),
         AuditRoutes(store).router(),
     ]

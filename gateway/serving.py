@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import structlog
 
 from penstock.broker.blobs.places import open_blobs
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.store.aio import AsyncStore
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.gateway.app import Gateway
@@ -48,8 +49,8 @@ def serve(settings: Settings) -> int:
 def serve_one(settings: Settings, *, shared: bool) -> int:
     """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
     lifetime = Lifetime()
-    stores, blobs = StoreMap.of(settings), open_blobs(settings.blob_place)
-    store = stores.open_async()
+    open_store = partial(AsyncStore, settings.job_store_url, replicated=settings.store.durability == "replicated")
+    store, blobs = open_store(), open_blobs(settings.blob_place)
     options = gateway_options(settings, shared=shared)
     gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway
@@ -76,7 +77,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             from penstock.extensions.webhooks.gateway.thread import delivering
 
             count = gateway.parts.metrics.count_delivery
-            sockets.enter_context(delivering(options, options.webhooks, stores=stores, blobs=blobs, count=count))
+            sockets.enter_context(delivering(options, options.webhooks, open_store=open_store, blobs=blobs, count=count))
         gateway.parts.key_beat.on_revoked.append(server.end_requests_of)
         _settle_memory()
         server.run(sockets=[listener])

@@ -26,7 +26,6 @@ def main() -> int:
     leave_at_once()
     with loading():
         from penstock import logs
-        from penstock.broker.stores.places import StoreMap
         from penstock.errors import ConfigError
         from penstock.runs.execution import RunServices
         from penstock.runs.runner import Runner
@@ -39,7 +38,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
-    services = RunServices(StoreMap.of(settings), settings.blob_place, settings.store.state_dir)
+    services = RunServices(settings.store.url, settings.blob_place, settings.store.state_dir)
     if run_id := os.environ.get(RUN_VARIABLE):
         _help(services, run_id, stopped=_stop_waiter())
     else:

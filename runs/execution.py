@@ -15,11 +15,10 @@ from penstock.broker.contract import UpdateStatus
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.extensions.openai.runs.batch import OpenAISource
 from penstock.extensions.openai.runs.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
-from penstock.job import BlobPlace, queue_of
+from penstock.job import BlobPlace
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
@@ -43,7 +42,7 @@ from penstock.runs.run_files import (
     readable,
     split_source,
 )
-from penstock.runs.shards.push_listener import listener_of
+from penstock.runs.shards.push_listener import PushListener
 from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 
 log = logging.getLogger("penstock.runs")
@@ -57,12 +56,12 @@ _FINAL_STATES = {StopReason.CANCEL: RunState.CANCELLED, StopReason.EXPIRE: RunSt
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """What driving a run needs: the stores, the blobs that its workers read, a local folder for outputs that go to URLs.
+    """What driving a run needs: the store, the blobs that its workers read, a local folder for outputs that go to URLs.
 
     `patience_s`: how long the model may be unknown at first, because its worker is still starting.
     """
 
-    stores: StoreMap
+    redis_url: str
     blobs: BlobPlace
     state_dir: Path
     patience_s: float = 0.0
@@ -123,7 +122,7 @@ class Execution:
 
     def execute(self) -> DriveResult:
         """Returns when the run has ended or was interrupted. The store then has the result, if it could be reached."""
-        with closing(self._services.stores.open(name="penstock-run-beat")) as store:
+        with closing(RedisStore(self._services.redis_url, name="penstock-run-beat")) as store:
             lease = self._lease = RunLease(
                 self._owned, RunStore(store), count_slots=lambda: self._count_slots(store), on_progress=self._on_progress
             )
@@ -172,7 +171,7 @@ class Execution:
             # Checked before its model is looked up: a file whose first line cannot be read names no model.
             open_batch(run.spec)
         with ExitStack() as open_things:
-            store = open_things.enter_context(closing(self._services.stores.open(name="penstock-run")))
+            store = open_things.enter_context(closing(RedisStore(self._services.redis_url, name="penstock-run")))
             model = self._await_model(store, lease)
             if model is None:
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
@@ -308,9 +307,7 @@ class Execution:
         driver = Driver(
             files.source, files.sink, limits=self._limits(), checkpoint=files.checkpoint, watch=lease, commit=files.commit
         )
-        queues = [queue_of(model.model, model.first + number) for number in range(model.partitions)]
-        # A store that holds no queue of the model may be away.
-        with closing(listener_of(self._services.stores.urls_of(queues))) as listener:
+        with closing(PushListener(self._services.redis_url)) as listener:
             blobs, terms = open_blobs(self._services.blobs), self._terms(lease, files, model)
             try:
                 reason = driver.drive(ShardQueue(store, blobs, listener, terms=terms, inputs=driver.inputs))
@@ -335,7 +332,6 @@ class Execution:
             deadline_s=max(1.0, lease.left_s()) if spec.deadline_s else _NO_DEADLINE_S,
             max_queue_depth=model.max_queue_depth,
             partitions=model.partitions,
-            first=model.first,
             headers=spec.headers,
             query=spec.query,
         )

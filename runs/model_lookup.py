@@ -37,7 +37,6 @@ class ServedModel:
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
     partitions: int = 1
-    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
         raise Conflict(f"{model!r} is a pipeline, and runs over files take models", hint="submit its rows as jobs: jobs:batch")
     schema = found.input_schema if found else None
     most = share(info.limits.max_queue_depth, info.partitions)
-    return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions, info.first)
+    return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions)
 
 
 def find_model(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], name: str) -> ModelInfo:

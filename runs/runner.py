@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.broker.store.runs import RunStore
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import CallerError, Conflict, StoreUnavailable
 from penstock.run import Run
 from penstock.runs.execution import DriveResult, Execution, RunServices
@@ -58,7 +59,7 @@ class Runner:
         self._passed_over: dict[str, float] = {}
 
     def run(self) -> None:
-        with closing(self._services.stores.open(name="penstock-runner")) as store:
+        with closing(RedisStore(self._services.redis_url, name="penstock-runner")) as store:
             while not self._stopped(POLL_S):
                 self._take_runs(RunStore(store))
         for execution in self._under_way.values():
@@ -134,7 +135,7 @@ class RunHelper:
 
     def help(self) -> HelpedRun:
         """Returns when the run has ended, or after an interrupt. Raises `NotFound`; `Conflict` if it cannot be read here."""
-        with closing(self._services.stores.open(name="penstock-run-helper")) as store:
+        with closing(RedisStore(self._services.redis_url, name="penstock-run-helper")) as store:
             runs = RunStore(store)
             while not self._interrupted.is_set():
                 run = self._read(runs)

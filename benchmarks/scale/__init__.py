@@ -1,1 +1,1 @@
-"""Beyond one machine, measured with real processes: several stores, failovers, autoscaling, lost hosts. Not in the wheel."""
+"""Beyond one machine, measured with real processes: clusters, failovers, autoscaling, lost hosts. Not in the wheel."""

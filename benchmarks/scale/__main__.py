@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale [--quick] [--only stores,autoscale]`: the figures of more than one machine, into scale.json."""
+"""`python -m benchmarks.scale [--quick] [--only cluster,autoscale]`: the figures of more than one machine, into scale.json."""
 
 from __future__ import annotations
 

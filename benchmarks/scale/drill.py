@@ -41,7 +41,6 @@ DRILLS: dict[str, str] = {
     "autoscale": "autoscale",
     "host_loss": "host_loss",
     "run_drivers": "run_drivers",
-    "stores": "stores",
 }
 
 FIGURES: tuple[MeasuredFigure, ...] = (
@@ -70,10 +69,6 @@ FIGURES: tuple[MeasuredFigure, ...] = (
     MeasuredFigure("cluster_accel", "accelerator: what two primaries of a cluster carry, in units of one server", 1.7),
     MeasuredFigure("cluster_partition_ratio", "no-op: one model on two primaries, in units of one server", 1.7),
     MeasuredFigure("cluster_partition_accel", "accelerator: one model on two primaries, in units of one server", 1.7),
-    MeasuredFigure("two_store_ratio", "no-op: what two stores carry, in units of one", 1.8),
-    MeasuredFigure("two_store_accel", "accelerator: what two stores carry, in units of one", 1.8),
-    MeasuredFigure("partition_ratio", "no-op: one model on two stores, in units of one", 1.7),
-    MeasuredFigure("partition_accel", "accelerator: one model on two stores, in units of one", 1.7),
 )
 
 

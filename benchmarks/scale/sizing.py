@@ -1,4 +1,4 @@
-"""How many stores, gateways and workers a rate of jobs needs, by committed figures. Pure, but for reading and writing.
+"""How many primaries, gateways and workers a rate of jobs needs, by committed figures. Pure, but for reading and writing.
 
 `python -m benchmarks.scale.sizing` writes the tables of docs/production/sizing.md.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ _MONTH_H = 730
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """What one job takes: CPU in microseconds by part, bytes. `store_spread`: the capacity of two stores in units of one."""
+    """What one job takes: CPU in microseconds by part, bytes. `store_spread`: the capacity of two primaries in units of
+    one server.
+    """
 
     gateway_us: float
     store_us: float
@@ -51,9 +54,9 @@ class SizingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """`stores` without their replicas. `gateways` and `workers` are processes of one core each, without the models' own."""
+    """`primaries` without their replicas. `gateways` and `workers` are processes of one core each, without the models' own."""
 
-    stores: int
+    primaries: int
     gateways: int
     workers: int
     store_gib: float
@@ -62,17 +65,17 @@ class Sizing:
 
 
 def sizing(rate: float, cost: JobCost, plan: SizingPlan) -> Sizing:
-    """`rate` in jobs per second. One core of a store serves its functions, so stores are counted in cores too."""
-    stores = _cores(rate, cost.store_us, plan)
-    if stores > 1:
-        stores = math.ceil(stores / (cost.store_spread / 2))
+    """`rate` in jobs per second. One core of a store serves its functions, so primaries are counted in cores too."""
+    primaries = _cores(rate, cost.store_us, plan)
+    if primaries > 1:
+        primaries = math.ceil(primaries / (cost.store_spread / 2))
     gateways, workers = _cores(rate, cost.gateway_us, plan), _cores(rate, cost.worker_us, plan)
     store_gib = rate * plan.kept_s * cost.kept_bytes / 2**30 * (1 + plan.replicas)
     # A replica receives what the store receives, about: the log of writes is what came in.
     per_job = cost.store_in_bytes * (1 + plan.replicas) + cost.store_out_bytes
-    vcpus = stores * (1 + plan.replicas) + gateways + workers
+    vcpus = primaries * (1 + plan.replicas) + gateways + workers
     hourly = vcpus * plan.vcpu_hour + store_gib * plan.gib_hour
-    return Sizing(stores, gateways, workers, store_gib, rate * per_job / 1e6, hourly * _MONTH_H)
+    return Sizing(primaries, gateways, workers, store_gib, rate * per_job / 1e6, hourly * _MONTH_H)
 
 
 def _cores(rate: float, job_us: float, plan: SizingPlan) -> int:
@@ -82,15 +85,16 @@ def _cores(rate: float, job_us: float, plan: SizingPlan) -> int:
 def read_cost() -> JobCost:
     """From the figures that `make bench` and `make scale` committed."""
     bench, detail, scale = (_read(name) for name in ("bench.json", "bench_detail.json", "scale.json"))
-    cpu, one = detail["cost_us"]["submit"], scale["stores"]["detail"]["noop"]["one"]
+    cpu, capacity = detail["cost_us"]["submit"], scale["cluster_capacity"]
+    servers = [turns["server"] for turns in capacity["detail"]["noop"]]
     return JobCost(
         gateway_us=cpu["gateway"],
         store_us=cpu["redis"],
         worker_us=cpu["worker"],
         kept_bytes=bench["bytes_per_job"],
-        store_in_bytes=one["in_bytes_per_job"],
-        store_out_bytes=one["out_bytes_per_job"],
-        store_spread=scale["stores"]["figures"]["two_store_ratio"],
+        store_in_bytes=statistics.median(one["in_bytes_per_job"] for one in servers),
+        store_out_bytes=statistics.median(one["out_bytes_per_job"] for one in servers),
+        store_spread=capacity["figures"]["cluster_ratio"],
     )
 
 
@@ -106,20 +110,20 @@ def cost_table(cost: JobCost) -> str:
         "store, memory while the job is kept": f"{cost.kept_bytes:,.0f} bytes",
         "into the store": f"{cost.store_in_bytes:,.0f} bytes",
         "out of the store": f"{cost.store_out_bytes:,.0f} bytes",
-        "two stores carry, in units of one": f"{cost.store_spread:.2f}",
+        "two primaries of a cluster carry, in units of one server": f"{cost.store_spread:.2f}",
     }
     return "\n".join(["| one job | takes |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
 
 def sizing_table(cost: JobCost, plan: SizingPlan, rates: Sequence[int] = RATES) -> str:
-    head = "| jobs/s | stores (with replicas) | gateway processes | worker processes | store memory | network | a month |"
+    head = "| jobs/s | primaries (with replicas) | gateway processes | worker processes | store memory | network | a month |"
     rows = [_row(rate, sizing(rate, cost, plan), plan) for rate in rates]
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows])
 
 
 def _row(rate: int, found: Sizing, plan: SizingPlan) -> str:
     return (
-        f"| {rate:,} | {found.stores} ({found.stores * (1 + plan.replicas)}) | {found.gateways} | {found.workers} | "
+        f"| {rate:,} | {found.primaries} ({found.primaries * (1 + plan.replicas)}) | {found.gateways} | {found.workers} | "
         f"{found.store_gib:,.1f} GiB | {found.network_mb_s:,.0f} MB/s | ${found.dollars_month:,.0f} |"
     )
 

@@ -38,7 +38,6 @@
 --   planned           hash    owner -> those of them that wait for their start; starts  hash  serial -> owner of each such job
 --   owners            set     owners with a list of their own, until their last record is collected
 --   learned           hash    version, device, runtime and threads -> how long batches take there
---   closed            string  there once new jobs of the model go to other queues: this one drains
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
 -- The ticket lists `penstock.{queue}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.

@@ -5,8 +5,7 @@
 --       trace context, serial of the replayed job, delay ms (0 = none; else the job is put aside until then),
 --       tags (joined by commas); then, mostly left out, the words, one for each extension that takes part in submits, which alone
 --       reads it
--- REPLY: depth; per job: created | existing | key_reused | closed | full | quota, or the status with which an extension refuses it;
---        serial. A closed queue takes no new job, but for replays of its own jobs: they lie where what they repeat does.
+-- REPLY: depth; per job: created | existing | key_reused | full | quota, or the status with which an extension refuses it; serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 -- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
@@ -20,14 +19,13 @@ local function known(p, call, digest, fingerprint)
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
 
--- The serials that are stored already: their submit is repeated after a lost reply; and whether the queue is closed. Mostly one
--- call finds that there is nothing of this.
+-- The serials that are stored already: their submit is repeated after a lost reply. Mostly one call finds that there are none.
 local function repeated(p, args, stride)
-  local keys, found = {p .. 'closed'}, {}
+  local keys, found = {}, {}
   for i = @submit.first, #args, stride do keys[#keys + 1] = p .. 'job:' .. args[i] end
-  if redis.call('EXISTS', unpack(keys)) == 0 then return found, false end
+  if redis.call('EXISTS', unpack(keys)) == 0 then return found end
   for i = @submit.first, #args, stride do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
-  return found, redis.call('EXISTS', p .. 'closed') == 1
+  return found
 end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
@@ -171,7 +169,6 @@ local function decide(p, todo, now, i, args, call)
   local status, first = known(p, call, args[i + @submit.key], args[i + @submit.fingerprint])
   if status then return status, first end
   if call.before[serial] then return 'existing', serial end
-  if call.closed and args[i + @submit.replay_of] == '' then return 'closed', serial end -- guard:closed_queue
   local refused
   if is_full(p, call, call.depth, tonumber(args[@submit.max_depth]), args[i + @submit.delay]) then refused = 'full'
   elseif spent(p, call, owner, tonumber(args[i + @submit.most_open])) then refused = 'quota'
@@ -202,9 +199,8 @@ local function submit(keys, args, todo)
   end
   local p, now = keys[1], now_ms()
   local waiting, reply = depth(p), {0}
-  local before, closed = repeated(p, args, stride)
   -- What is decided for all jobs of the call before any is stored. `waiting`: the depth that the call found, `depth` with its own jobs.
-  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = before, closed = closed,
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = repeated(p, args, stride),
     waiting = waiting, depth = waiting, delayed = 0, told = told}
   for i = @submit.first, #args, stride do
     reply[#reply + 1], reply[#reply + 2] = decide(p, todo, now, i, args, call)
@@ -216,11 +212,3 @@ local function submit(keys, args, todo)
 end
 
 register('submit', submit, {})
-
--- close: take no new jobs from now on, because the model's new jobs go to another store; a full store is one to move away from.
--- ARGS: none
--- REPLY: ok
--- LARGEST: one mark
-local function close(keys) return redis.call('SET', keys[1] .. 'closed', '1') end
-
-register('close', close, {'allow-oom'})

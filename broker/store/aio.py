@@ -6,7 +6,7 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,6 @@ from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, Payload, new_serial
 from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
 from penstock.rollout import Rollout
-from penstock.settings.store_url import MAIN_STORE
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import ClusterCallLink
@@ -53,7 +52,7 @@ class AsyncStore:
         to; by default one of its own.
         """
         self.errors = 0
-        self.is_replicated = replicated
+        self.url = url
         self.channel = channel or f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
@@ -231,13 +230,6 @@ class AsyncStore:
         """`stats` of each queue, in one round trip."""
         return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
-    async def there(self, queues: Sequence[str], ask: Callable[[str], Awaitable[Reply]]) -> list[Reply | None]:
-        """What `ask` answers for each queue; where there are several stores, None for the queues of one that is away.
-
-        Only the first call after a store went away waits for it.
-        """
-        return list(await asyncio.gather(*map(ask, queues)))
-
     async def unfinished(self, queue: str, version: str) -> Unfinished:
         """How many jobs of this version have not ended."""
         return await self.run(ops.unfinished(queue, version))
@@ -295,29 +287,6 @@ class AsyncStore:
 
     async def end_session(self, name: str) -> None:
         await self._ask("DEL", f"{_SESSION}{name}")
-
-    def stores(self) -> Mapping[str, AsyncStore]:
-        """By name, the main one first; without a name where there is only one."""
-        return {"": self}
-
-    def homes_of(self, model: str) -> Sequence[str]:
-        """The names of the stores to which the model's new jobs go."""
-        return ("",)
-
-    def store_of(self, queue: str) -> str:
-        """The name of the store that holds the queue."""
-        return MAIN_STORE
-
-    @property
-    def absent(self) -> Set[str]:
-        """The stores that did not answer a moment ago, as far as this process has asked, where there are several."""
-        return frozenset()
-
-    def note_failure(self, store: str, error: StoreUnavailable) -> None:
-        """The store failed a call that was made beside this object."""
-
-    async def finish_move(self, model: str, partitions: int) -> None:
-        """Complete the move of a model that a closed queue tells of. With one store, none moves."""
 
     async def ping(self) -> None:
         """Returns if Redis is reachable and takes writes."""

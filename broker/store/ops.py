@@ -87,11 +87,6 @@ def submit(jobs: Sequence[NewJob], max_depth: int) -> Operation[list[Submitted]]
     return Operation("submit", prefix(queue), submit_args(jobs, max_depth), partial(replies.submit_reply, queue=queue))
 
 
-def close_queue(queue: str) -> Operation[None]:
-    """Leave the mark that `submit` looks for: no new job is stored there, but replays of its own jobs."""
-    return Operation("close", prefix(queue), [], lambda _: None)
-
-
 def claim(request: ClaimRequest) -> Operation[Claim]:
     queue = request.queue
     return Operation("claim", prefix(queue), claim_args(request), partial(replies.claim_reply, queue=queue))

@@ -114,9 +114,6 @@ class RedisStore:
         }
         return [found[place] for place in range(len(jobs))]
 
-    def close_queue(self, queue: str) -> None:
-        self.run(ops.close_queue(queue))
-
     def claim(self, request: ClaimRequest) -> Claim:
         return self.run(ops.claim(request))
 
@@ -249,16 +246,6 @@ class RedisStore:
 
     def models(self) -> list[ModelInfo]:
         return [found.info for found in self.stored_models().values() if found.info is not None]
-
-    def first_of(self, model: str) -> int:
-        """The number of the first queue for the model's new jobs; models move only where there are several stores."""
-        return 0
-
-    def forget_closed(self, model: str, *, closed_before: float) -> list[int]:
-        """Leave those queues of a moved model out of all lists which were closed before this moment (Unix seconds by the main
-        store's clock) and of which nothing is kept; returns their numbers. Models move only where there are several stores.
-        """
-        return []
 
     def stored_models(self) -> dict[str, StoredModel]:
         """The entries of `models` by model, to be replaced with `swap_model`."""

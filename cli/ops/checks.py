@@ -108,12 +108,7 @@ def stores(settings: Settings) -> list[Finding]:
     url = settings.store.url or (stack.redis_url if stack else None)
     main = reachable(url, settings.store) if url else embedded()
     off = celery_off(settings.store)
-    found = [main, off] if off else [main]
-    if not settings.stores:
-        return found
-    from penstock.cli.ops.stores_check import others, places
-
-    return [*found, *others(settings), *places(settings, url)]
+    return [main, off] if off else [main]
 
 
 def onnxruntime(installed: Callable[[str], str | None]) -> Finding:

@@ -108,7 +108,7 @@ def _shown(name: str, value: Any) -> Any:
         return [key["id"] for key in value]
     if name == "webhooks.signing_keys":
         return [MASK] * len(value)
-    is_store = name in ("store.url", "store.celery_url") or (name.startswith("stores.") and name.endswith(".url"))
+    is_store = name in ("store.url", "store.celery_url")
     return _masked(value) if is_store else value
 
 

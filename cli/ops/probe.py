@@ -130,32 +130,24 @@ def _figures(url: str) -> WorkerFigures | None:
 
 
 def _waiting(settings: Settings, models: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Per model the age of its oldest waiting job and the store's time; without the models whose store is away."""
-    from penstock.broker.stores.places import StoreMap
+    """Per model the age of its oldest waiting job and the store's time; empty while the store is away."""
+    from penstock.broker.store.sync import RedisStore
 
     if settings.store.url is None:
         return {}
-    # A probe must answer soon, whichever store hangs.
-    with closing(StoreMap.of(settings).open(name="penstock-probe", is_of_main=True)) as store:
+    with closing(RedisStore(settings.store.url, name="penstock-probe")) as store:
         try:
             known = {info.name: info for info in store.models()}
-            found = {model: _oldest(store, known.get(model, ModelInfo(model))) for model in models}
+            return {model: _oldest(store, known.get(model, ModelInfo(model))) for model in models}
         except StoreUnavailable:
             return {}
-    return {model: age for model, age in found.items() if age is not None}
 
 
-def _oldest(store: RedisStore, info: ModelInfo) -> tuple[float, float] | None:
-    """None while a store beside the main one is away, and the model lies there. Raises `StoreUnavailable`."""
+def _oldest(store: RedisStore, info: ModelInfo) -> tuple[float, float]:
+    """Raises `StoreUnavailable`."""
     from penstock.broker.partitions import queues_of_model, total
-    from penstock.broker.stores.places import is_of_another
 
-    try:
-        found = total([store.stats(queue) for queue in queues_of_model(info)])
-    except StoreUnavailable as away:
-        if not is_of_another(away):
-            raise
-        return None
+    found = total([store.stats(queue) for queue in queues_of_model(info)])
     return max(found.oldest_age_s.values(), default=0.0), found.now
 
 

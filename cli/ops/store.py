@@ -1,4 +1,4 @@
-"""`penstock store users|load|move`: what prepares a Redis for penstock, and takes a model from one store to another."""
+"""`penstock store users|load`: what prepares a Redis for penstock."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuse
 from penstock.broker.store.connection import connect_all
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
-from penstock.cli.options import ConfigOption, JsonOption
+from penstock.cli.options import JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError, StoreUnavailable
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own; move models between stores.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own.")
 
 AdminOption = Annotated[
     str | None,
@@ -59,31 +59,6 @@ def load(
     if as_json:
         return print_json({"ok": True})
     return typer.echo("ok: the functions of this version are loaded")
-
-
-@app.command()
-def move(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="The store: the name of a [stores.NAME], or main.")],
-    config: ConfigOption = None,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="End once new jobs go to the other store; do not wait for the earlier ones.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Move a model to another store: new jobs go there, and the earlier ones run and are read where they are.
-
-    Nothing is copied, so nothing is lost or run twice. A move that was broken off goes on when the command is repeated.
-    """
-    from penstock.cli.ops.store_move import move as move_model
-
-    def say(step: str, text: str, left: int | None) -> None:
-        if as_json:
-            print_json({"step": step, "text": text} | ({} if left is None else {"left": left}))
-        else:
-            typer.echo(text)
-
-    move_model(plan.make_plan([], config=config, flags={}).settings, model, to, is_waiting=not no_wait, say=say)
 
 
 def _load_functions(url: str) -> None:

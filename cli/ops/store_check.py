@@ -16,7 +16,6 @@ from penstock.broker.store.connection import connect_all, is_cluster
 from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement, without_secrets
-from penstock.settings.stores import OtherStoreSettings
 from penstock.settings.tables import StoreSettings
 
 if TYPE_CHECKING:
@@ -32,13 +31,11 @@ def embedded() -> Finding:
     return Finding("store", Level.OK, f"embedded server found ({binary.name}); `penstock up` starts it")
 
 
-def reachable(url: str, settings: StoreSettings | OtherStoreSettings, name: str = "store") -> Finding:
-    """`name`: that of the finding."""
+def reachable(url: str, settings: StoreSettings) -> Finding:
     try:
         nodes = [_look_at(node, client) for node, client in connect_all(url, name="penstock-doctor").items()]
     except (RedisError, OSError) as fault:
-        setting = "PENSTOCK_REDIS_URL" if name == "store" else f"{name}.url"
-        return Finding(name, Level.FAIL, f"{without_secrets(url)}: {fault}", f"start it, or correct {setting}")
+        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
     clustered = is_cluster(url)
     # Replicas get the functions from their primaries.
     primaries = [node for node in nodes if not node.is_replica] if clustered else nodes
@@ -49,9 +46,9 @@ def reachable(url: str, settings: StoreSettings | OtherStoreSettings, name: str 
     text = ", ".join([without_secrets(url), *size, name_of(first.info), first.log, functions])
     lacks = [node.said(lack) for node in primaries if (lack := replica_fault(node.info))]
     if settings.durability == "replicated" and lacks:
-        return Finding(name, Level.FAIL, f"{text}; {'; '.join(lacks)}", "connect a replica with appendonly yes")
+        return Finding("store", Level.FAIL, f"{text}; {'; '.join(lacks)}", "connect a replica with appendonly yes")
     faults = [node.said_fault(fault) for node in nodes for fault in store_faults(node.info, node.fsync, as_cluster=clustered)]
-    return judged(text, faults, settings.require, name)
+    return judged(text, faults, settings.require)
 
 
 def celery_off(settings: StoreSettings) -> Finding | None:
@@ -93,13 +90,13 @@ def _look_at(node: str, opened: redis.Redis) -> _Server:
         return _Server(node, info_of(client), fsync_of(client), bool(functions))
 
 
-def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement, name: str = "store") -> Finding:
+def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) -> Finding:
     """The worst fault decides."""
     if not faults:
-        return Finding(name, Level.OK, text)
+        return Finding("store", Level.OK, text)
     worst = faults[0]
     level = Level.FAIL if worst.is_refused(required) else Level.WARN
-    return Finding(name, level, "; ".join([text, *(fault.text for fault in faults)]), worst.hint)
+    return Finding("store", level, "; ".join([text, *(fault.text for fault in faults)]), worst.hint)
 
 
 def name_of(info: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ def drive_run(
 
 def services_of(environment: RunEnvironment, run: Run) -> RunServices:
     patience_s = _PATIENCE_S if run.spec.model in environment.served else 0.0
-    return RunServices(environment.stores, environment.blobs, environment.state_dir, patience_s=patience_s)
+    return RunServices(environment.redis_url, environment.blobs, environment.state_dir, patience_s=patience_s)
 
 
 def _take(runs: RunStore, run_id: str, environment: RunEnvironment, stop: StopSignals) -> OwnedRun:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.stores.places import StoreMap, StorePlace, places_of
 from penstock.cli.exits import StartError
 from penstock.cli.runs.remembered import Sources, named_sources, recall
 from penstock.cli.serve import plan
@@ -37,7 +36,7 @@ class RunEnvironment:
     `alone`: no other process serves any model.
     """
 
-    stores: StoreMap
+    redis_url: str
     blobs: BlobPlace
     state_dir: Path
     turn: Callable[[], None]
@@ -45,11 +44,6 @@ class RunEnvironment:
     served: frozenset[str] = frozenset()
     sources: Sources = field(default_factory=lambda: Sources([]))
     alone: bool = False
-
-    @property
-    def redis_url(self) -> str:
-        """Of the main store, which has the runs."""
-        return self.stores.places.main.url
 
     def need_model(self, name: str) -> None:
         """Raises `NotFound` for a model that no worker of this store will ever serve."""
@@ -92,8 +86,7 @@ def run_environment(
         plan.need_linux()
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as crew:
-            stores = _stores(chosen, found)
-            yield RunEnvironment(stores, chosen.settings.blob_place, store.state_dir, *crew, served, sources)
+            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, *crew, served, sources)
         return
     if workers:
         _need_models(chosen)
@@ -102,14 +95,7 @@ def run_environment(
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, RunningStack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as crew:
-            stores = _stores(chosen, server.url)
-            yield RunEnvironment(stores, chosen.settings.blob_place, store.state_dir, *crew, served, sources, alone=True)
-
-
-def _stores(chosen: ServePlan, url: str) -> StoreMap:
-    """`url`: that of the main store, wherever it was found."""
-    durability = chosen.settings.store.durability
-    return StoreMap(places_of(StorePlace(url, durability == "replicated"), chosen.settings.stores))
+            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, *crew, served, sources, alone=True)
 
 
 def _need_models(chosen: ServePlan) -> None:

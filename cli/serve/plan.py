@@ -15,8 +15,6 @@ from penstock.cli.exits import StartError
 from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_models, named_source
 from penstock.errors import ConfigError
 from penstock.settings.remote_sources import is_remote
-from penstock.settings.store_url import MAIN_STORE
-from penstock.settings.stores import idle_patterns
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
 
@@ -128,20 +126,13 @@ def need_store(settings: Settings) -> None:
 
 def need_sound_store(settings: Settings) -> None:
     """Raises `StartError` if a configured Redis answers, and refuses the user name or password or lacks its `require`."""
-    if not settings.store.url and not settings.stores:
+    if not settings.store.url:
         return
     from penstock.cli.display import print_faint
-    from penstock.cli.serve.start_watch import check_login, check_places, check_store
+    from penstock.cli.serve.start_watch import check_login, check_store
 
-    if settings.store.url:
-        check_login(settings.store.url)
-        check_store(settings.store.url, settings.store.require, print_faint)
-        check_places(settings.store.url, (MAIN_STORE, *settings.stores))
-    for name, store in settings.stores.items():
-        check_login(store.url, name)
-        check_store(store.url, store.require, print_faint, name)
-    for idle in idle_patterns(settings.stores, settings.served_names):
-        print_faint(f"{idle}; correct it, or leave it for a model to come")
+    check_login(settings.store.url)
+    check_store(settings.store.url, settings.store.require, print_faint)
 
 
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:

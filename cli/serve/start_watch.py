@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -17,7 +17,6 @@ from penstock.words import plural
 _FIRST_LOOK_S = 1.0
 _EVERY_S = 0.5
 _TRIES = 2
-_MOST_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -86,10 +85,8 @@ class StartWatch:
             )
 
 
-def check_login(redis_url: str, name: str = "") -> None:
-    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for.
-    `name`: that of a store beside the main one.
-    """
+def check_login(redis_url: str) -> None:
+    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for."""
     # Imported here, because most starts need no Redis client.
     from redis import RedisError
 
@@ -102,13 +99,11 @@ def check_login(redis_url: str, name: str = "") -> None:
         except (RedisError, OSError) as error:
             found = store_error(error)
             if isinstance(found, LoginRefused):
-                where = f"store {name!r}: " if name else ""
-                raise StartError(where + found.message, hint=found.hint) from error
+                raise StartError(found.message, hint=found.hint) from error
 
 
-def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None], name: str = "") -> None:
+def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:
     """Raises `StartError` if the store answers and lacks what is required of it; `say` gets a sentence for each other fault."""
-    store = f"the job store {name!r}" if name else "the job store"
     from redis import RedisError
 
     from penstock.broker.server.health import fsync_of, info_of, store_faults
@@ -121,47 +116,25 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
                 info, fsync = info_of(client), fsync_of(client)
             for fault in store_faults(info, fsync, as_cluster=is_cluster(redis_url)):
                 if fault.is_refused(required):
-                    where = f"{store}, node {node}," if node else store
+                    where = f"the job store, node {node}," if node else "the job store"
                     raise StartError(f"{where} may not be used: {fault.text}", hint=fault.hint)
                 # Of a server that says nothing of its syncs, nothing is known to be wrong.
                 if fsync or fault.since != StoreRequirement.FSYNC:
-                    said[f"{store}: {fault.text}; {fault.hint}"] = None
+                    said[f"the job store: {fault.text}; {fault.hint}"] = None
     except (RedisError, OSError):
         return  # away, or a user without this right: `penstock doctor` tells it
     for line in said:
         say(line)
 
 
-def check_places(redis_url: str, stores: Collection[str]) -> None:
-    """Raises `StartError` if a model has queues in a store that is not among `stores`, those of the settings. A main
-    store that is away is waited for.
-    """
-    from penstock.broker.store.sync import RedisStore
-    from penstock.broker.stores.model_queues import left_behind, model_queues
-
-    try:
-        with closing(RedisStore(redis_url, name="penstock-start")) as main:
-            records = main.send(model_queues())
-            found = left_behind(records, main.stored_models(), stores)
-    except StoreUnavailable:
-        return
-    for store, models in found.items():
-        names = ", ".join(models[:_MOST_NAMED]) + (" and others" if len(models) > _MOST_NAMED else "")
-        raise StartError(
-            f"jobs and results of {names} lie in the store {store!r}, which the settings do not name",
-            hint=f"put [stores.{store}] with its url back. To give the store up, move its models (`penstock store move MODEL "
-            "--to main`), and leave it in the settings until GET /v1/stores shows no model in it",
-        )
-
-
 def running_jobs(settings: Settings, redis_url: str) -> int | None:
-    """How many jobs run now, over all stores, the main one of which is at `redis_url`; None if a store is away."""
+    """How many jobs run now, in the store at `redis_url`; None if it is away."""
     from penstock.broker.partitions import queues_of_model
-    from penstock.broker.stores.places import StoreMap, StorePlace, places_of
+    from penstock.broker.store.sync import RedisStore
 
     models = settings.served_names
     try:
-        with closing(StoreMap(places_of(StorePlace(redis_url), settings.stores)).open(name="penstock-end")) as store:
+        with closing(RedisStore(redis_url, name="penstock-end")) as store:
             known = [info for info in store.models() if info.name in models]
             return sum(store.stats(queue).leased for info in known for queue in queues_of_model(info))
     except StoreUnavailable:

@@ -21,12 +21,12 @@ from penstock.cli.serve import plan
 from penstock.cli.serve.first_call import first_call
 from penstock.cli.serve.plan import ServePlan
 from penstock.cli.serve.processes import managed_process, store_server
-from penstock.cli.serve.start_watch import StartWatch, check_places, farewell, running_jobs
+from penstock.cli.serve.start_watch import StartWatch, farewell, running_jobs
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
 from penstock.cli.state import Readiness, check_readiness, note_of_elsewhere, state_lock, write_note
 from penstock.running_stack import RunningStack
 from penstock.settings.keys import is_loopback
-from penstock.settings.store_url import MAIN_STORE, without_secrets
+from penstock.settings.store_url import without_secrets
 from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False)
@@ -120,8 +120,6 @@ def _serve(
     url = plan.local_url(settings.gateway.host, port)
     plan.need_sound_store(settings)
     with store_server(settings, port=celery_port) as server:
-        if not settings.store.url:
-            check_places(server.url, (MAIN_STORE, *settings.stores))
         for note in notes:
             write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))

@@ -22,7 +22,7 @@ from penstock.settings.remote_sources import is_remote
 PREFIX = "PENSTOCK_"
 NESTING = "__"
 SECTIONS = (
-    *("store", "stores", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve"),
+    *("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve"),
     *("models", "pipelines", "workflows", "keys"),
 )
 # Short names that many deployments already set. If both are present, the first one wins.
@@ -78,7 +78,7 @@ class Layer:
             return [str(self.folder / Path(item).expanduser()) if isinstance(item, str) else item for item in value]
         if not isinstance(value, str) or not value:
             return value
-        if path in _TEXT_LISTS or _is_of_store(path):
+        if path in _TEXT_LISTS:
             return [item.strip() for item in value.split(",") if item.strip()]
         if path in _FOLDERS or _is_of_workflow(path):
             return str(self.folder / Path(value).expanduser())
@@ -87,11 +87,6 @@ class Layer:
         if _is_of_version(path, "requirements") or _is_of_version(path, "input_urls_ca"):
             return str(self.folder / Path(value).expanduser())
         return located_source(value, self.folder) if _is_of_version(path, "source") else value
-
-
-def _is_of_store(path: tuple[str, ...]) -> bool:
-    """Whether the path is that of the patterns of a store beside the main one."""
-    return len(path) == 3 and path[0] == "stores" and path[-1] == "models"
 
 
 def _is_of_workflow(path: tuple[str, ...]) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from urllib.parse import parse_qsl, unquote
 
 
@@ -55,10 +54,6 @@ _PORTS = {StoreKind.SENTINEL: 26379}
 _LAST_PORT = 65_535
 
 
-# The store of `[store]`, in every place where a store is named.
-MAIN_STORE = "main"
-
-
 class StoreRequirement(StrEnum):
     """What a store of the user's own must promise, `store.require`; each includes those before it."""
 
@@ -95,14 +90,6 @@ class StoreAddress:
         found: dict[str, str | bool] = {name: value for name, value in self.options.items() if name in _TLS_OPTIONS}
         checks = str(found.setdefault("ssl_cert_reqs", "required")) != "none"
         return {**found, "ssl_check_hostname": checks and self.options.get("ssl_check_hostname", "true") == "true"}
-
-
-def store_by_pattern(queue: str, patterns: Mapping[str, Iterable[str]]) -> str:
-    """The store that the settings name for a queue. `patterns`: those of each store but the main one, in their order."""
-    for name, wanted in patterns.items():
-        if any(fnmatchcase(queue, pattern) for pattern in wanted):
-            return name
-    return MAIN_STORE
 
 
 def store_url(url: str) -> str:

@@ -51,7 +51,6 @@ from penstock.settings.models import (
 )
 from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
 from penstock.settings.store_url import StoreRequirement, celery_store_url, store_url
-from penstock.settings.stores import Stores, stores_faults
 from penstock.settings.worker import WorkerSettings, fitting, unfit_patterns
 
 KIB = 1024
@@ -207,7 +206,6 @@ class Settings(Table):
     """All settings of a process. Paths are absolute."""
 
     store: StoreSettings
-    stores: Stores = Field(default_factory=dict)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     runs: RunsSettings = Field(default_factory=RunsSettings)
@@ -271,12 +269,18 @@ class Settings(Table):
             faults += explain(invalid, cls, origins)
         else:
             faults += pipeline_faults(settings.pipelines, settings.models)
-            faults += stores_faults(settings.store.url, settings.stores)
             faults += unfit_patterns(settings.worker.models, settings.served_names)
         if faults:
             raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins
         return settings
+
+    @property
+    def job_store_url(self) -> str:
+        """Raises `ConfigError` if no store is named."""
+        if self.store.url is None:
+            raise ConfigError("no job store is named", hint="Set PENSTOCK_REDIS_URL, or run `penstock up`, which starts one.")
+        return self.store.url
 
     @property
     def blob_dir(self) -> Path:

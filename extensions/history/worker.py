@@ -90,10 +90,9 @@ class HistoryKeeper:
         self._under_way: dict[str, HistoryWrite] = {}
         self._number = 0
 
-    def beat(self, store: RedisStore, infos: Iterable[SlotInfo], has: Callable[[str], bool] = lambda queue: True) -> None:
-        """That of the main store, which comes before those of other stores."""
+    def beat(self, store: RedisStore, infos: Iterable[SlotInfo]) -> None:
         self.look(infos)
-        self.write(store, has)
+        self.write(store)
 
     def look(self, infos: Iterable[SlotInfo]) -> None:
         """Take what the slots counted, and what they are."""
@@ -109,10 +108,10 @@ class HistoryKeeper:
                 _add(self._of(queue).sums, one.in_time(now - before))
             take(self.tally, self._of)
 
-    def write(self, store: RedisStore, has: Callable[[str], bool] = lambda queue: True) -> None:
-        """Write what belongs into the queues that this store has. What it does not take is kept until the next time."""
+    def write(self, store: RedisStore) -> None:
+        """What the store does not take is kept until the next time."""
         try:
-            writes = self._due(has)
+            writes = self._due()
             if writes:
                 store.run_all([note_history(queue, write) for queue, write in writes.items()])
             with self._guard:
@@ -126,16 +125,15 @@ class HistoryKeeper:
             # A beat keeps leases alive; no bug in the history may end it.
             log.exception(HISTORY_UNWRITTEN)
 
-    def _due(self, has: Callable[[str], bool]) -> dict[str, HistoryWrite]:
+    def _due(self) -> dict[str, HistoryWrite]:
         with self._guard:
             for queue in {*self._counts, *self._now} - self._under_way.keys():
-                if has(queue):
-                    self._number += 1
-                    now, counts = self._now.get(queue, SlotsNow()), self._counts.pop(queue, HistoryCounts())
-                    self._under_way[queue] = HistoryWrite(
-                        self._writer, self._number, self._for_s, now.slots, now.memory_bytes, counts
-                    )
-            return {queue: write for queue, write in self._under_way.items() if has(queue)}
+                self._number += 1
+                now, counts = self._now.get(queue, SlotsNow()), self._counts.pop(queue, HistoryCounts())
+                self._under_way[queue] = HistoryWrite(
+                    self._writer, self._number, self._for_s, now.slots, now.memory_bytes, counts
+                )
+            return dict(self._under_way)
 
     def _of(self, queue: str) -> HistoryCounts:
         return self._counts.setdefault(queue, HistoryCounts())

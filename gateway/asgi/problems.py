@@ -329,11 +329,6 @@ def refusal_text(members: Mapping[str, Any]) -> str:
     return str(members["detail"]) if hint is None else f"{members['detail'].rstrip('.')}. {hint}"
 
 
-def store_unreachable(store: str) -> str:
-    """`store`: its name, where there are several."""
-    return STORE_UNREACHABLE if not store else f"The job store {store!r} cannot be reached or refuses writes."
-
-
 def _redacted(error: PenstockError) -> dict[str, Any]:
     """Replacements for texts that may hold internal names; the log has the original under the request id."""
     if isinstance(error, InternalError):
@@ -342,7 +337,7 @@ def _redacted(error: PenstockError) -> dict[str, Any]:
         return {"detail": "The disk of the server or of its job store is full.", "hint": "Its operator has to free some space."}
     if isinstance(error, StoreUnavailable):
         return {
-            "detail": store_unreachable(error.store),
+            "detail": STORE_UNREACHABLE,
             "hint": "Try again after Retry-After; `penstock doctor` says what is wrong.",
         }
     return {}

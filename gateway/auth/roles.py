@@ -133,7 +133,6 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/models/{model}/profile"): _MANAGE,
     ("GET", "/v1/workers"): _MANAGE,
-    ("GET", "/v1/stores"): _MANAGE,
     ("POST", "/v1/workers/{worker}/drain"): _MANAGE,
     ("POST", "/v1/workers/{worker}/resume"): _MANAGE,
     ("GET", "/v1/audit"): _MANAGE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -13,29 +13,23 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.dashboard.rows.queue_rows import QueueRow, Totals, queue_rows, totals
 from penstock.gateway.dashboard.rows.series import History, Sample
-from penstock.gateway.models.queues import QueueView, read_queues_there
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry
-from penstock.gateway.models.stores import StoreState, read_stores
+from penstock.gateway.models.queues import QueueView, read_queues
+from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
 # Polling goes on for a while after the last request, so that the history survives the way from one page to the next.
 LINGER_S = 60.0
-_LOOK_AT_STORES_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The queues at one moment. `number` grows with each poll. `away`: the store did not answer, so `rows` are old. `stores`
-    where there are several; `left_out` are the models of those that do not answer.
-    """
+    """The queues at one moment. `number` grows with each poll. `away`: the store did not answer, so `rows` are old."""
 
     number: int = 0
     rows: list[QueueRow] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     away: bool = False
-    stores: list[StoreState] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
 
 
 class OverviewPoller:
@@ -61,8 +55,6 @@ class OverviewPoller:
         self._polling: asyncio.Task[None] | None = None
         self._is_fresh = False
         self._wanted_until = 0.0
-        self._stores: list[StoreState] = []
-        self._look_at = 0.0
 
     async def overview(self) -> Overview:
         """The queues, at most one `tick_s` old. Each call keeps the polling alive for `linger_s`."""
@@ -105,25 +97,16 @@ class OverviewPoller:
     async def _poll(self) -> None:
         entries = dict(self._registry.models)
         try:
-            queues = await read_queues_there(self._store, list(entries.values()))
+            queues = await read_queues(self._store, list(entries.values()))
         except StoreUnavailable as error:
             log.debug("overview_blind", reason=error.message)
             self._overview = Overview(self._overview.number + 1, self._overview.rows, self._overview.totals, away=True)
         else:
             self._add_samples(queues)
             rows = queue_rows(queues, entries, self._histories, self._registry.workers)
-            left_out = sorted(entries.keys() - {queue.model for queue in queues})
-            stores = await self._read_stores(entries.values()) if len(self._store.stores()) > 1 else []
-            self._overview = Overview(self._overview.number + 1, rows, totals(rows), stores=stores, left_out=left_out)
+            self._overview = Overview(self._overview.number + 1, rows, totals(rows))
         self._is_fresh = True
         self._wake_waiters()
-
-    async def _read_stores(self, entries: Iterable[ModelEntry]) -> list[StoreState]:
-        """Not with each poll, because looking at a store is a durable write."""
-        if time.monotonic() >= self._look_at:
-            self._stores = await read_stores(self._store, [entry.info for entry in entries])
-            self._look_at = time.monotonic() + _LOOK_AT_STORES_S
-        return self._stores
 
     def _wake_waiters(self) -> None:
         """Wake the waiting callers. Callers that come later wait for the next poll."""

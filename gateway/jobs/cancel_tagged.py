@@ -14,7 +14,7 @@ from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.jobs.job_list import MAX_READ, JobList, QueuesThere, newest, records
+from penstock.gateway.jobs.job_list import MAX_READ, JobList, newest, records
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, parse_job_id
@@ -48,25 +48,16 @@ class CancelTagged:
         while more and read < MAX_READ:
             found, more = await newest(self._store, queues, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
             last, read = found[-1] if found else last, read + len(found)
-            counts += await self._cancel_open(await records(self._store, found, queues), queues)
+            counts += await self._cancel_open(await records(self._store, found))
         view: dict[str, Any] = {
             "cancelled": counts[CancelStatus.CANCELLED],
             "requested": counts[CancelStatus.REQUESTED],
             "has_more": more,
         }
-        left_out = {"away": queues.away} if queues.away else {}
-        return json_response(view | ({"next_after": str(last)} if more else {}) | left_out, status=202)
+        return json_response(view | ({"next_after": str(last)} if more else {}), status=202)
 
-    async def _cancel_open(self, jobs: Sequence[Job], queues: QueuesThere) -> Counter[CancelStatus]:
-        by_queue: dict[str, list[Job]] = {}
-        for job in jobs:
-            if not job.state.final:
-                by_queue.setdefault(job.id.queue, []).append(job)
-
-        async def cancel_all(queue: str) -> Counter[CancelStatus]:
-            return Counter(await asyncio.gather(*map(self._cancel, by_queue[queue])))
-
-        return sum(await queues.ask(self._store, list(by_queue), cancel_all), Counter())
+    async def _cancel_open(self, jobs: Sequence[Job]) -> Counter[CancelStatus]:
+        return Counter(await asyncio.gather(*(self._cancel(job) for job in jobs if not job.state.final)))
 
     async def _cancel(self, job: Job) -> CancelStatus:
         outcome = await self._store.cancel(job.id, owner=job.owner)

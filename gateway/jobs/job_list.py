@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.partitions import queues_of_model
@@ -14,9 +13,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.job import Job, JobId, model_of, parse_job_id
+from penstock.job import Job, JobId, parse_job_id
 
-Reply = TypeVar("Reply")
 MAX_PAGE = 200
 # With a status filter one page may need many records. This bounds what one request reads; the cursor continues from there.
 MAX_READ = 500
@@ -26,13 +24,10 @@ _CALL = 100
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """`next_after` continues the list, even if a filter dropped every job that was read; it is empty at the end. `away`: the
-    models that it leaves out, because their store is away.
-    """
+    """`next_after` continues the list, even if a filter dropped every job that was read; it is empty at the end."""
 
     jobs: list[Job]
     next_after: str = ""
-    away: Sequence[str] = ()
 
 
 class JobList:
@@ -57,57 +52,30 @@ class JobList:
             wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
             found, more = await newest(self._store, queues, index, caller, before=last, limit=wanted, tag=tag or "")
             last, read = found[-1] if found else last, read + len(found)
-            data += [job for job in await records(self._store, found, queues) if status is None or job.state.public == status]
+            data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
         shown = data[:limit]
         if len(data) > limit:
-            return JobPage(shown, str(shown[-1].id), queues.away)
-        return JobPage(shown, str(last) if more and last else "", queues.away)
+            return JobPage(shown, str(shown[-1].id))
+        return JobPage(shown, str(last) if more and last else "")
 
     async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
         """The caller's part of the failed inbox."""
         last, queues = parse_job_id(after) if after else None, self.queues(model)
         found, more = await newest(self._store, queues, JobIndex.INBOX, caller, before=last, limit=limit)
-        return JobPage(await records(self._store, found, queues), str(found[-1]) if more else "", queues.away)
+        return JobPage(await records(self._store, found), str(found[-1]) if more else "")
 
-    def queues(self, model: str | None) -> QueuesThere:
+    def queues(self, model: str | None) -> list[str]:
         """The queues that a list reads. Raises `NotFound` for an unknown model."""
         known = self._registry.models
         if model is not None and model not in known:
             raise unknown_model(model, known)
         entries = [known[model]] if model is not None else known.values()
-        return QueuesThere([queue for entry in entries for queue in queues_of_model(entry.info)], is_of_all=model is None)
-
-
-class QueuesThere:
-    """The queues that one list reads, without those that it has left out because their store was away. A list of one model
-    leaves none out: it fails.
-    """
-
-    def __init__(self, names: Sequence[str], *, is_of_all: bool = False) -> None:
-        self.names = list(names)
-        self._is_of_all = is_of_all
-        self._left_out: list[str] = []
-
-    @property
-    def away(self) -> list[str]:
-        """The models with queues that were left out."""
-        return sorted({model_of(queue) for queue in self._left_out})
-
-    async def ask(self, store: AsyncStore, asked: Sequence[str], question: Callable[[str], Awaitable[Reply]]) -> list[Reply]:
-        """The answers for those of the `asked` queues that are there. Raises `StoreUnavailable` if no queue of the list is."""
-        if not self._is_of_all:
-            return list(await asyncio.gather(*map(question, asked)))
-        found = await store.there(asked, question)
-        self._left_out += [queue for queue, answer in zip(asked, found, strict=True) if answer is None]
-        self.names = [queue for queue in self.names if queue not in self._left_out]
-        if asked and not self.names:
-            return list(await asyncio.gather(*map(question, asked)))
-        return [answer for answer in found if answer is not None]
+        return [queue for entry in entries for queue in queues_of_model(entry.info)]
 
 
 async def newest(
     store: AsyncStore,
-    queues: QueuesThere,
+    queues: Sequence[str],
     index: JobIndex,
     caller: Caller,
     *,
@@ -118,12 +86,12 @@ async def newest(
     """The newest jobs of an index that the caller may see, of all queues together, and whether there are more."""
     owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
     ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
-    pages = await queues.ask(store, queues.names, ask)
+    pages = await asyncio.gather(*map(ask, queues))
     found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
     return found[:limit], len(found) > limit
 
 
-async def records(store: AsyncStore, jobs: Sequence[JobId], queues: QueuesThere) -> list[Job]:
+async def records(store: AsyncStore, jobs: Sequence[JobId]) -> list[Job]:
     """The records of jobs of any models, newest first, without those that were collected meanwhile."""
 
     async def read(queue: str) -> list[Job]:
@@ -131,5 +99,5 @@ async def records(store: AsyncStore, jobs: Sequence[JobId], queues: QueuesThere)
         parts = [own[at : at + _CALL] for at in range(0, len(own), _CALL)]
         return [job for part in parts for job in await store.records(part)]
 
-    pages = await queues.ask(store, list(dict.fromkeys(job.queue for job in jobs)), read)
+    pages = await asyncio.gather(*map(read, dict.fromkeys(job.queue for job in jobs)))
     return sorted((job for page in pages for job in page), key=lambda job: job.id.serial, reverse=True)

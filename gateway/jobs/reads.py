@@ -32,7 +32,6 @@ from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
-from penstock.gateway.models.stores import homes_view
 from penstock.gateway.models.views import model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
 from penstock.run import checked_tag
@@ -196,17 +195,16 @@ class JobReads:
         view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
         if found.next_after:
             view["next_after"] = found.next_after
-        return json_response(view | ({"away": found.away} if found.away else {}))
+        return json_response(view)
 
     async def models(self) -> Response:
-        return json_response({"object": "list", "data": [self._model_view(entry) for entry in self._registry.models.values()]})
+        return json_response(
+            {"object": "list", "data": [model_view(entry, self._registry.workers) for entry in self._registry.models.values()]}
+        )
 
     async def model(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)
-        return json_response(self._model_view(entry))
-
-    def _model_view(self, entry: ModelEntry) -> dict[str, Any]:
-        return model_view(entry, self._registry.workers) | {"stores": homes_view(self._store, entry.info)}
+        return json_response(model_view(entry, self._registry.workers))
 
     async def workers(self) -> Response:
         await self._registry.refresh()

@@ -32,10 +32,8 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         # A gateway whose settings say nothing of these follows the workers. No job goes to a queue that no worker knows.
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
-        partitions=min(declared.partitions, stored.held - stored.first) if declared.partitions > 1 else stored.partitions,
+        partitions=min(declared.partitions, stored.held) if declared.partitions > 1 else stored.partitions,
         held=stored.held,
-        first=stored.first,
-        since=stored.since,
     )
 
 

@@ -8,16 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.broker.partitions import numbers_of_key, queues_of_model, share
-from penstock.broker.records import NewJob, SubmitStatus, Submitted
+from penstock.broker.records import NewJob
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import StoreUnavailable
 from penstock.extensions.splits.store import first_job, split_counts
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
-
-# A closed queue means that the model has just moved, and one look tells where to.
-_TRIES = 3
 
 
 async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJob, int]:
@@ -32,26 +27,6 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
             job = replace(job, id=job.id._replace(partition=first.partition))
     most_open = share(job.max_open_jobs, info.partitions)
     return replace(job, max_open_jobs=most_open), share(info.limits.max_queue_depth, info.partitions)
-
-
-async def sent_where_it_belongs(
-    store: AsyncStore, registry: ModelRegistry, model: ModelEntry, job: NewJob
-) -> tuple[NewJob, Submitted]:
-    """A job of a model with several queues, or whose only one was closed since this gateway last looked.
-
-    Raises `StoreUnavailable`, and `UnknownModel` for a model that is gone.
-    """
-    for _ in range(_TRIES):
-        new, most = await placed(store, model.info, job)
-        submitted = await store.submit(new, max_depth=most)
-        if submitted.status is not SubmitStatus.CLOSED:
-            return new, submitted
-        await store.finish_move(model.name, model.info.partitions)
-        await registry.refresh()
-        model, _ = await registry.find(model.name)
-        chosen = model.backlog.new_job_id(model.info, owner=job.owner, key=job.idempotency_key)
-        job = replace(job, id=job.id._replace(partition=chosen.partition))
-    raise StoreUnavailable(f"{model.name} is being moved to another store, and nothing was stored; try again")
 
 
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:

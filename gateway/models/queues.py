@@ -19,13 +19,10 @@ from penstock.broker.backlog import WANTED_S, SlotCapacity
 from penstock.broker.partitions import all_unfinished, queues_of_model, total
 from penstock.broker.records import QueueStats, Unfinished
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
-from penstock.gateway.models.stores import StoreShare, share_views, shares_of
 from penstock.job import LATE_BAND
 from penstock.model_spec import ModelInfo
-from penstock.settings.store_url import MAIN_STORE
 
 # Any work is at least so much, so that no rounding takes the last worker away.
 LEAST_WORK_S = 1.0
@@ -46,8 +43,8 @@ class Band:
 @dataclass(frozen=True, slots=True)
 class QueueView:
     """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
-    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started. `stores`: where
-    the model's queues lie. `is_paused`: no worker takes its jobs.
+    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started. `is_paused`: no
+    worker takes its jobs.
     """
 
     model: str
@@ -58,7 +55,6 @@ class QueueView:
     work_s: float = 0.0
     wanted_slots: int = 0
     is_unloaded: bool = False
-    stores: tuple[StoreShare, ...] = ()
     is_paused: bool = False
 
     @property
@@ -74,9 +70,7 @@ class QueueView:
         return _drain_s(self.depth, self.rate)
 
 
-def queue_of(
-    entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0, stores: tuple[StoreShare, ...] = ()
-) -> QueueView:
+def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0) -> QueueView:
     """`now` is monotonic, `refused_at` by the store's clock. Suspects, which run before all others, count as interactive."""
     capacities = [version.capacity for version in entry.versions.values()]
     full_per_s = sum(capacity.full_per_s for capacity in capacities)
@@ -100,7 +94,6 @@ def queue_of(
         work_s,
         entry.wanted_slots,
         is_unloaded,
-        stores,
         entry.is_paused,
     )
 
@@ -127,42 +120,15 @@ def _drain_s(waiting: int, rate: float) -> float | None:
 async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
     """The queue of each model. Raises `StoreUnavailable` if one of them cannot be read."""
     stats = await store.stats_of([queue for entry in entries for queue in queues_of_model(entry.info)])
-    return _views(store, entries, stats, await store.refused())
+    return _views(entries, stats, await store.refused())
 
 
-async def read_queues_there(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[QueueView]:
-    """As `read_queues`, without the models whose store is away while another one answers."""
-    queues = [queue for entry in entries for queue in queues_of_model(entry.info)]
-    stats = await store.there(queues, store.stats)
-    if queues and not any(stats):
-        # No store answers, and the error says why.
-        stats = [*await store.stats_of(queues)]
-    return _views(store, entries, stats, await _refused(store))
-
-
-async def _refused(store: AsyncStore) -> dict[str, float]:
-    """Empty while the main store is away, and other stores are there."""
-    if MAIN_STORE in store.absent:
-        return {}
-    try:
-        return await store.refused()
-    except StoreUnavailable:
-        if len(store.stores()) == 1:
-            raise
-        return {}
-
-
-def _views(
-    store: AsyncStore, entries: Sequence[ModelEntry], stats: Sequence[QueueStats | None], refused: Mapping[str, float]
-) -> list[QueueView]:
-    """`stats`: of each queue of each model; None for those that could not be read."""
+def _views(entries: Sequence[ModelEntry], stats: Sequence[QueueStats], refused: Mapping[str, float]) -> list[QueueView]:
+    """`stats`: of each queue of each model."""
     now, parts, views = time.monotonic(), iter(stats), []
     for entry in entries:
-        found = [next(parts) for _ in queues_of_model(entry.info)]
-        own = [one for one in found if one is not None]
-        if len(own) == len(found):
-            shares = shares_of(store, entry.info, own)
-            views.append(queue_of(entry, total(own), now, refused_at=refused.get(entry.name, 0.0), stores=shares))
+        own = total([next(parts) for _ in queues_of_model(entry.info)])
+        views.append(queue_of(entry, own, now, refused_at=refused.get(entry.name, 0.0)))
     return views
 
 
@@ -194,10 +160,8 @@ class QueueReads:
         return router
 
     async def queues(self) -> Response:
-        queues = await read_queues_there(self._store, list(self._registry.models.values()))
-        away = sorted(self._registry.models.keys() - {queue.model for queue in queues})
-        # Only where there are several stores can one be away while this answers.
-        return json_response({"data": [queue_view(queue) for queue in queues], **({"away": away} if away else {})})
+        queues = await read_queues(self._store, list(self._registry.models.values()))
+        return json_response({"data": [queue_view(queue) for queue in queues]})
 
     async def queue(self, model: str) -> Response:
         entry, _ = await self._registry.find(model)
@@ -247,7 +211,6 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
         "unloaded": queue.is_unloaded,
         "paused": queue.is_paused,
         "rate_per_s": queue.rate or None,
-        "stores": share_views(queue.stores),
         "priorities": {
             name: {"depth": band.depth, "oldest_age_s": band.oldest_age_s, "backlog_s": band.backlog_s}
             for name, band in queue.bands.items()

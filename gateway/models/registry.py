@@ -248,8 +248,7 @@ class ModelRegistry:
     async def _measure(self, entry: ModelEntry) -> None:
         try:
             parts = await self._store.stats_of(queues_of_model(entry.info))
-            size, since = entry.info.policy.max_batch_size, entry.info.since
-            entry.backlog.record_parts(parts, time.monotonic(), batch_size=size, since=since)
+            entry.backlog.record_parts(parts, time.monotonic(), batch_size=entry.info.policy.max_batch_size)
         except StoreUnavailable as error:
             log.debug("backlog_unknown", model=entry.name, reason=error.message)
         finally:
@@ -261,7 +260,7 @@ class ModelRegistry:
         for name, declared in self._declared.items():
             found = stored.get(name, StoredModel())
             wanted = merged(declared, found.info)
-            wanted = replace(wanted, held=max(wanted.held, wanted.first + declared.partitions))
+            wanted = replace(wanted, held=max(wanted.held, declared.partitions))
             known = found.info
             if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.

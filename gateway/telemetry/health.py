@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import structlog
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.store.aio import AsyncStore
-from penstock.errors import NotFound
+from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
-from penstock.gateway.models.stores import stores_away
 
+log = structlog.get_logger(__name__)
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 LOOK_S = 0.5
 _AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -44,7 +45,6 @@ class Health:
         self._registry = registry
         self._lifetime = lifetime
         self._found = Missing()
-        self._away: frozenset[str] = frozenset()
         self._look_again_at = 0.0
         self._looking: asyncio.Future[Missing] | None = None
 
@@ -81,11 +81,7 @@ class Health:
         if not caller.roles:
             return json_response({"status": "ready"})
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
-        body: dict[str, Any] = {"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}}
-        stores = self._store.stores()
-        if len(stores) > 1:
-            body["stores"] = {name: "away" if name in self._away else "up" for name in stores}
-        return json_response(body)
+        return json_response({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
 
     async def ping(self) -> Response:
         """As TorchServe answers, body and status."""
@@ -132,15 +128,13 @@ class Health:
             self._look_again_at, self._looking = time.monotonic() + LOOK_S, None
 
     async def _missing_now(self) -> Missing:
-        self._away, stores = await stores_away(self._store), list(self._store.stores())
-        if len(self._away) == len(stores):
+        try:
+            await self._store.ping()
+        except StoreUnavailable as error:
+            log.warning("store_unavailable", reason=error.message)
             return Missing([_missing_part("store", STORE_UNREACHABLE)])
-        # Without the main store, what was known last holds.
-        if stores[0] not in self._away:
-            await self._registry.refresh()
-        entries = [self._registry.models[name] for name in self._registry.declared_names()]
-        # A store that is away takes no other models along, so this gateway stays ready for theirs.
-        models = [entry for entry in entries if self._away.isdisjoint(self._store.homes_of(entry.name))]
+        await self._registry.refresh()
+        models = [self._registry.models[name] for name in self._registry.declared_names()]
         # A model that an operator scaled to no slots is away on purpose, and one that is unloaded comes with its next job.
         unserved = [entry for entry in models if not (entry.default.capacity.is_served or entry.default.is_off)]
         whys = {entry.name: why_unserved(self._registry.workers, entry.name, entry.default) for entry in unserved}

@@ -25,13 +25,11 @@ from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.errors import StoreUnavailable
 from penstock.extensions.webhooks.contract import EventCounts
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
-from penstock.gateway.models.queues import QueueView, read_queues_there
+from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
-from penstock.gateway.models.stores import read_stores
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import PUBLIC_STATES, JobState, model_of
 from penstock.model_spec import ModelInfo
-from penstock.settings.store_url import MAIN_STORE
 
 _REDELIVERED = ("crashed", "given_back", "worker_lost")
 
@@ -49,44 +47,28 @@ async def scrape(
 
     `webhooks`: whether events are sent.
     """
-    queues, healths, others = await _read(store, registry)
+    queues, health = await _read(store, registry)
     events = await _events(store, [entry.info for entry in registry.models.values()]) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
-    at_scrape.register(StoreFigures(queues, workers=len(registry.workers), others=others))
-    at_scrape.register(HealthFigures(healths, blob_dir=blob_dir))
+    at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
+    at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
     at_scrape.register(DeadlineFigures(registry.models.values()))
     at_scrape.register(EventFigures(events))
     # In a thread: the text for many models takes tens of milliseconds, and other requests must not wait for it.
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
 
 
-Read = tuple[list[QueueView] | None, Mapping[str, StoreHealth], Mapping[str, bool]]
+Read = tuple[list[QueueView] | None, StoreHealth | None]
 
 
 async def _read(store: AsyncStore, registry: ModelRegistry) -> Read:
-    """The queues; their servers by store, under an empty name where there is only one; and whether each store beside the main
-    one answers.
-    """
-    if len(store.stores()) > 1:
-        return await _read_all(store, list(registry.models.values()))
+    """The queues and the store's server."""
     try:
-        queues = await read_queues_there(store, list(registry.models.values()))
-        health = await store.health()
+        return await read_queues(store, list(registry.models.values())), await store.health()
     except StoreUnavailable:
         # If the store fails between the two reads, half of its figures would mislead.
-        return None, {}, {}
-    return queues, {"": health} if health is not None else {}, {}
-
-
-async def _read_all(store: AsyncStore, entries: Sequence[ModelEntry]) -> Read:
-    states = await read_stores(store, ())
-    others = {state.name: state.is_up for state in states if state.name != MAIN_STORE}
-    healths = {state.name: state.health for state in states if state.health is not None}
-    try:
-        return await read_queues_there(store, entries), healths, others
-    except StoreUnavailable:
-        return None, healths, others
+        return None, None
 
 
 async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, EventCounts]:
@@ -97,14 +79,11 @@ async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, E
         return await AsyncOutbox(store, prefix(queue) if queue else RUNS_KEY).counts()
 
     try:
-        found = await store.there(queues, read)
+        found = await asyncio.gather(*map(read, queues))
     except StoreUnavailable:
         return {}
     counts: dict[str, EventCounts] = {}
-    away = {model_of(queue) for queue, own in zip(queues, found, strict=True) if own is None}
     for model, own in zip(map(model_of, queues), found, strict=True):
-        if own is None or model in away:
-            continue
         before = counts.get(model, EventCounts(0, 0))
         counts[model] = EventCounts(before.waiting + own.waiting, before.undelivered + own.undelivered)
     return counts
@@ -135,11 +114,8 @@ class ProcessFigures(Collector):
         self._private = private
 
     def collect(self) -> Iterator[Metric]:
-        stores = self._store.stores()
-        labels = ("part", "store") if len(stores) > 1 else ("part",)
-        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=labels)
-        for name, store in stores.items():
-            errors.add_metric(("gateway", name) if name else ("gateway",), store.errors)
+        errors = CounterMetricFamily("penstock_store_errors", "Calls that the store did not answer", labels=("part",))
+        errors.add_metric(("gateway",), self._store.errors)
         yield errors
         again = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
         for code, count in asked_again.items():
@@ -152,29 +128,17 @@ class ProcessFigures(Collector):
 
 
 class StoreFigures(Collector):
-    """The queues, read beforehand because a collector cannot await. `queues` None: the store could not be read. `others`:
-    whether the stores beside the main one answer.
-    """
+    """The queues, read beforehand because a collector cannot await. `queues` None: the store could not be read."""
 
-    def __init__(self, queues: Sequence[QueueView] | None, *, workers: int, others: Mapping[str, bool] | None = None) -> None:
+    def __init__(self, queues: Sequence[QueueView] | None, *, workers: int) -> None:
         self._up = queues is not None
-        self._others = others or {}
         self._queues = queues or ()
         self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("penstock_store_up", "Whether the store could be read for this scrape", value=float(self._up))
-        if self._others:
-            others = GaugeMetricFamily(
-                "penstock_other_store_up", "Whether a store beside the main one answers", labels=("store",)
-            )
-            for name, is_up in self._others.items():
-                others.add_metric((name,), float(is_up))
-            yield others
         yield GaugeMetricFamily("penstock_workers", "Worker processes that announce themselves", value=self._workers)
         yield from self._by_priority()
-        if self._others:
-            yield self._by_store()
         yield from self._current()
         yield from self._ends()
         yield from self._detours()
@@ -191,13 +155,6 @@ class StoreFigures(Collector):
                 if band.backlog_s is not None:
                     backlog.add_metric((queue.model, priority), band.backlog_s)
         yield from (depth, oldest, backlog)
-
-    def _by_store(self) -> Metric:
-        depth = GaugeMetricFamily("penstock_store_queue_depth", "Jobs waiting in one store", labels=("model", "store"))
-        for queue in self._queues:
-            for share in queue.stores:
-                depth.add_metric((queue.model, share.store), share.depth)
-        return depth
 
     def _current(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily("penstock_jobs_in_flight", "Jobs leased to workers", labels=("model",))
@@ -254,36 +211,26 @@ def _by_status(stats: QueueStats) -> dict[str, int]:
 
 
 class HealthFigures(Collector):
-    """The servers of the stores and the disk of the blobs. `healths`: by store, under an empty name where there is only one;
-    without those that cannot be reached, or whose user may not ask.
-    """
+    """The store's server and the disk of the blobs. `health` None: the store cannot be reached, or its user may not ask."""
 
-    def __init__(self, healths: Mapping[str, StoreHealth], *, blob_dir: Path | None) -> None:
-        self._healths = healths
+    def __init__(self, health: StoreHealth | None, *, blob_dir: Path | None) -> None:
+        self._health = health
         self._blob_dir = blob_dir
 
     def collect(self) -> Iterator[Metric]:
-        if self._healths:
-            yield from _of_servers(self._healths)
+        if self._health is not None:
+            yield from _of_server(self._health)
         if self._blob_dir is not None:
             yield from _of_disk(self._blob_dir)
 
 
-def _of_servers(healths: Mapping[str, StoreHealth]) -> Iterator[Metric]:
-    labels = () if "" in healths else ("store",)
-    used = GaugeMetricFamily("penstock_store_memory_used_bytes", "Memory of the store's server", labels=labels)
-    limit = GaugeMetricFamily("penstock_store_memory_limit_bytes", "Memory limit of the store's server", labels=labels)
-    logged = GaugeMetricFamily("penstock_store_log_bytes", "Size of the store's append-only file", labels=labels)
-    is_well = GaugeMetricFamily(
-        "penstock_store_persistence_ok", "Whether the store's last writes to disk succeeded", labels=labels
-    )
-    for name, health in healths.items():
-        own = (name,) if name else ()
-        used.add_metric(own, health.memory_used_bytes)
-        limit.add_metric(own, health.memory_limit_bytes)
-        logged.add_metric(own, health.log_bytes)
-        is_well.add_metric(own, float(health.persistence_ok))
-    yield from (used, limit, logged, is_well)
+def _of_server(health: StoreHealth) -> Iterator[Metric]:
+    used, limit, logged = health.memory_used_bytes, health.memory_limit_bytes, health.log_bytes
+    yield GaugeMetricFamily("penstock_store_memory_used_bytes", "Memory of the store's server", value=used)
+    yield GaugeMetricFamily("penstock_store_memory_limit_bytes", "Memory limit of the store's server", value=limit)
+    yield GaugeMetricFamily("penstock_store_log_bytes", "Size of the store's append-only file", value=logged)
+    is_well = float(health.persistence_ok)
+    yield GaugeMetricFamily("penstock_store_persistence_ok", "Whether the store's last writes to disk succeeded", value=is_well)
 
 
 def _of_disk(folder: Path) -> Iterator[Metric]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from select import select
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import redis
 from redis.client import PubSub
@@ -26,9 +24,9 @@ _RECONNECT = Backoff(0.05, 1.0)
 class PushListener:
     """Not thread-safe. Pushes may be lost; `recheck_due` says when to read the records instead."""
 
-    def __init__(self, url: str, *, channel: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url, self._clock = url, clock
-        self.channel = channel or f"ps:gateway:{new_serial()}"
+        self.channel = f"ps:gateway:{new_serial()}"
         self._subscription: PubSub | None = None
         self._failures = BackoffCounter(_RECONNECT)
         self._recheck_at = 0.0
@@ -58,10 +56,6 @@ class PushListener:
             self._failures.reset()
         return self._subscription
 
-    def socket(self) -> Any:
-        """To wait on; None while there is no subscription."""
-        return None if self._subscription is None else getattr(self._subscription.connection, "_sock", None)
-
     def _messages(self, timeout_s: float) -> Iterator[Push]:
         message = self.listen().get_message(timeout=timeout_s)
         while message is not None:
@@ -81,45 +75,3 @@ class PushListener:
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None
-
-
-class StoresListener:
-    """As `PushListener`, over several stores: each pushes the ends of its own jobs to one and the same channel."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.channel = f"ps:gateway:{new_serial()}"
-        self._each = [PushListener(url, channel=self.channel) for url in urls]
-
-    def listen(self) -> None:
-        """Raises `StoreUnavailable` if no store can be listened to; the ends in one that is away are read from its records."""
-        errors = []
-        for one in self._each:
-            try:
-                one.listen()
-            except StoreUnavailable as away:
-                errors.append(away)
-        if len(errors) == len(self._each):
-            raise errors[0]
-
-    def receive(self, timeout_s: float) -> list[Push]:
-        found = self._arrived()
-        sockets = [socket for one in self._each if (socket := one.socket()) is not None]
-        if found:
-            return found
-        select(sockets, [], [], timeout_s)
-        return self._arrived()
-
-    def _arrived(self) -> list[Push]:
-        return [push for one in self._each for push in one.receive(0.0)]
-
-    def recheck_due(self) -> bool:
-        due = [one.recheck_due() for one in self._each]
-        return any(due)
-
-    def close(self) -> None:
-        for one in self._each:
-            one.close()
-
-
-def listener_of(urls: Sequence[str]) -> PushListener | StoresListener:
-    return PushListener(urls[0]) if len(urls) == 1 else StoresListener(urls)

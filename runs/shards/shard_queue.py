@@ -42,8 +42,6 @@ class ShardStore(Protocol):
 
     def forget(self, jobs: Sequence[JobId]) -> int: ...
 
-    def first_of(self, model: str) -> int: ...
-
 
 class Listener(Protocol):
     """The channel of pushes, as `PushListener` has it."""
@@ -59,7 +57,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardTerms:
-    """What all shards of a run share. `deadline_s` counts from each submit. They go to `partitions` queues from `first` on."""
+    """What all shards of a run share. `deadline_s` counts from each submit. They go to `partitions` queues."""
 
     model: str
     version: str
@@ -68,7 +66,6 @@ class ShardTerms:
     deadline_s: float = 86_400.0
     max_queue_depth: int = 10_000
     partitions: int = 1
-    first: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
 
@@ -106,8 +103,6 @@ class ShardQueue:
         self._output_blobs: list[str] = []
         self._failures, self._retry_at = BackoffCounter(_BACKOFF), 0.0
         self._turns = count()
-        # The number of the model's first queue for new jobs; another one once it has moved to another store.
-        self._first = terms.first
         self.note = ""
 
     def __len__(self) -> int:
@@ -117,15 +112,9 @@ class ShardQueue:
     def submit(self, pieces: Sequence[ShardPiece]) -> None:
         """Submit each piece under a job id that is chosen here, once: a submit whose reply was lost is repeated under it."""
         # Partitions in turn, so that the slots at home in each have work.
-        self._waiting.extend((new_job_id(self._terms.model, self._next_number()), piece) for piece in pieces)
+        turns = (next(self._turns) % self._terms.partitions for _ in pieces)
+        self._waiting.extend((new_job_id(self._terms.model, turn), piece) for turn, piece in zip(turns, pieces, strict=True))
         self.flush()
-
-    def _next_number(self) -> int:
-        numbers = self._open_numbers()
-        return numbers[next(self._turns) % len(numbers)]
-
-    def _open_numbers(self) -> range:
-        return range(self._first, self._first + self._terms.partitions)
 
     def flush(self) -> None:
         """Submit the waiting shards, unless the queue was full or the store away a moment ago."""
@@ -147,22 +136,14 @@ class ShardQueue:
         jobs = [self._new_job(job, piece, payload) for (job, piece), payload in zip(batch, inputs, strict=True)]
         answers = self._store.submit(jobs, max_depth=self._terms.max_queue_depth)
         refused = {answer.id: answer.status for answer in answers if answer.status not in _STORED}
-        if SubmitStatus.CLOSED in refused.values():
-            self._first = self._store.first_of(self._terms.model)
         self._open.update((job, piece) for job, piece in batch if job not in refused)
-        self._waiting = deque((self._in_open(job), piece) for job, piece in batch if job in refused)
+        self._waiting = deque((job, piece) for job, piece in batch if job in refused)
         self._after_submit(set(refused.values()))
-
-    def _in_open(self, job: JobId) -> JobId:
-        """The same job in a queue that takes it: its serial, by which its input is named, stays."""
-        return job if job.partition in self._open_numbers() else job._replace(partition=self._next_number())
 
     def _after_submit(self, refusals: set[SubmitStatus]) -> None:
         if not refusals:
             self._failures.reset()
             self.note = ""
-        elif SubmitStatus.CLOSED in refusals:
-            self._back_off(f"{self._terms.model} has moved to another store")
         elif SubmitStatus.QUOTA in refusals:
             self._back_off("the owner of this run has reached the limit of open jobs")
         else:

@@ -321,8 +321,8 @@ def documented() -> dict[str, tuple[str, str, set[str]]]:
     return found
 
 
-# Only where a GPU is, and where there are several stores: other tests of these metrics have them.
-NOT_HERE = ("GPU", "penstock_other_store_up", "penstock_store_queue_depth")
+# Only where a GPU is: other tests of these metrics have them.
+NOT_HERE = ("GPU",)
 
 
 @pytest.mark.parametrize("process", ["gateway", "worker"])

@@ -120,23 +120,3 @@ def test_many_jobs_go_in_with_one_call(queue: ModelQueue) -> None:
     answers = queue.store.submit([queue.new() for _ in range(500)])
     assert {answer.status for answer in answers} == {SubmitStatus.CREATED}
     assert queue.store.stats(queue.name).depth == 500
-
-
-def test_a_closed_queue_takes_no_new_job_and_answers_what_it_knows(queue: ModelQueue) -> None:
-    first = queue.new(idempotency_key="k", fingerprint="f")
-    queue.put(first)
-    queue.store.close_queue(queue.name)
-    assert queue.put(queue.new()).status is SubmitStatus.CLOSED
-    assert queue.put(first).status is SubmitStatus.EXISTING
-    assert queue.put(queue.new(idempotency_key="k", fingerprint="f")).id == first.id
-    assert queue.put(queue.new(idempotency_key="k", fingerprint="other")).status is SubmitStatus.KEY_REUSED
-    assert queue.put(queue.new(idempotency_key="new", fingerprint="f")).status is SubmitStatus.CLOSED
-
-
-def test_the_jobs_of_a_closed_queue_are_run_and_replayed_there(queue: ModelQueue) -> None:
-    job = queue.leased()
-    queue.store.close_queue(queue.name)
-    queue.fail(job)
-    again = queue.put(queue.new(replay_of=job.id))
-    assert again.status is SubmitStatus.CREATED
-    assert queue.take().id == again.id

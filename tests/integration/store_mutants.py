@@ -47,12 +47,6 @@ TOKENS = [
 KEYS_AND_OWNERS = [
     Mutant("no dedup", "guard:dedup", "  local first = false", submitting.test_the_same_key_and_body_give_the_first_job),
     Mutant(
-        "a closed queue takes jobs",
-        "guard:closed_queue",
-        "",
-        submitting.test_a_closed_queue_takes_no_new_job_and_answers_what_it_knows,
-    ),
-    Mutant(
         "a key alone decides",
         "string.sub(first, 27) == fingerprint",
         "true",

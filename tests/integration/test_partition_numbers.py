@@ -18,7 +18,7 @@ from penstock.extensions.splits.store import count_split
 from penstock.gateway.models.placing import counts_of
 from penstock.job import Payload, new_job_id, new_serial, queues_of
 from penstock.model_spec import ModelInfo
-from penstock.workers.fleet.announce import announced, places, swept_queues
+from penstock.workers.fleet.announce import announced, claimed_from, swept_queues
 from penstock.workers.fleet.forgotten_versions import PartitionKeeper
 
 
@@ -31,14 +31,14 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 
 def test_every_partition_is_home_to_as_many_slots_of_a_worker_as_any_other() -> None:
     queues = queues_of("m", 3)
-    found = [places(queues, f"host-1-abc.{number}", lambda queue: "") for number in range(6)]
-    assert Counter(own[0].queue for own in found) == dict.fromkeys(queues, 2)
-    assert all(sorted(place.queue for place in own) == queues for own in found)
+    found = [claimed_from(queues, f"host-1-abc.{number}") for number in range(6)]
+    assert Counter(own[0] for own in found) == dict.fromkeys(queues, 2)
+    assert all(sorted(own) == queues for own in found)
 
 
 def test_single_slots_of_many_workers_are_at_home_everywhere_too() -> None:
     slots = [f"host-{pid}-abc.0" for pid in range(200)]
-    found = Counter(places(queues_of("m", 2), slot, lambda queue: "")[0].queue for slot in slots)
+    found = Counter(claimed_from(queues_of("m", 2), slot)[0] for slot in slots)
     assert min(found.values()) > 50
 
 

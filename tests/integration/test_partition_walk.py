@@ -27,7 +27,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.extensions.splits.store import first_job
 from penstock.job import JobId, JobState, Payload, queue_of
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec
-from penstock.workers.fleet.announce import places
+from penstock.workers.fleet.announce import claimed_from
 from penstock.workers.slot.batch import Batch, release
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
@@ -48,8 +48,8 @@ class WalkingSlot:
         self.held: list[Batch] = []
         self.name = name
         context = SlotContext(
-            lambda store: RedisStore(url),
-            lambda place, incarnation: WakeUps(url, place.queue, incarnation).open(),
+            lambda: RedisStore(url),
+            lambda queue, incarnation: WakeUps(url, queue, incarnation).open(),
             LocalBlobs(folder),
             Observers(),
             lease_s=600.0,
@@ -64,7 +64,7 @@ class WalkingSlot:
         self.child, self.claims = child, Claims(spec, context, DefaultSelector(), latency, child, name=name, device="cpu")
 
     def turn(self, info: ModelInfo) -> None:
-        self.claims.sources.wanted = places(queues_of_model(info), self.name, lambda queue: "")
+        self.claims.sources.wanted = claimed_from(queues_of_model(info), self.name)
         self.claims.sources.follow_wanted()
         self.child.is_taking = len(self.held) < 4
         for source in self.claims.sources.all:

@@ -52,7 +52,6 @@ class QueueOracle:
     ended: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
-    closed: bool = False
 
     @property
     def depth(self) -> int:
@@ -60,8 +59,6 @@ class QueueOracle:
 
     def refusal(self, job: NewJob, most: int) -> SubmitStatus | None:
         """Why this job may not be stored, if so. A job with a delay counts those that are put aside too."""
-        if self.closed and job.replay_of is None:
-            return SubmitStatus.CLOSED
         if self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most:
             return SubmitStatus.FULL
         is_full = job.owner and 0 < job.max_open_jobs <= self.open_jobs()[job.owner]

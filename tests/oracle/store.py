@@ -56,9 +56,6 @@ class StoreOracle:
             self._queues[name] = QueueOracle(name)
         return self._queues[name]
 
-    def close_queue(self, queue: str) -> None:
-        self.queue(queue).closed = True
-
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         answers = [self._submit_one(job, max_depth) for job in jobs]
         return [replace(answer, depth=self.queue(answer.id.queue).depth) for answer in answers]

@@ -18,7 +18,7 @@ from penstock.settings import sources
 from penstock.settings.tables import Settings
 
 # What the reader writes in place of a name of his own, by the table that it names.
-NAMED = ("stores", "models", "pipelines", "workflows")
+NAMED = ("models", "pipelines", "workflows")
 # Lists of tables: they come from a file, or as a whole from one variable.
 LISTS = ("keys", "pipelines.NAME.stages")
 KIB = 1024
@@ -70,7 +70,7 @@ def _variable(path: str, field: FieldInfo) -> str:
     """The environment variable. Lists of a model are written in its table, which PENSTOCK_MODELS holds as JSON."""
     first, *rest = path.split(".")
     is_list = get_origin(_bare(field.annotation)) is tuple
-    separated = (*sources._TEXT_LISTS, *sources._FOLDER_LISTS, ("stores", "NAME", "models"))
+    separated = (*sources._TEXT_LISTS, *sources._FOLDER_LISTS)
     if path.startswith(LISTS) or _is_table(field.annotation) or (is_list and (first, *rest) not in separated):
         return ""
     return sources.PREFIX + sources.NESTING.join((first, *rest)).upper()

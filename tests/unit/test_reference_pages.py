@@ -94,8 +94,6 @@ def test_each_variable_of_the_page_sets_its_setting(row: SettingRow, tmp_path: P
         env["PENSTOCK_MODELS"] = MODEL
     if row.table == "pipelines.NAME":
         env["PENSTOCK_PIPELINES"] = PIPELINE
-    if row.table == "stores.NAME" and row.key != "url":
-        env["PENSTOCK_STORES__NAME__URL"] = SAMPLES["url"]
     if row.table == "torchserve":
         env |= {"PENSTOCK_TORCHSERVE__ENABLED": "true"}
     settings = Settings.load(None, env)

@@ -12,7 +12,6 @@ from celery.worker.control import control_command
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.job import JobId, JobState
@@ -51,7 +50,7 @@ def _revoked(state: Any, task_id: Any, *, terminate: bool) -> Answer:
     tasks = [task_id] if isinstance(task_id, str) else [one for one in task_id or () if isinstance(one, str)]
     # For messages that nobody has read yet: see celery_clients.py.
     worker_state.revoked.update(tasks)
-    store = StoreMap.of(state.app.settings).open(name="penstock-revoke")
+    store = RedisStore(state.app.settings.job_store_url, name="penstock-revoke")
     try:
         return {"ok": _told(_revoke_all(store, tasks, state.app.settings.models, terminate=terminate))}
     except StoreUnavailable as error:

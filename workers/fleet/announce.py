@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from penstock.broker.partitions import queues_of_model
 from penstock.job import queues_of
 from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
-from penstock.workers.slot.context import ClaimPlace
 
 PLACES_AGAIN_S = 3_600.0
 
@@ -90,22 +89,21 @@ def _ready(model: str, version: str, slots: Iterable[SlotInfo]) -> int:
     return sum(slot.model == model and slot.version == version and slot.state == "ready" for slot in slots)
 
 
-def places(queues: Sequence[str], slot: str, store_of: Callable[[str], str]) -> list[ClaimPlace]:
-    """The queues that a slot claims from. Its own number, at the end of its name, says at which of them it is at home.
+def claimed_from(queues: Sequence[str], slot: str) -> list[str]:
+    """The queues that a slot claims from, first its home, which the number at the end of its name decides.
 
     `slot`: the worker's incarnation, a dot, and the number of the slot there.
     """
     worker, _, number = slot.rpartition(".")
     home = (zlib.crc32(worker.encode()) + int(number)) % len(queues)
-    return [ClaimPlace(queue, store_of(queue)) for queue in (*queues[home:], *queues[:home])]
+    return [*queues[home:], *queues[:home]]
 
 
 def announced(declared: ModelInfo, known: ModelInfo | None) -> ModelInfo:
     """The model as these settings have it, and no queue forgotten that may hold jobs."""
     if known is None:
         return declared
-    held = max(declared.held, known.first + declared.partitions, known.held)
-    return replace(declared, held=held, first=known.first, since=known.since)
+    return replace(declared, held=max(declared.held, declared.partitions, known.held))
 
 
 def swept_queues(models: Iterable[str], known: Mapping[str, ModelInfo]) -> list[str]:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import Change
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
 from penstock.errors import StoreUnavailable
-from penstock.settings.worker import WorkerSettings
-from penstock.workers.fleet.periodic_thread import PeriodicThread
-from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.slot.slot import Slot
 from penstock.workers.slot.sources import Lease
-from penstock.workers.telemetry.gauges import UpkeepMetrics
 
 log = structlog.get_logger(__name__)
 BEAT_MISSED = "beat_missed"
@@ -30,10 +22,7 @@ _OVERRUN_GRACE_S = 10.0
 
 
 class Beat:
-    """One call renews the lease of every slot that holds jobs and whose loop still turns, and then calls `on_beat`.
-
-    `name`: the store whose leases these are, where there are several; `has` says whether a queue lies there.
-    """
+    """One call renews the lease of every slot that holds jobs and whose loop still turns, and then calls `on_beat`."""
 
     def __init__(
         self,
@@ -42,11 +31,7 @@ class Beat:
         *,
         lease_s: float,
         on_beat: Callable[[RedisStore], None],
-        name: str = "",
-        has: Callable[[str], bool] = lambda queue: True,
     ) -> None:
-        self._name = name
-        self._has = has
         self._store = store
         self._slots = slots
         self._lease_s = lease_s
@@ -56,7 +41,7 @@ class Beat:
         """Raises `StoreUnavailable`; an error in one slot's renewal stays that slot's. `now` is monotonic."""
         for slot in self._slots():
             try:
-                if leases := [(queue, lease) for queue, lease in slot.leases() if self._has(queue)]:
+                if leases := slot.leases():
                     self._renew(slot, leases, now)
             except StoreUnavailable:
                 raise
@@ -71,7 +56,7 @@ class Beat:
             return
         # Twice max_run_s, because a batch may wait in the child for as long as the one before it runs.
         max_run_s = 2 * slot.spec.limits.max_run_s + _OVERRUN_GRACE_S
-        moved = slot.progress.moved(self._name)
+        moved = slot.progress.moved()
         for queue, lease in leases:
             # D4: the lease is the slot's, under a name that only this incarnation of the slot has.
             name, sent_at = lease.name, time.monotonic()
@@ -82,75 +67,3 @@ class Beat:
             else:
                 lease.confirm(sent_at)
                 slot.give_up(renewal.cancelled)
-
-
-# D109: docs/design/store.md
-class QueuesIn(Collection[str]):
-    """Those of `queues` that lie in one store, as this process knows it at the moment."""
-
-    def __init__(self, queues: Collection[str], stores: StoreMap, name: str) -> None:
-        self._queues = queues
-        self._stores = stores
-        self._name = name
-
-    def __iter__(self) -> Iterator[str]:
-        # A copy, because the beat's thread adds queues.
-        return (queue for queue in list(self._queues) if queue in self)
-
-    def __contains__(self, queue: object) -> bool:
-        return self._stores.store_of(str(queue)) == self._name
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class StoreUpkeep:
-    """The threads of one store beside the main one. `worker`: the worker's Celery name."""
-
-    def __init__(
-        self,
-        name: str,
-        stores: StoreMap,
-        settings: WorkerSettings,
-        blobs: BlobStore,
-        *,
-        worker: str,
-        queues: Collection[str],
-        slots: Callable[[], Sequence[Slot]],
-        metrics: UpkeepMetrics,
-        on_changes: Callable[[Sequence[Change]], None],
-        on_beat: Callable[[RedisStore, Callable[[str], bool]], None],
-    ) -> None:
-        """`on_beat` gets the store of this beat, and whether a queue lies there."""
-        ours = QueuesIn(queues, stores, name)
-        self._stores = [stores.open_one(name, name=f"penstock-{part}-{os.getpid()}") for part in ("beat", "sweep")]
-        beat_store, sweep_store = self._stores
-        has = ours.__contains__
-        beat = Beat(beat_store, slots, lease_s=settings.lease_s, on_beat=lambda store: on_beat(store, has), name=name, has=has)
-        sweeper = Sweeper(
-            sweep_store,
-            blobs,
-            ours,
-            name=worker,
-            lease_s=settings.lease_s,
-            beat_s=settings.beat_s,
-            sweep_s=settings.sweep_s,
-            observer=metrics,
-            on_changes=on_changes,
-            finds_orphans=False,
-        )
-        renew, sweep = metrics.counting_failures("beat", beat.run_once), metrics.counting_failures("sweep", sweeper.run_once)
-        self._threads = [
-            PeriodicThread(f"beat-{name}", settings.beat_s, renew, failure_event=BEAT_MISSED),
-            PeriodicThread(f"sweeper-{name}", settings.sweep_s, sweep, failure_event=SWEEP_MISSED),
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        for thread in self._threads:
-            thread.stop()
-        for store in self._stores:
-            store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,17 +16,15 @@ from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap, is_of_another
 from penstock.errors import StoreUnavailable
 from penstock.extensions.celery_clients.worker.clients import CLIENTS_NOT_SERVED, CeleryDoor
 from penstock.extensions.history.worker import HistoryKeeper
 from penstock.model_spec import ModelInfo, SlotInfo
-from penstock.settings.store_url import MAIN_STORE
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
-from penstock.workers.fleet.announce import peers, places, refusals, swept, swept_queues
+from penstock.workers.fleet.announce import claimed_from, peers, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
-from penstock.workers.fleet.beat import BEAT_MISSED, Beat, QueuesIn, StoreUpkeep
+from penstock.workers.fleet.beat import BEAT_MISSED, Beat
 from penstock.workers.fleet.learned import NOTHING, TimesKeeper
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.roster import Roster
@@ -58,7 +56,7 @@ class Fleet:
 
     def __init__(self, settings: Settings, *, name: str, app: Any) -> None:
         self._settings = settings
-        self._stores = StoreMap.of(settings)
+        self._store_url = settings.job_store_url
         self._name = name
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
@@ -70,8 +68,8 @@ class Fleet:
         # The sweeper and the door read it.
         self._swept_queues = set(swept_queues(self._swept_models, self._versions.infos))
         self._partitions = forgotten_versions.PartitionKeeper()
-        self._beat_store = self._stores.open(name=f"penstock-beat-{os.getpid()}", is_of_main=True)
-        self._sweep_store = self._stores.open(name=f"penstock-sweep-{os.getpid()}", is_of_main=True)
+        self._beat_store = RedisStore(self._store_url, name=f"penstock-beat-{os.getpid()}")
+        self._sweep_store = RedisStore(self._store_url, name=f"penstock-sweep-{os.getpid()}")
         self._history = HistoryKeeper(settings.worker.beat_s, self._queues_of, is_kept=settings.store.history)
         self._build_threads()
         self._size = FleetSize(settings, self._versions, self._roster)
@@ -97,13 +95,11 @@ class Fleet:
             on_store_failure=self._metrics.on_store_failed,
             state_dir=self._settings.store.state_dir,
         )
-        queues, has = self._queues_of_main()
-        self._upkeep = self._upkeep_beside(blobs, upkeep, job_log)
-        beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat, has=has)
+        beat = Beat(self._beat_store, self._roster.alive, lease_s=worker.lease_s, on_beat=self._on_beat)
         sweeper = Sweeper(
             self._sweep_store,
             blobs,
-            queues,
+            self._swept_queues,
             name=self._name,
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
@@ -117,8 +113,8 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        has_door = not is_cluster(self._settings.store.url or "")
-        self._door = CeleryDoor(self._stores, blobs, lambda: sorted(queues)) if has_door else None
+        has_door = not is_cluster(self._store_url)
+        self._door = CeleryDoor(self._store_url, blobs, lambda: sorted(self._swept_queues)) if has_door else None
         self._build_reloads()
         self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
@@ -129,7 +125,7 @@ class Fleet:
             self._settings,
             self._versions,
             blobs,
-            self._stores,
+            self._store_url,
             observers=(self.events, *metrics, job_log, *self._spans),
             tally=self._history.tally,
             on_change=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the roster
@@ -142,33 +138,6 @@ class Fleet:
             if self._settings.worker.reload
             else None
         )
-
-    def _queues_of_main(self) -> tuple[Collection[str], Callable[[str], bool]]:
-        """The queues that the main store has, and whether a queue is one of its."""
-        if self._stores.plan is None:
-            return self._swept_queues, lambda queue: True
-        ours = QueuesIn(self._swept_queues, self._stores, MAIN_STORE)
-        return ours, ours.__contains__
-
-    def _upkeep_beside(self, blobs: BlobStore, metrics: UpkeepMetrics, job_log: WorkerJobLog) -> list[StoreUpkeep]:
-        """The threads of the stores beside the main one."""
-        if self._stores.plan is None:
-            return []
-        return [
-            StoreUpkeep(
-                name,
-                self._stores,
-                self._settings.worker,
-                blobs,
-                worker=self._name,
-                queues=self._swept_queues,
-                slots=self._roster.alive,
-                metrics=metrics,
-                on_changes=job_log.on_changed,
-                on_beat=self._history.write,
-            )
-            for name in self._stores.places.others
-        ]
 
     def _pod_thread(self, pod: str) -> PeriodicThread | None:
         # Most workers run in no pod of Kubernetes.
@@ -200,8 +169,6 @@ class Fleet:
         self._size.start(change)
         self._beat.start()
         self._sweeper.start()
-        for one in self._upkeep:
-            one.start()
         if self._door:
             self._door.start()
         else:
@@ -275,7 +242,7 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
-        for thread in (self._reloads, self._pod_cost, self._scaling, self._beat, self._sweeper, *self._upkeep):
+        for thread in (self._reloads, self._pod_cost, self._scaling, self._beat, self._sweeper):
             if thread is not None:
                 thread.stop()
         if self._door:
@@ -300,7 +267,7 @@ class Fleet:
     def _on_beat(self, store: RedisStore) -> None:
         # Gateways wrote the moments that this one is compared with, and their clocks may differ from this host's.
         now = store.now()
-        self._history.beat(store, self._announcer.measured, self._queues_of_main()[1])
+        self._history.beat(store, self._announcer.measured)
         self._follow_rollouts(store, now)
         self._roster.pass_wishes(store.profile_wishes(), now)
         if self.draining:
@@ -317,10 +284,9 @@ class Fleet:
         # Most workers have no version whose slots follow its work, and do without this import.
         from penstock.extensions.autoscaling.worker.autoscaler import AUTOSCALING_MISSED, LOOK_S, Autoscaler
 
-        assert self._settings.store.url is not None
         self._scaler = scaler = Autoscaler(
             self._name,
-            self._stores.open(name=f"penstock-scale-{os.getpid()}", is_of_main=True),
+            RedisStore(self._store_url, name=f"penstock-scale-{os.getpid()}"),
             self._size,
             workers=lambda: self._others.workers,
             measured=lambda: self._announcer.measured,
@@ -356,13 +322,7 @@ class Fleet:
 
     def _waiting(self, store: RedisStore, model: str, version: str) -> int:
         queues = swept_queues([model], self._versions.announced)
-        try:
-            return all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues])).waiting
-        except StoreUnavailable as error:
-            if not is_of_another(error):
-                raise
-            # Nobody can say while that store is away, so the version stays.
-            return 1
+        return all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues])).waiting
 
     def _look_around(self, store: RedisStore, slots: Sequence[Slot], infos: Sequence[SlotInfo], now: float) -> None:
         """What the registry's other entries mean for this worker: models to sweep, peers of its slots, versions to forget."""
@@ -377,7 +337,7 @@ class Fleet:
         self._partitions.look(store, self._versions.announced, now)
         for slot in slots:
             own_queues = swept_queues([slot.spec.name], self._versions.announced)
-            slot.follow(places(own_queues, slot.name, self._stores.store_of))
+            slot.follow(claimed_from(own_queues, slot.name))
             slot.set_peers(peers(slot.spec.name, slot.spec.version, here=infos, workers=workers, own_name=self._name))
         if forgotten_versions.may_exist(models, self._versions.rollouts.values(), now=now):
             forgotten_versions.forget(store, now=now)

@@ -9,20 +9,16 @@ The registry's entry goes first and the rollout second: the rollout keeps caller
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import structlog
 
 from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops
-from penstock.broker.store.ops import IDEMPOTENCY_TTL_S
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import is_of_another
-from penstock.errors import StoreUnavailable
 from penstock.job import model_of, queue_of
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, over
@@ -32,11 +28,7 @@ from penstock.workers.fleet.announce import pruned
 log = structlog.get_logger(__name__)
 STILL_IN_USE = "partitions_still_in_use"
 EMPTIED = "partitions_emptied"
-QUEUES_FORGOTTEN = "moved_queues_forgotten"
-# As in submit.lua: a run that began before the deadline may end behind it.
-_PAST_DEADLINE_S = 3_600.0
 _LOOK_EVERY_S = 30.0
-_MOST_REMEMBERED = 1_000
 VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
@@ -56,22 +48,10 @@ def forget(store: RedisStore, *, now: float) -> None:
     # The registry is read before the rollouts: if anybody announces a version meanwhile, the swap of its entry fails.
     models, rollouts, workers = store.stored_models(), store.stored_rollouts(), store.workers()
     for model, found in rollouts.items():
-        with _unless_another_is_away():
-            _forget_versions(store, models.get(model, StoredModel()), model, found, workers, now=now)
+        _forget_versions(store, models.get(model, StoredModel()), model, found, workers, now=now)
     for model, entry in models.items():
         if model not in rollouts and entry.info is not None and not entry.info.versions:
-            with _unless_another_is_away():
-                _forget_model(store, model, entry)
-
-
-@contextmanager
-def _unless_another_is_away() -> Iterator[None]:
-    """What lies in a store that is away stays, and the models of the other stores have their turn."""
-    try:
-        yield
-    except StoreUnavailable as away:
-        if not is_of_another(away):
-            raise
+            _forget_model(store, model, entry)
 
 
 def _forget_versions(
@@ -118,44 +98,26 @@ def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
 
 # D116: docs/design/store.md
 class PartitionKeeper:
-    """Forgets partitions that no settings name, and queues that a moved model has left, once nothing of them is kept. For the
-    beat's thread.
-    """
+    """Forgets partitions that no settings name, once nothing of them is kept. For the beat's thread."""
 
     def __init__(self) -> None:
         self._look_at = float("-inf")
         self._told: set[str] = set()
-        # What a move to another store has prepared may be empty for a while.
-        self._emptied: list[ModelInfo] = []
 
     def look(self, store: RedisStore, models: Mapping[str, ModelInfo], now: float) -> None:
         """`models`: as they were announced. `now` is by the store's clock. Raises `StoreUnavailable`."""
-        left = [info for info in models.values() if info.held > info.first + info.partitions and info not in self._emptied]
-        moved = [info for info in models.values() if info.since < info.first]
-        if not (left or moved) or now < self._look_at:
+        left = [info for info in models.values() if info.held > info.partitions]
+        if not left or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
         for info in left:
-            with _unless_another_is_away():
-                self._look(store, info)
-        for info in moved:
-            with _unless_another_is_away():
-                self._forget_closed(store, info, now)
-
-    def _forget_closed(self, store: RedisStore, info: ModelInfo, now: float) -> None:
-        limits = info.limits
-        # A repeat of a job that was stored just before the queue was closed finds it there for so long.
-        kept_s = max(IDEMPOTENCY_TTL_S, max(limits.deadline_s, limits.bulk_deadline_s) + _PAST_DEADLINE_S + limits.result_ttl_s)
-        if gone := store.forget_closed(info.name, closed_before=now - kept_s):
-            log.info(QUEUES_FORGOTTEN, model=info.name, queues=[queue_of(info.name, number) for number in gone])
+            self._look(store, info)
 
     def _look(self, store: RedisStore, info: ModelInfo) -> None:
-        most = info.first + info.partitions
-        queues = [queue_of(info.name, number) for number in range(most, info.held)]
+        queues = [queue_of(info.name, number) for number in range(info.partitions, info.held)]
         if not any(store.newest(queue, limit=1) for queue in queues):
             found = store.stored_models()[info.name]
-            if found.info == info and store.swap_model(info.name, found, replace(info, held=most)):
-                self._emptied = [*self._emptied, info][-_MOST_REMEMBERED:]
+            if found.info == info and store.swap_model(info.name, found, replace(info, held=info.partitions)):
                 log.info(EMPTIED, model=info.name, partitions=info.partitions, were=info.held)
             return
         stats = [store.stats(queue) for queue in queues]

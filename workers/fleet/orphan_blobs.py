@@ -9,8 +9,6 @@ from typing import Protocol
 import structlog
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
-from penstock.broker.stores.places import is_of_another
-from penstock.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 ORPHANS_DELETED = "orphans_deleted"
@@ -68,11 +66,6 @@ class OrphanCollector:
         except (OSError, BlobsUnavailable) as fault:
             # D44: a failure here loses nothing. Sweeps must go on although the folder or bucket cannot be read or written.
             self._give_up_pass(fault)
-        except StoreUnavailable as away:
-            if not is_of_another(away):
-                raise
-            # Another store may have the records of these blobs. The main one is swept meanwhile.
-            self._give_up_pass(away)
 
     def _give_up_pass(self, fault: Exception) -> None:
         log.warning(ORPHANS_MISSED, error=str(fault))

@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.store.sync import RedisStore
 from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
@@ -58,7 +59,7 @@ class Roster:
         settings: Settings,
         versions: ServedVersions,
         blobs: BlobStore,
-        stores: StoreMap,
+        store_url: str,
         *,
         observers: Sequence[Observer],
         tally: BatchTally | None,
@@ -70,7 +71,7 @@ class Roster:
         self._blobs = blobs
         self._observers = observers
         self._on_change = on_change
-        self._stores = stores
+        self._store_url = store_url
         # Slots look for their models from threads of their own.
         self._guard = threading.Lock()
         self._fetches: ModelFetches | None = None
@@ -122,9 +123,12 @@ class Roster:
         if spec.pipeline is None:
             return Slot(spec, pin, context, name=name)
         # Few workers have pipelines, and the others do without their driver.
+        from penstock.broker.store.aio import AsyncStore
         from penstock.extensions.pipelines.worker.supervisor import PipelineInputs, pipeline_child
 
-        new_child = pipeline_child(spec.pipeline, self._stores, self._blobs, self._settings.store.inline_input_bytes)
+        store = self._settings.store
+        open_store = partial(AsyncStore, self._store_url, replicated=store.durability == "replicated")
+        new_child = pipeline_child(spec.pipeline, open_store, self._blobs, store.inline_input_bytes)
         return Slot(spec, pin, context, name=name, new_child=new_child, inputs=PipelineInputs)
 
     def remove_one(self, spec: ModelSpec) -> None:
@@ -221,7 +225,7 @@ class Roster:
     def _kept_source(self, spec: ModelSpec) -> str:
         """Where this version came from when it was first loaded, by any worker. Raises `StoreUnavailable`."""
         # D76: asked once per fetch, which takes seconds and has a thread of its own.
-        store = self._stores.open(name=f"penstock-fetch-{os.getpid()}")
+        store = RedisStore(self._store_url, name=f"penstock-fetch-{os.getpid()}")
         try:
             known = next((info for info in store.models() if info.name == spec.name), None)
         finally:
@@ -231,8 +235,8 @@ class Roster:
 
     def _context(self, spec: ModelSpec, observers: Observers) -> SlotContext:
         return SlotContext(
-            open_store=lambda store: self._stores.open_one(store, name=f"penstock-slot-{os.getpid()}"),
-            listen=lambda place, incarnation: WakeUps(self._stores.url_of(place.queue), place.queue, incarnation).open(),
+            open_store=lambda: RedisStore(self._store_url, name=f"penstock-slot-{os.getpid()}"),
+            listen=lambda queue, incarnation: WakeUps(self._store_url, queue, incarnation).open(),
             on_rollout=self._on_change,
             blobs=self._blobs,
             observers=observers,

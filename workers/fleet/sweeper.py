@@ -67,7 +67,7 @@ class Sweeper:
     Every half minute one sweeper compares a page of each queue's records with its lines, page after page where something was
     wrong, and every ten minutes each collects blobs without a record. An error in one queue is logged, and the others are
     swept. `name` is unlike that of any other sweeper. `queues` may grow meanwhile. `on_changes` gets the jobs that a sweep
-    ended or took back. `finds_orphans`: blobs are looked for in all stores, so one sweeper does it for all.
+    ended or took back.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class Sweeper:
         sweep_s: float,
         observer: SweepObserver,
         on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
-        finds_orphans: bool = True,
     ) -> None:
         self._store = store
         self._blobs = blobs
@@ -93,7 +92,7 @@ class Sweeper:
         self._beat_s = beat_s
         self._observer = observer
         self._on_changes = on_changes
-        self._orphans = OrphanCollector(store, blobs) if finds_orphans else None
+        self._orphans = OrphanCollector(store, blobs)
         self._reconcile_at = self._heal_at = 0.0
         # Queues with records that this sweeper found wrong, the next one first.
         self._healing: list[str] = []
@@ -137,8 +136,7 @@ class Sweeper:
         if self._linked_at is None:
             self._linked_at = now
         self._reconcile_due(queues, now)
-        if self._orphans is not None:
-            self._orphans.run_once(now)
+        self._orphans.run_once(now)
         return left
 
     def _sweep_in_slices(self, gone: dict[str, tuple[str, ...]]) -> bool:

@@ -365,18 +365,18 @@ class Batcher:
 
 
 class LaneProgress:
-    """How far the jobs of a slot are. The slot's thread replaces `_signs`; each store's beat notes what it has reported."""
+    """How far the jobs of a slot are. The slot's thread replaces `_signs`; the beat notes what it has reported."""
 
     def __init__(self) -> None:
         self._signs: Mapping[JobId, int] = {}
-        self._reported: dict[str, Mapping[JobId, int]] = {}
+        self._reported: Mapping[JobId, int] = {}
 
     def note(self, signs: Mapping[JobId, int]) -> None:
         """Per job a number that changes when it gets on."""
         self._signs = signs
 
-    def moved(self, store: str = "") -> tuple[JobId, ...]:
-        """All of them if any has got on since the last call of this store's beat: those behind it are on their way too."""
-        signs, before = self._signs, self._reported.get(store, {})
-        self._reported[store] = signs
+    def moved(self) -> tuple[JobId, ...]:
+        """All of them if any has got on since the last call: those behind it are on their way too."""
+        signs, before = self._signs, self._reported
+        self._reported = signs
         return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -1,4 +1,4 @@
-"""A slot's calls to the stores: it settles what it owes and claims batches and shards under its leases, with their inputs."""
+"""A slot's calls to the store: it settles what it owes and claims batches and shards under its leases, with their inputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, ChildLoad, with_inputs
 from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
-from penstock.workers.slot.context import ALL_MODELS, ClaimPlace, SlotContext
+from penstock.workers.slot.context import ALL_MODELS, SlotContext
 from penstock.workers.slot.latency import Latency
-from penstock.workers.slot.settlement import Absence, Account, Debts
+from penstock.workers.slot.settlement import Absence, Debts
 from penstock.workers.slot.sources import ClaimSource, ClaimSources, in_order, new_nonce, shard_request
 
 log = structlog.get_logger(__name__)
@@ -89,9 +89,8 @@ class Claims:
         self.debts = Debts(spec, context)
         self.batcher = Batcher(spec, latency, new_nonce=new_nonce, lease_s=context.lease_s)
         self.waiting: list[Batch] = []
-        home = ClaimPlace(spec.name)
         self.sources = ClaimSources(
-            name, home, context, selector, debts=self.debts, batcher=self.batcher, is_holding=self.is_holding
+            name, spec.name, context, selector, debts=self.debts, batcher=self.batcher, is_holding=self.is_holding
         )
 
     def is_holding(self, queue: str = "") -> bool:
@@ -107,7 +106,7 @@ class Claims:
             messages = source.lease.read()
         except StoreUnavailable:
             # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name. And the
-            # store that answers next may have lost its last moments, in which this slot settled jobs: it holds them again.
+            # server that answers next may have lost its last moments, in which this slot settled jobs: it holds them again.
             source.is_unsure = True
             source.stop_listening(self._selector)
             return
@@ -131,7 +130,7 @@ class Claims:
             self._adopt(source, claim)
 
     def renew_leases(self) -> None:
-        """Go on under new names; what the stores leased to the old ones is given up."""
+        """Go on under new names; what the store leased to the old ones is given up."""
         self.waiting.clear()
         for source in self.sources.all:
             source.renew_lease(self._selector)
@@ -139,11 +138,11 @@ class Claims:
     # When to call.
 
     def due_at(self, now: float, *, is_draining: bool) -> float:
-        """When a store is to be called if nothing happens before."""
+        """When the store is to be called if nothing happens before."""
         can_claim = self._can_claim(is_draining=is_draining)
         due_at, load = _NEVER, self._child_supervisor.in_flight.load()
         for source in self.sources.all:
-            try_at = source.account.absence.try_at
+            try_at = self.debts.absence.try_at
             if source.is_call_due(can_claim=can_claim) or source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 due_at = min(due_at, try_at)
             if source.awaited_until > _PAST:
@@ -173,25 +172,23 @@ class Claims:
         for source in self.sources.all:
             self._prepare(source, now, can_claim=can_claim, is_draining=is_draining)
         asked, request = self._next(now) if can_claim else (None, None)
-        for account in self.debts.accounts:
-            if asked is not None and request is not None and asked.account is account:
-                self._claim(asked, request, now)
-            elif account.settlements.has_debts and now >= account.absence.try_at:
-                self._settle(account)
+        if asked is not None and request is not None:
+            self._claim(asked, request, now)
+        elif self.debts.has_debts and now >= self.debts.absence.try_at:
+            self._settle()
 
     def _prepare(self, source: ClaimSource, now: float, *, can_claim: bool, is_draining: bool) -> None:
         """End an offer that cannot be kept, take a new name where the old one may not be used, and listen."""
-        account = source.account
-        if now < account.absence.try_at:
+        if now < self.debts.absence.try_at:
             return
         try:
             source.end_offer(self._spec.version, now, can_claim=can_claim)
-            if source.is_unsure and not account.settlements.has_debts and not self.is_holding(source.queue):
+            if source.is_unsure and not self.debts.has_debts and not self.is_holding(source.queue):
                 source.renew_lease(self._selector)
             if source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 source.listen(self._selector)
         except StoreUnavailable as error:
-            account.on_failure(error)
+            self.debts.on_failure(error)
         if source.is_leaving:
             self.sources.drop_left()
 
@@ -199,30 +196,30 @@ class Claims:
         """What to ask for now, and where."""
         load = self._child_supervisor.in_flight.load()
         for source in in_order(self.sources.all, self._asked):
-            if source.is_open and now >= source.account.absence.try_at:
+            if source.is_open and now >= self.debts.absence.try_at:
                 self.batcher.view = source.view
                 if request := self.batcher.next_request(now, load):
                     return source, request
         return None, None
 
-    def _settle(self, account: Account) -> None:
+    def _settle(self) -> None:
         try:
-            account.settlements.settle_and_claim(None)
+            self.debts.settlements.settle_and_claim(None)
         except StoreUnavailable as error:
-            account.on_failure(error)
+            self.debts.on_failure(error)
             return
-        account.on_answer()
+        self.debts.on_answer()
 
     def _claim(self, source: ClaimSource, request: ClaimRequest, now: float) -> None:
         self._asked += 1
         try:
-            claim = source.account.settlements.settle_and_claim(request)
+            claim = self.debts.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
             # D11: never repeated; if the claim was granted, its jobs go back when this name is given up.
             source.is_unsure = True
-            source.account.on_failure(error)
+            self.debts.on_failure(error)
             return
-        source.account.on_answer()
+        self.debts.on_answer()
         assert claim is not None
         self._on_claim(source, claim, request, asked_at=now)
 
@@ -241,31 +238,30 @@ class Claims:
 
     def _adopt(self, source: ClaimSource, claim: Claim) -> None:
         try:
-            source.account.settlements.adopt(claim, source.queue, self._context.info(self._spec))
+            self.debts.settlements.adopt(claim, source.queue, self._context.info(self._spec))
         except StoreUnavailable as error:
             # The store keeps the messages, and hands them out again.
-            source.account.on_failure(error)
+            self.debts.on_failure(error)
 
     def claim_shard(self, *, is_draining: bool) -> bool:
-        """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if a store was asked."""
+        """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if the store was asked."""
         if not self._can_claim(is_draining=is_draining):
             return False
         now, load = time.monotonic(), self._child_supervisor.in_flight.load()
+        if self.debts.has_debts or now < self.debts.absence.try_at:
+            return False
         for source in self.sources.all:
-            account = source.account
-            if not source.is_open or now < max(account.absence.try_at, self._shard_at(source, load)):
-                continue
-            if not account.settlements.has_debts:
+            if source.is_open and now >= self._shard_at(source, load):
                 return self._claim_shard(source, now)
         return False
 
     def _claim_shard(self, source: ClaimSource, now: float) -> bool:
         request = shard_request(self._spec, source.queue, source.lease.name, nonce=new_nonce(), lease_s=self._context.lease_s)
         try:
-            claim = source.account.settlements.settle_and_claim(request)
+            claim = self.debts.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
             source.is_unsure = True
-            source.account.on_failure(error)
+            self.debts.on_failure(error)
             return False
         assert claim is not None
         source.shards.on_claim(claim, time.monotonic())
@@ -298,12 +294,11 @@ class Claims:
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
         """How long batches of each size took in earlier processes of this kind; empty if nobody knows."""
-        account = self.sources.all[0].account
         try:
-            return account.settlements.learned_times(kind)
+            return self.debts.settlements.learned_times(kind)
         except StoreUnavailable as error:
             # The slot learns the times anew.
-            account.on_failure(error)
+            self.debts.on_failure(error)
             return {}
 
     def close(self) -> None:

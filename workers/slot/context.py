@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
@@ -30,13 +30,6 @@ from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
-
-
-class ClaimPlace(NamedTuple):
-    """A queue, and the name of the store that holds it; empty: the main store."""
-
-    queue: str
-    store: str = ""
 
 
 class WakeUpListener(Protocol):
@@ -186,10 +179,9 @@ ALL_MODELS = "*"
 class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
-    # Opens the store of this name.
-    open_store: Callable[[str], SlotStore]
+    open_store: Callable[[], SlotStore]
     # Subscribes to a queue under the name of the slot's incarnation there.
-    listen: Callable[[ClaimPlace, str], WakeUpListener]
+    listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore
     observers: Observers
     lease_s: float

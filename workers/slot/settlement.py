@@ -15,7 +15,7 @@ import structlog
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled, SubmitStatus
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
 from penstock.errors import InternalError, StoreUnavailable
 from penstock.extensions.celery_clients.ops import Rejected, refused
 from penstock.extensions.celery_clients.worker.messages import job_from
@@ -36,7 +36,7 @@ from penstock.workers.slot.batch import (
     unneeded_blobs,
 )
 from penstock.workers.slot.child.events import BatchLost, Cause
-from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext, SlotStore
+from penstock.workers.slot.context import Observers, SlotContext, SlotStore
 from penstock.workers.slot.reports import AttemptKey, Said
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ Debt = Batch | Retry | Release | Said
 
 
 class Absence:
-    """Whether a store is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each up to half shorter."""
+    """Whether the store is away, and when to try it again (monotonic): after 0.1 s, 0.2 s ... 2 s, each up to half shorter."""
 
     def __init__(self) -> None:
         self._failures = BackoffCounter(_BACKOFF)
@@ -78,7 +78,7 @@ class Absence:
 
 
 class Settlements:
-    """Debts to one store. Each stays until the store has taken it: nothing is forgotten while Redis is away.
+    """Debts to the store. Each stays until the store has taken it: nothing is forgotten while Redis is away.
 
     Outputs over `inline_bytes` go to the blob store.
     """
@@ -235,30 +235,24 @@ class Settlements:
                 log.warning(FOREIGN_REJECTED, model=name, reason=item.reason)
             store.reject_foreign(queue, rejected)
         if jobs := [item for item in read if isinstance(item, NewJob)]:
-            answers = store.submit(jobs, max_depth=_NO_LIMIT)
-            closed = [job for job, answer in zip(jobs, answers, strict=True) if answer.status is SubmitStatus.CLOSED]
-            if closed:
-                why = f"{name} has moved to another store, and tasks of Celery reach the main store's models only"
-                store.reject_foreign(queue, [refused(job, why) for job in closed])
+            store.submit(jobs, max_depth=_NO_LIMIT)
 
     def close(self) -> None:
         self._store.close()
 
 
-class Account:
-    """What a slot owes one store, and whether that store is away."""
+class Debts:
+    """What a slot owes the store, and whether the store is away."""
 
-    def __init__(self, spec: ModelSpec, context: SlotContext, store: str) -> None:
+    def __init__(self, spec: ModelSpec, context: SlotContext) -> None:
         self._model = spec.name
         self._observers = context.observers
         self.absence = Absence()
         self.settlements = Settlements(
-            spec,
-            context.open_store(store),
-            context.blobs,
-            inline_bytes=context.inline_output_bytes,
-            observers=context.observers,
+            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, observers=context.observers
         )
+        # Running jobs whose end was asked for. Other threads append.
+        self._unwanted: deque[JobId] = deque()
 
     def on_answer(self) -> None:
         """The store answered a call."""
@@ -271,38 +265,17 @@ class Account:
             log.warning(STORE_AWAY, model=self._model, error=str(error))
         self._observers.notify(lambda observer: observer.on_store_failed("slot"))
 
-
-class Debts:
-    """What a slot owes all stores that it claims from. Each debt goes to the account of its queue."""
-
-    def __init__(self, spec: ModelSpec, context: SlotContext) -> None:
-        self._spec = spec
-        self._context = context
-        self._by_store: dict[str, Account] = {}
-        self._by_queue: dict[str, Account] = {}
-        self.accounts: tuple[Account, ...] = ()
-        # Running jobs whose end was asked for. Other threads append.
-        self._unwanted: deque[JobId] = deque()
-
-    def account(self, place: ClaimPlace) -> Account:
-        """Where debts of this queue are settled from now on."""
-        if place.store not in self._by_store:
-            self._by_store[place.store] = Account(self._spec, self._context, place.store)
-            self.accounts = tuple(self._by_store.values())
-        account = self._by_queue[place.queue] = self._by_store[place.store]
-        return account
-
     def owe(self, debt: Debt) -> None:
-        self._by_queue[debt.queue].settlements.owe(debt)
+        self.settlements.owe(debt)
 
     @property
     def has_debts(self) -> bool:
-        return any(one.settlements.has_debts for one in self.accounts)
+        return self.settlements.has_debts
 
     @property
     def ended(self) -> int:
         """How many jobs the slot has ended."""
-        return sum(one.settlements.ended for one in self.accounts)
+        return self.settlements.ended
 
     def give_up(self, jobs: Sequence[JobId]) -> None:
         """Somebody asked for the end of these jobs, which run here."""
@@ -310,15 +283,11 @@ class Debts:
 
     def take_unwanted(self) -> tuple[set[JobId], set[AttemptKey]]:
         """Running jobs whose end was asked for, and attempts that run here and were lost, since the last call."""
-        unwanted, lost = set(_drained(self._unwanted)), set[AttemptKey]()
-        for one in self.accounts:
-            unwanted.update(_drained(one.settlements.unwanted))
-            lost.update(_drained(one.settlements.lost))
-        return unwanted, lost
+        unwanted = {*_drained(self._unwanted), *_drained(self.settlements.unwanted)}
+        return unwanted, set(_drained(self.settlements.lost))
 
     def close(self) -> None:
-        for one in self.accounts:
-            one.settlements.close()
+        self.settlements.close()
 
 
 _Entry = TypeVar("_Entry")

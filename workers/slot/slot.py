@@ -33,7 +33,7 @@ from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import Claims, Inputs
-from penstock.workers.slot.context import ClaimPlace, SlotContext
+from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
 from penstock.workers.slot.reports import Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
@@ -105,10 +105,10 @@ class Slot:
             self._debts.give_up(jobs)
             self.wake()
 
-    def follow(self, places: Sequence[ClaimPlace]) -> None:
+    def follow(self, queues: Sequence[str]) -> None:
         """Claim from these queues from now on, first from the first one, which is at home."""
-        if places != self._sources.wanted:
-            self._sources.wanted = places
+        if queues != self._sources.wanted:
+            self._sources.wanted = queues
             self.wake()
 
     def wake(self) -> None:

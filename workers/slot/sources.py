@@ -12,8 +12,8 @@ from penstock.broker.store.notifications import Message
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batcher, KnownQueue
-from penstock.workers.slot.context import ClaimPlace, SlotContext, WakeUpListener
-from penstock.workers.slot.settlement import Account, Debts
+from penstock.workers.slot.context import SlotContext, WakeUpListener
+from penstock.workers.slot.settlement import Debts
 
 # The slot stops this much before Redis would: the two clocks differ, and a message takes time.
 _MARGIN_S = 2.0
@@ -112,17 +112,16 @@ def shard_request(spec: ModelSpec, queue: str, worker: str, *, nonce: str, lease
 
 
 class ClaimSource:
-    """One queue, on one store, as one slot sees it. `account`: what the slot owes that store, and whether it is away.
+    """One queue as one slot sees it. `debts`: what the slot owes the store.
 
     Used by the slot's thread only, except for `lease`.
     """
 
-    def __init__(self, place: ClaimPlace, account: Account, lease: Lease) -> None:
-        self.place = place
-        self.queue = place.queue
-        self.account = account
+    def __init__(self, queue: str, debts: Debts, lease: Lease) -> None:
+        self.queue = queue
+        self._debts = debts
         self.lease = lease
-        self.view = KnownQueue(place.queue, worker=lambda: lease.name)
+        self.view = KnownQueue(queue, worker=lambda: lease.name)
         self.shards = ShardLane()
         self._listener_fd: int | None = None
         # Whether the store may have granted a claim whose answer was lost: the slot takes no more jobs under this name.
@@ -142,7 +141,7 @@ class ClaimSource:
 
     def is_call_due(self, *, can_claim: bool) -> bool:
         """Whether the store is to be called as soon as it is there, for something else than jobs and the subscription."""
-        return self.account.settlements.has_debts or self.is_withdrawal_due(can_claim=can_claim)
+        return self._debts.has_debts or self.is_withdrawal_due(can_claim=can_claim)
 
     def is_deaf(self, *, is_draining: bool, is_holding: Callable[[str], bool]) -> bool:
         """Whether to listen again. Where the slot claims no more, its subscription still shows that it runs what it holds."""
@@ -200,7 +199,7 @@ class ClaimSource:
             return
         self.has_offered = self.is_offer_stale = False
         try:
-            if not self.account.settlements.withdraw(self.queue, version, self.lease.name):
+            if not self._debts.settlements.withdraw(self.queue, version, self.lease.name):
                 self.awaited_until = now + _ANSWER_ARRIVES_S
         except StoreUnavailable:
             self.is_unsure = True
@@ -221,7 +220,7 @@ class ClaimSources:
     def __init__(
         self,
         name: str,
-        home: ClaimPlace,
+        home: str,
         context: SlotContext,
         selector: BaseSelector,
         *,
@@ -237,35 +236,35 @@ class ClaimSources:
         self._is_holding = is_holding
         self._numbers = count(1)
         # Other threads replace it.
-        self.wanted: Sequence[ClaimPlace] = (home,)
-        self._followed: Sequence[ClaimPlace] = ()
+        self.wanted: Sequence[str] = (home,)
+        self._followed: Sequence[str] = ()
         # Replaced as a whole, because the beat's thread reads it.
         self.all: tuple[ClaimSource, ...] = ()
         self.follow_wanted()
 
     def follow_wanted(self) -> None:
         """Claim from the wanted queues, the first of which is at home, and from no others."""
-        places = self.wanted
-        if places is self._followed:
+        queues = self.wanted
+        if queues is self._followed:
             return
-        self._followed = places
-        known = {source.place: source for source in self.all}
-        wanted = [known.get(place) or self._source(place) for place in places]
-        left = [source for source in self.all if source.place not in places]
+        self._followed = queues
+        known = {source.queue: source for source in self.all}
+        wanted = [known.get(queue) or self._source(queue) for queue in queues]
+        left = [source for source in self.all if source.queue not in queues]
         for source in (*wanted, *left):
             source.is_leaving = source in left
             source.view.is_home = source is wanted[0]
             source.is_offer_stale = not source.view.is_home
         self._use((*wanted, *left))
 
-    def _source(self, place: ClaimPlace) -> ClaimSource:
+    def _source(self, queue: str) -> ClaimSource:
         lease = Lease(
             self._name,
             lease_s=self._context.lease_s,
-            listen=lambda incarnation: self._context.listen(place, incarnation),
+            listen=lambda incarnation: self._context.listen(queue, incarnation),
             numbers=self._numbers,
         )
-        return ClaimSource(place, self._debts.account(place), lease)
+        return ClaimSource(queue, self._debts, lease)
 
     def _use(self, sources: tuple[ClaimSource, ...]) -> None:
         self.all = sources

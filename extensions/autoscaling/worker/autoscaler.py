@@ -12,8 +12,6 @@ from typing import Protocol
 import structlog
 
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import is_of_another
-from penstock.errors import StoreUnavailable
 from penstock.extensions.autoscaling.worker.demand import ModelDemand, joined
 from penstock.extensions.autoscaling.worker.devices import CPU, DeviceRoom, PlacedSlot, Wish
 from penstock.extensions.autoscaling.worker.learned import LearnedSlots, memory_of
@@ -103,9 +101,9 @@ class Autoscaler:
         self._note_slots(slots, now)
         self.memory = memory_of(self.measured())
         self.learned.note(slots.values(), self.memory)
-        blind = {model for model in self._demands if not self._read(model, [spec for spec in specs if spec.name == model], now)}
-        seen = [one for one in self._versions.values() if one.spec.name not in blind]
-        targets = [(one, one.scaler.decide(self._reading(one, slots, now), now)) for one in seen]
+        for model in self._demands:
+            self._read(model, [spec for spec in specs if spec.name == model], now)
+        targets = [(one, one.scaler.decide(self._reading(one, slots, now), now)) for one in self._versions.values()]
         wishes = [self._apply(version, target, now) for version, target in targets]
         self._grant([wish for wish in wishes if wish is not None], now)
         self._relieve()
@@ -165,18 +163,11 @@ class Autoscaler:
         for key in there - loading:
             self._ready_at.setdefault(key, now)
 
-    def _read(self, model: str, specs: Sequence[ModelSpec], now: float) -> bool:
-        """False if the model's store is away: it keeps the slots that it has, and the other models are looked at."""
+    def _read(self, model: str, specs: Sequence[ModelSpec], now: float) -> None:
         demand = self._demands[model]
         versions = [spec.version for spec in specs]
-        try:
-            found = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
-        except StoreUnavailable as away:
-            if not is_of_another(away):
-                raise
-            return False
+        found = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
         demand.note(found, now, batch_size=max(spec.policy.max_batch_size for spec in specs))
-        return True
 
     def _reading(self, version: _Version, slots: Mapping[Slot, SlotInfo], now: float) -> VersionReading:
         spec, key = version.spec, (version.spec.name, version.spec.version)

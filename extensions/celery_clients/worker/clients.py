@@ -19,7 +19,6 @@ from kombu.utils import json as kombu_json
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
 from penstock.errors import NotFound, PenstockError, StoreUnavailable, TooLarge
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.extensions.celery_clients.ops import DOOR, AnsweredTask, Rejected, Sent
@@ -44,8 +43,7 @@ MAX_RESULT_BYTES = 64 * 1024 * 1024
 class CeleryClients:
     """One round passes on the messages at the door and answers the tasks that are due; a thread repeats it.
 
-    `queues` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran. `elsewhere`: the
-    store in which a model lies that Celery's clients do not reach; empty for all others.
+    `queues` are those that this worker serves; `revoked` the ids of tasks that were revoked while it ran.
     """
 
     def __init__(
@@ -55,9 +53,7 @@ class CeleryClients:
         queues: Callable[[], Collection[str]],
         *,
         revoked: Container[str],
-        elsewhere: Callable[[str], str] = lambda model: "",
     ) -> None:
-        self._elsewhere = elsewhere
         self._store = store
         self._blobs = blobs
         self._queues = queues
@@ -93,7 +89,7 @@ class CeleryClients:
             log.warning(MESSAGES_REJECTED, reason=reason, count=count)
 
     def _is_known(self, read: DoorMessage | Rejected) -> bool:
-        return isinstance(read, DoorMessage) and read.model in self._known and not self._elsewhere(read.model)
+        return isinstance(read, DoorMessage) and read.model in self._known
 
     def _unless_revoked(self, read: DoorMessage | Rejected) -> DoorMessage | Rejected:
         if read.celery_id not in self._revoked:
@@ -104,8 +100,6 @@ class CeleryClients:
     def _unknown(self, asked: DoorMessage) -> Rejected:
         names = ", ".join(sorted(self._known)[:20])
         why = f"there is no model {asked.model[:80]!r}; the models: {names}"[:300]
-        if asked.model in self._known:
-            why = not_by_celery(asked.model, self._elsewhere(asked.model))
         return Rejected(asked.message, asked.celery_id, why, chain=chain_of(asked.message))
 
     def answer_due(self) -> int:
@@ -151,9 +145,9 @@ class CeleryClients:
 class CeleryDoor:
     """The thread in which a worker serves Celery's clients, over a connection of its own. `queues`: as in `CeleryClients`."""
 
-    def __init__(self, stores: StoreMap, blobs: BlobStore, queues: Callable[[], Collection[str]]) -> None:
-        self._store = stores.open(name=f"penstock-door-{os.getpid()}")
-        self._clients = CeleryClients(self._store, blobs, queues, revoked=worker_state.revoked, elsewhere=stores.beyond_celery)
+    def __init__(self, store_url: str, blobs: BlobStore, queues: Callable[[], Collection[str]]) -> None:
+        self._store = RedisStore(store_url, name=f"penstock-door-{os.getpid()}")
+        self._clients = CeleryClients(self._store, blobs, queues, revoked=worker_state.revoked)
         self._thread = PeriodicThread("door", _RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
 
     def start(self) -> None:
@@ -172,10 +166,6 @@ class CeleryDoor:
             # Another worker answers, or the next one.
             log.warning(CLIENTS_NOT_SERVED, error=str(error))
         self._store.close()
-
-
-def not_by_celery(model: str, store: str) -> str:
-    return f"{model} lies in the store {store!r}, and tasks of Celery reach the main store's models only; send it over HTTP"
 
 
 def answers(task: AnsweredTask, output: Payload | PenstockError, *, now: float) -> list[Sent]:

@@ -27,7 +27,7 @@ from penstock.extensions.pipelines.spec import INPUT, PipelineSpec, PipelineStag
 from penstock.extensions.pipelines.worker.binding import bound_input, bound_result
 from penstock.extensions.pipelines.worker.joiner import Joiner
 from penstock.extensions.pipelines.worker.progress import FailedStage, PipelineProgress, StageEnd, needless_blobs
-from penstock.extensions.pipelines.worker.stage_models import StageModels, StageUnusable
+from penstock.extensions.pipelines.worker.stage_models import StageModels
 from penstock.failpoints import failpoint
 from penstock.job import Call, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
@@ -193,9 +193,6 @@ class Drive:
             limits = model.limits
             job = replace(job, max_attempts=limits.max_attempts, max_crashes=limits.max_crashes)
             submitted = await answered(partial(self._store, job, limits.max_queue_depth))
-            if submitted is SubmitStatus.CLOSED:
-                # D109: a stage's job has the same id whoever submits it, so it lies in its model's first queue of all.
-                raise StageUnusable(f"stage {stage.name!r}: {stage.model!r} was moved to another store, out of its reach")
             if submitted is not SubmitStatus.FULL:
                 return submitted is SubmitStatus.CREATED
             self._on_progress(self._progress.fraction, f"{stage.name}: waits, as the queue of {stage.model} is full")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.store.aio import AsyncStore
 from penstock.errors import InternalError, PenstockError
 from penstock.extensions.pipelines.spec import PipelineSpec, stage_job
 from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices, answered
@@ -73,13 +73,13 @@ class PipelineDriver:
         model: str,
         spec: PipelineSpec,
         *,
-        stores: StoreMap,
+        open_store: Callable[[], AsyncStore],
         blobs: BlobStore,
         inline_bytes: int,
         on_event: Callable[[], None],
     ) -> None:
         self._model, self._spec = model, spec
-        self._stores, self._blobs, self._inline_bytes = stores, blobs, inline_bytes
+        self._open_store, self._blobs, self._inline_bytes = open_store, blobs, inline_bytes
         self._on_event = on_event
         self.events: deque[DriverEvent] = deque()
         self.ticks = 0
@@ -124,7 +124,7 @@ class PipelineDriver:
             self._loop.close()
 
     async def _serve(self) -> None:
-        store = self._stores.open_async()
+        store = self._open_store()
         await store.start()
         self._services = DriveServices(store, Joiner(self._blobs), StageModels(store), self._inline_bytes)
         leftovers = Leftovers(store, self._model, self._stage_jobs)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import BatchStamp, ClaimedJob, Ending
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.extensions.pipelines.worker.drive import Driven
 from penstock.extensions.pipelines.worker.driver import DriveEnded, DriverEvent, DriveSaid, PipelineDriver, PipelineKnown
@@ -47,14 +48,14 @@ class PipelineSupervisor:
         pipeline: PipelineSpec,
         selector: BaseSelector,
         *,
-        stores: StoreMap,
+        open_store: Callable[[], AsyncStore],
         blobs: BlobStore,
         inline_bytes: int,
     ) -> None:
         self._selector = selector
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._driver = PipelineDriver(
-            spec.name, pipeline, stores=stores, blobs=blobs, inline_bytes=inline_bytes, on_event=self._on_event
+            spec.name, pipeline, open_store=open_store, blobs=blobs, inline_bytes=inline_bytes, on_event=self._on_event
         )
         self._in_flight = PipelinesInFlight(self._driver, at_once=pipeline.at_once)
         self._at_once = pipeline.at_once
@@ -139,11 +140,13 @@ class PipelineSupervisor:
         os.close(self._signal)
 
 
-def pipeline_child(pipeline: PipelineSpec, stores: StoreMap, blobs: BlobStore, inline_bytes: int) -> NewChild:
+def pipeline_child(
+    pipeline: PipelineSpec, open_store: Callable[[], AsyncStore], blobs: BlobStore, inline_bytes: int
+) -> NewChild:
     def new_child(
         spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int
     ) -> PipelineSupervisor:
-        return PipelineSupervisor(spec, pipeline, selector, stores=stores, blobs=blobs, inline_bytes=inline_bytes)
+        return PipelineSupervisor(spec, pipeline, selector, open_store=open_store, blobs=blobs, inline_bytes=inline_bytes)
 
     return new_child
 

@@ -26,7 +26,7 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.job_list import QueuesThere, newest, records
+from penstock.gateway.jobs.job_list import newest, records
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
@@ -172,9 +172,9 @@ class CogPredictions:
 
     async def _newest(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job | None:
         """The newest prediction of this id that the caller may see."""
-        tag, queues = tag_of(prediction_id), QueuesThere(queues_of_model(entry.info))
+        tag, queues = tag_of(prediction_id), queues_of_model(entry.info)
         found, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
-        return next(iter(await records(self._store, found, queues)), None)
+        return next(iter(await records(self._store, found)), None)
 
 
 def _kept_s(submit: SubmitRequest) -> float | None:

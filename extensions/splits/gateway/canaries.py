@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.errors import StoreUnavailable
@@ -60,18 +59,15 @@ class CanaryJudge:
         for entry, canary in looked:
             unready_s = self._unready_s(entry, canary.version)
             stored = found.get(entry.name)
-            if stored is None or entry.split is None or self._is_away(entry.info):
+            if stored is None or entry.split is None:
                 continue
             try:
                 await self._judge(entry.split.split, canary, entry.info, stored, unready_s=unready_s)
             except StoreUnavailable as error:
-                # The next canary may be that of a model in another store.
+                # The next canary's model may be on another node of a cluster.
                 failures.append(error)
         if failures:
             raise failures[0]
-
-    def _is_away(self, info: ModelInfo) -> bool:
-        return any(self._store.store_of(queue) in self._store.absent for queue in queues_of_model(info))
 
     def _forget_if_blind(self) -> None:
         """Who was frozen, or had no store, knows of no worker that came back meanwhile, and begins to count anew."""

@@ -62,10 +62,9 @@ class TakenEvent:
 
 
 class OutboxRound:
-    """The outboxes that lie in one store, by key, each with its queue. `ask_at`: when each is asked next (monotonic)."""
+    """The outboxes by key, each with its queue. `ask_at`: when each is asked next (monotonic)."""
 
-    def __init__(self, store: AsyncStore) -> None:
-        self.store = store
+    def __init__(self) -> None:
         self.outboxes: dict[str, tuple[AsyncOutbox, str]] = {}
         self.ask_at: dict[str, float] = {}
         self.asked_all_at = -ASK_S
@@ -80,16 +79,13 @@ class OutboxRound:
             self.changed.set()
 
     def hear(self, key: str) -> None:
-        """Something is due there. A key that is not known may be another store's."""
+        """Something is due there. A key that is not known is a new model's: all outboxes are looked for then, once per key
+        until all are asked, so that hints of models that are never found cost no more.
+        """
         if key in self.outboxes:
             self.ask_at[key] = 0.0
             self.changed.set()
-
-    def seek(self, key: str) -> None:
-        """Have the outboxes found anew, because no round knows this key: the model is new. Once per key until all are asked,
-        so that hints of models that are never found cost no more.
-        """
-        if key not in self._strangers and len(self._strangers) < _MOST_STRANGERS:
+        elif key not in self._strangers and len(self._strangers) < _MOST_STRANGERS:
             self._strangers.add(key)
             self.is_seeking = True
             self.changed.set()
@@ -124,7 +120,7 @@ class Deliverer:
         self._count = count
         self._schedule = Schedule(options.retry_s, options.circuit_s)
         self._lease_s = _LEASE_TIMES * options.timeout_s + _LEASE_BEYOND_S
-        self._rounds = [OutboxRound(one) for one in store.stores().values()]
+        self._round = OutboxRound()
         self._sending: set[asyncio.Task[None]] = set()
         # How many events of each owner are being sent.
         self._owners: Counter[str] = Counter()
@@ -132,25 +128,15 @@ class Deliverer:
 
     def hear(self, key: str) -> None:
         """This prefix has something due."""
-        for round in self._rounds:
-            round.hear(key)
-        if not any(key in round.outboxes for round in self._rounds):
-            self._rounds[0].seek(key)
-
-    def _wake(self) -> None:
-        for round in self._rounds:
-            round.changed.set()
+        self._round.hear(key)
 
     async def run(self) -> None:
-        """Deliver until cancelled. Each store has its own turns, so that one which hangs holds up no other's events."""
-        await asyncio.gather(*map(self._run, self._rounds))
-
-    async def _run(self, round: OutboxRound) -> None:
+        """Deliver until cancelled."""
         away = BackoffCounter(_STORE_AWAY)
         while True:
-            round.changed.clear()
+            self._round.changed.clear()
             try:
-                pause_s = await self._turn(round)
+                pause_s = await self._turn()
                 away.reset()
             except StoreUnavailable:
                 # The gateway itself says that its store is away.
@@ -158,7 +144,7 @@ class Deliverer:
                 await asyncio.sleep(pause_s)
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(round.changed.wait(), pause_s)
+                await asyncio.wait_for(self._round.changed.wait(), pause_s)
 
     async def drain(self, within_s: float) -> None:
         """Let what is being sent come to its end; what takes longer is sent again by another gateway, or by the next one."""
@@ -168,14 +154,13 @@ class Deliverer:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    async def _turn(self, round: OutboxRound) -> float:
-        """Ask each outbox of this store whose time has come; returns the seconds until the next one's."""
-        now = time.monotonic()
+    async def _turn(self) -> float:
+        """Ask each outbox whose time has come; returns the seconds until the next one's."""
+        now, round = time.monotonic(), self._round
         round.ask_all_if_due(now)
         if round.is_seeking:
             round.is_seeking = False
-            if round is self._rounds[0]:
-                await self._find_outboxes()
+            await self._find_outboxes()
         for key in [key for key, at in round.ask_at.items() if at <= now and key in round.outboxes]:
             room = self._options.concurrency - self._owners.total()
             if room <= 0:
@@ -183,25 +168,22 @@ class Deliverer:
             # What is heard while this call is under way counts.
             round.ask_at[key] = math.inf
             # What one call takes may all be of one owner, who had no share of his own before it.
-            again_s = await self._take(round, key, min(room, _TAKE, self._share))
+            again_s = await self._take(key, min(room, _TAKE, self._share))
             round.ask_at[key] = min(round.ask_at[key], time.monotonic() + again_s)
         nearest = min(round.ask_at.values(), default=now + ASK_S)
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
 
     async def _find_outboxes(self) -> None:
-        """The registry, in the main store, has the models; each store's turns get the outboxes that lie there."""
         known = {name: found.info or ModelInfo(name) for name, found in (await self._store.models()).items()}
         infos = {name: ModelInfo(name) for name in self._models} | known
         queues = [queue for info in infos.values() for queue in queues_of_model(info)]
-        rounds = dict(zip(self._store.stores(), self._rounds, strict=True))
-        self._rounds[0].add(RUNS_KEY, AsyncOutbox(self._store, RUNS_KEY), "")
+        self._round.add(RUNS_KEY, AsyncOutbox(self._store, RUNS_KEY), "")
         for queue in queues:
-            home = rounds.get(self._store.store_of(queue), self._rounds[0])
-            home.add(prefix(queue), AsyncOutbox(self._store, prefix(queue)), queue)
+            self._round.add(prefix(queue), AsyncOutbox(self._store, prefix(queue)), queue)
 
-    async def _take(self, round: OutboxRound, key: str, most: int) -> float:
+    async def _take(self, key: str, most: int) -> float:
         """Begin to send what is due; returns the seconds after which more may be."""
-        outbox, queue = round.outboxes[key]
+        outbox, queue = self._round.outboxes[key]
         taken_at = time.monotonic()
         due = await outbox.take(
             TakeLimits(
@@ -213,7 +195,7 @@ class Deliverer:
             )
         )
         if due.events:
-            now = await round.store.now()
+            now = await self._store.now()
             for event in due.events:
                 taken = TakenEvent(event, outbox, queue, now, taken_at + self._lease_s)
                 self._send(taken)
@@ -232,11 +214,11 @@ class Deliverer:
         self._owners[owner] -= 1
         if not self._owners[owner]:
             del self._owners[owner]
-        self._wake()
+        self._round.changed.set()
 
     def _on_sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._wake()
+        self._round.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("delivery_failed", error=repr(error))
 

@@ -3,6 +3,7 @@
 # D92: docs/design/webhooks.md
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,6 @@ from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.extensions.webhooks.webhook import event_id
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.job_list import QueuesThere
 from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.runs.service import RunService
@@ -45,11 +45,10 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """`next_after` continues the list; empty at its end. `away`: the models that it leaves out, whose store is away."""
+    """`next_after` continues the list; empty at its end."""
 
     events: list[LoggedEvent]
     next_after: str = ""
-    away: Sequence[str] = ()
 
 
 class Deliveries:
@@ -79,17 +78,15 @@ class Deliveries:
     async def undelivered(self, caller: Caller, *, after: str = "", limit: int = 100) -> EventPage:
         """Those that were given up, newest first. `after` is the id of the last one of the page before."""
         owner, before = "" if caller.sees("\0") else caller.owner, _serial(after)
-        listed = QueuesThere(
-            ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))], is_of_all=True
-        )
+        queues = ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))]
 
         async def ask(queue: str) -> list[tuple[str, str]]:
             page = await self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1)
             return [(one, queue) for one in page]
 
-        found = sorted((one for page in await listed.ask(self._store, listed.names, ask) for one in page), reverse=True)
-        shown = await self._logs(found[:limit], listed)
-        return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "", listed.away)
+        found = sorted((one for page in await asyncio.gather(*map(ask, queues)) for one in page), reverse=True)
+        shown = await self._logs(found[:limit])
+        return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "")
 
     async def send_again(self, ids: Sequence[str], caller: Caller) -> int:
         """Send the last events of these jobs and runs once more, if they were delivered or given up; returns how many."""
@@ -101,7 +98,7 @@ class Deliveries:
         owner = None if caller.sees("\0") else caller.owner
         return sum([await self._outbox(queue).dismiss(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
-    async def _logs(self, found: Sequence[tuple[str, str]], listed: QueuesThere) -> list[LoggedEvent]:
+    async def _logs(self, found: Sequence[tuple[str, str]]) -> list[LoggedEvent]:
         ids: dict[str, list[str]] = {}
         for one, queue in found:
             ids.setdefault(queue, []).append(one)
@@ -109,7 +106,7 @@ class Deliveries:
         async def ask(queue: str) -> dict[tuple[str, str], EventLog]:
             return {(one, queue): log for one, log in (await self._outbox(queue).logs(ids[queue])).items()}
 
-        logs = {key: log for page in await listed.ask(self._store, list(ids), ask) for key, log in page.items()}
+        logs = {key: log for page in await asyncio.gather(*map(ask, ids)) for key, log in page.items()}
         return [_logged(one, queue, logs[one, queue]) for one, queue in found if (one, queue) in logs]
 
     def _outbox(self, queue: str) -> AsyncOutbox:

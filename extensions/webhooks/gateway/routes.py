@@ -77,7 +77,7 @@ class WebhookRoutes:
         view = {"data": [log_view(event) for event in page.events], "has_more": bool(page.next_after)}
         if page.next_after:
             view["next_after"] = page.next_after
-        return json_response(view | ({"away": page.away} if page.away else {}))
+        return json_response(view)
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         count = await self._deliveries.send_again(await self._chosen(request), caller)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -13,7 +13,7 @@ import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.stores.places import StoreMap
+from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.webhooks.gateway.bodies import EventBodies
 from penstock.extensions.webhooks.gateway.deliverer import CountDelivery, Deliverer
 from penstock.extensions.webhooks.gateway.posting import Poster
@@ -30,11 +30,16 @@ _CRASHED = Backoff(1.0, 30.0)
 
 @contextmanager
 def delivering(
-    options: GatewayOptions, webhooks: WebhookOptions, *, stores: StoreMap, blobs: BlobStore, count: CountDelivery
+    options: GatewayOptions,
+    webhooks: WebhookOptions,
+    *,
+    open_store: Callable[[], AsyncStore],
+    blobs: BlobStore,
+    count: CountDelivery,
 ) -> Iterator[None]:
     """Deliver events while the block runs. Raises `ConfigError` for certificates that cannot be read."""
     poster = Poster(webhooks)
-    delivery = _Delivery(options, webhooks, stores=stores, blobs=blobs, poster=poster, count=count)
+    delivery = _Delivery(options, webhooks, open_store=open_store, blobs=blobs, poster=poster, count=count)
     thread = threading.Thread(target=delivery.run, name="webhooks", daemon=True)
     thread.start()
     try:
@@ -50,14 +55,14 @@ class _Delivery:
         options: GatewayOptions,
         webhooks: WebhookOptions,
         *,
-        stores: StoreMap,
+        open_store: Callable[[], AsyncStore],
         blobs: BlobStore,
         poster: Poster,
         count: CountDelivery,
     ) -> None:
         self._options = options
         self._webhooks = webhooks
-        self._stores = stores
+        self._open_store = open_store
         self._blobs = blobs
         self._poster = poster
         self._count = count
@@ -85,7 +90,7 @@ class _Delivery:
                 await asyncio.wait([asyncio.ensure_future(self._stopping.wait())], timeout=pause_s)
 
     async def _deliver(self) -> None:
-        store = self._stores.open_async()
+        store = self._open_store()
         bodies = EventBodies(self._options, self._webhooks, store=store, blobs=self._blobs)
         names = tuple(model.name for model in self._options.models)
         most = self._webhooks.concurrency
@@ -99,8 +104,8 @@ class _Delivery:
             # Without keys there is one owner.
             share=max(1, most // OWNER_PART) if self._options.keys else most,
         )
-        listening = (listen(address.url, deliverer.hear) for address in self._stores.places.all().values())
-        tasks = [asyncio.create_task(part) for part in (*listening, deliverer.run(), self._stopping.wait())]
+        listening = listen(store.url, deliverer.hear)
+        tasks = [asyncio.create_task(part) for part in (listening, deliverer.run(), self._stopping.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

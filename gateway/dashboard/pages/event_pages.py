@@ -36,7 +36,6 @@ class EventPages:
             "events": page.events,
             "first": not after,
             "next_after": page.next_after,
-            "away": page.away,
             "changes": not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE}),
         }
         return await self._renderer.page("webhooks.html", caller, shown)

@@ -71,7 +71,6 @@ class FailedPages:
                 "groups": groups,
                 "shown": sum(group.count for group in groups),
                 "next_after": found.next_after,
-                "away": found.away,
                 "first": not after,
                 "now": await self._store.now(),
                 "model": model,

@@ -95,7 +95,6 @@ class JobPages:
                 "here": "jobs",
                 "jobs": [job_row(job, now) for job in found.jobs],
                 "next_after": found.next_after,
-                "away": found.away,
                 "first": not after,
                 "model": model,
                 "status": status,

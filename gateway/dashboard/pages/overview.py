@@ -28,7 +28,6 @@ from penstock.gateway.dashboard.rows.machine_rows import (
     worker_rows,
 )
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
-from penstock.gateway.models.stores import homes_view, share_views
 from penstock.rollout import CHANGEABLE_LIMITS
 
 # A stream ends after this time. The browser then reconnects and has to show its session again.
@@ -111,8 +110,6 @@ class OverviewPages:
         entry, _ = await self._registry.find(model)
         overview = await self._poller.overview()
         row = next((row for row in overview.rows if row.model == model), None)
-        homes = share_views(row.stores) if row else homes_view(self._store, entry.info)
-        own = {home["store"] for home in homes}
         return await self._renderer.page(
             "model.html",
             caller,
@@ -120,9 +117,6 @@ class OverviewPages:
                 "here": "queues",
                 "model": entry,
                 "row": row,
-                "homes": homes if overview.stores else [],
-                "stores": [store for store in overview.stores if store.name in own and Role.MANAGE in caller.roles],
-                "left_out_models": overview.left_out,
                 "versions": version_rows(entry, self._registry.workers),
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),

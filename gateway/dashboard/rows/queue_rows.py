@@ -9,7 +9,6 @@ from penstock.gateway.dashboard.rows.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
 from penstock.gateway.models.registry import ModelEntry, why_unserved
 from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
-from penstock.gateway.models.stores import StoreShare
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -46,7 +45,6 @@ class QueueRow:
     inbox: int
     accepted: int
     spark: Spark | None
-    stores: tuple[StoreShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,6 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
         inbox=queue.stats.inbox,
         accepted=queue.stats.accepted,
         spark=spark(history.line()),
-        stores=queue.stores,
     )
 
 

@@ -331,12 +331,13 @@ class Submitter:
             tags=request.options.tags,
             words=words,
         )
-        is_plain = request.model.info.held == 1
-        submitted = await self._store.submit(new, max_depth=limits.max_queue_depth) if is_plain else None
-        if submitted is None or submitted.status is SubmitStatus.CLOSED:
-            from penstock.gateway.models.placing import sent_where_it_belongs
+        most = limits.max_queue_depth
+        if request.model.info.held > 1:
+            # Few models have several partitions, and the others do without this import.
+            from penstock.gateway.models.placing import placed
 
-            new, submitted = await sent_where_it_belongs(self._store, self._registry, request.model, new)
+            new, most = await placed(self._store, request.model.info, new)
+        submitted = await self._store.submit(new, max_depth=most)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
         owner = request.caller.owner if created and not request.options.delay_s else ""

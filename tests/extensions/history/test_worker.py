@@ -84,15 +84,6 @@ def test_a_write_without_an_answer_is_repeated_as_it_was() -> None:
     assert recorder.calls[3].args[5] != recorder.calls[0].args[5]
 
 
-def test_each_store_gets_what_belongs_into_its_queues() -> None:
-    main, side, ours = Recorder(), Recorder(), keeper()
-    ours.look([READY, SlotInfo("far", "1", "ready")])
-    ours.write(main.store, lambda queue: queue == "m")
-    ours.write(side.store, lambda queue: queue == "far")
-    assert [call.key for call in main.calls] == ["ps:{m}:"]
-    assert [call.key for call in side.calls] == ["ps:{far}:"]
-
-
 def test_slots_that_are_gone_are_said_to_be_gone_once() -> None:
     recorder = Recorder()
     ours = keeper()

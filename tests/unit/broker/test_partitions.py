@@ -48,13 +48,13 @@ def test_a_repeat_looks_in_every_place_that_its_key_ever_had_and_these_are_few(h
 
 def test_of_two_partitions_the_less_full_one_gets_the_job() -> None:
     depths = {0: 90, 1: 3, 2: 50}
-    found = Counter(partition_for(depths, range(3), owner="", key="") for _ in range(600))
+    found = Counter(partition_for(depths, 3, owner="", key="") for _ in range(600))
     assert found[0] == 0
     assert found[1] > found[2] > 0
-    assert {partition_for({}, range(2), owner="", key="") for _ in range(100)} == {0, 1}
-    assert {partition_for({0: 1}, range(2), owner="", key="") for _ in range(100)} == {0, 1}, "both are idle"
-    assert {partition_for({0: 2}, range(2), owner="", key="") for _ in range(100)} == {1}
-    assert len({partition_for(depths, range(3), owner="o", key="k") for _ in range(20)}) == 1
+    assert {partition_for({}, 2, owner="", key="") for _ in range(100)} == {0, 1}
+    assert {partition_for({0: 1}, 2, owner="", key="") for _ in range(100)} == {0, 1}, "both are idle"
+    assert {partition_for({0: 2}, 2, owner="", key="") for _ in range(100)} == {1}
+    assert len({partition_for(depths, 3, owner="o", key="k") for _ in range(20)}) == 1
 
 
 def test_a_backlog_knows_the_depth_of_each_partition_and_their_sum() -> None:
@@ -69,15 +69,6 @@ def test_queues_that_get_no_new_jobs_are_read_as_well() -> None:
     assert queues_of_model(ModelInfo("m")) == ["m"]
     assert queues_of_model(ModelInfo("m", partitions=2, held=3)) == ["m", "m:1", "m:2"]
     assert queues_of_model(ModelInfo("m", partitions=3)) == ["m", "m:1", "m:2"]
-
-
-def test_a_model_that_was_moved_has_later_numbers_and_keeps_those_of_before() -> None:
-    info = ModelInfo("m", partitions=2, held=5, first=3, since=1)
-    assert queues_of_model(info) == ["m:1", "m:2", "m:3", "m:4"]
-    backlog = Backlog(depths={3: 9, 4: 1})
-    assert {backlog.new_job_id(info, owner="", key="").queue for _ in range(50)} == {"m:4"}
-    assert {1, 2} < set(numbers_of_key(info, "", "k")) <= {1, 2, 3, 4}
-    assert backlog.new_job_id(info, owner="", key="k").partition in numbers_of_key(info, "", "k")
 
 
 def test_shares_add_up_to_the_limit_at_least() -> None:

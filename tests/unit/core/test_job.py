@@ -28,7 +28,7 @@ def test_an_id_of_the_first_partition_is_as_it_was_before_there_were_partitions(
     assert JobId(SERIAL, "square").queue == "square"
 
 
-@pytest.mark.parametrize("partition", [1, 9, 10, MOST_PARTITIONS - 1, 123_456_789])
+@pytest.mark.parametrize("partition", [1, 9, 10, MOST_PARTITIONS - 1])
 @pytest.mark.parametrize("model", ["square", "a.b-c_2", "0-1.2"])
 def test_an_id_and_the_name_of_its_queue_say_the_partition(model: str, partition: int) -> None:
     job = JobId(SERIAL, model, partition)
@@ -37,7 +37,7 @@ def test_an_id_and_the_name_of_its_queue_say_the_partition(model: str, partition
     assert (model_of(job.queue), partition_of(job.queue)) == (model, partition)
 
 
-@pytest.mark.parametrize("place", [".0", ".01", ".", ".-1", ".x", ".1234567890", ".1.2", ".²", " .1"])
+@pytest.mark.parametrize("place", [".0", ".01", ".", ".-1", ".x", ".100", ".1.2", ".²", " .1"])
 def test_a_partition_is_written_in_one_way_only(place: str) -> None:
     with pytest.raises(MalformedId):
         parse_job_id(f"{SERIAL}{place}-square")

@@ -17,7 +17,6 @@ from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap
 from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, stage_job
 from penstock.extensions.pipelines.worker import drive, driver
 from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices
@@ -128,7 +127,9 @@ def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
     }
     store.announce_model(ModelInfo("model", "1", versions=versions))
     spec, blobs = PipelineSpec((STAGE,)), LocalBlobs(tmp_path)
-    one = PipelineDriver("chain", spec, stores=StoreMap.of_one(redis_url), blobs=blobs, inline_bytes=1, on_event=lambda: None)
+    one = PipelineDriver(
+        "chain", spec, open_store=lambda: AsyncStore(redis_url), blobs=blobs, inline_bytes=1, on_event=lambda: None
+    )
     one.start()
     try:
         assert eventually(lambda: schemas(one)) == [{"type": "integer"}]

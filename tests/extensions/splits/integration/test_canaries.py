@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +12,6 @@ from structlog.testing import capture_logs
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.sync import RedisStore
-from penstock.broker.stores.places import StoreMap, StorePlace, StorePlaces
-from penstock.errors import StoreUnavailable
 from penstock.extensions.splits.canary import UNREADY_S, Canary, CanaryState
 from penstock.extensions.splits.figures import bucket_of
 from penstock.extensions.splits.gateway.canaries import CanaryJudge
@@ -26,7 +21,6 @@ from penstock.extensions.splits.store import count_split
 from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
-from tests.faults.server import Server
 
 INFO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": VersionInfo()})
 PLAN = Canary("2", steps=(10.0, 100.0), step_s=60.0, min_samples=20)
@@ -217,42 +211,3 @@ def test_a_version_that_is_served_no_longer_leaves_its_share_to_the_others(fresh
         assert {(await registries[0].find("m", headers=user))[1].name for user in users} == {"1"}
 
     play(fresh_redis, scene, gateways=1)
-
-
-async def two_canaries(store: AsyncStore, redis_url: str) -> ModelRegistry:
-    """The canaries of the models `away` and `m`, of which that of `m` is due to step."""
-    infos = [replace(INFO, name=name) for name in ("away", "m")]
-    with closing(RedisStore(redis_url)) as worker:
-        for info in infos:
-            worker.announce_model(info)
-        slots = tuple(SlotInfo(info.name, version, "ready") for info in infos for version in ("1", "2"))
-        worker.announce_worker(WorkerInfo("w", "here", 1, 0.0, slots=slots), ttl_s=600.0)
-    for info in infos:
-        await divide(store, PLAN, ago_s=61.0, model=info.name)
-    await count(store, "s.0", "1", good=200)
-    await count(store, "s.0", "2", good=25)
-    registry = ModelRegistry(store, infos)
-    await registry.refresh()
-    return registry
-
-
-async def test_a_store_that_hangs_holds_up_no_canary_of_another_one(fresh_redis: str, tmp_path: Path) -> None:
-    other = Server(tmp_path, fsync="everysec")
-    other.start()
-    store = StoreMap(StorePlaces(StorePlace(fresh_redis), {"b": StorePlace(other.url)}, {"b": ("away",)})).open_async()
-    await store.start()
-    try:
-        registry, judge = await two_canaries(store, fresh_redis), CanaryJudge(store)
-        other.signal(signal.SIGSTOP)
-        entries = [registry.models[name] for name in ("away", "m")]
-        with pytest.raises(StoreUnavailable, match="store 'b'"):
-            await judge.judge(registry.rollouts, entries)
-        # What is known to be away is not asked again.
-        await judge.judge(registry.rollouts, entries)
-        split = split_of((await store.rollouts())["m"].rollout.split)
-    finally:
-        await store.close()
-        other.stop()
-    assert split is not None
-    assert split.canary is not None
-    assert split.canary.step == 1

@@ -22,16 +22,16 @@ PLAN = SizingPlan(busy=0.6, kept_s=64, replicas=1, vcpu_hour=0.1, gib_hour=0.0)
 
 def test_parts_are_whole_processes_that_are_busy_for_the_planned_share() -> None:
     found = sizing(10_000, COST, PLAN)
-    # 1 s of gateway CPU per second at 60 % of a core each; 0.6 s of the store's, which is one store.
-    assert (found.stores, found.gateways, found.workers) == (1, 2, 1)
+    # 1 s of gateway CPU per second at 60 % of a core each; 0.6 s of the store's, which is one primary.
+    assert (found.primaries, found.gateways, found.workers) == (1, 2, 1)
     assert found.store_gib == pytest.approx(10_000 * 64 / 2**20 * 2)
     assert found.network_mb_s == pytest.approx(10_000 * (2 * 700 + 300) / 1e6)
     assert found.dollars_month == pytest.approx((2 + 2 + 1) * 0.1 * 730)
 
 
-def test_more_stores_carry_less_than_their_number() -> None:
-    assert sizing(100_000, COST, PLAN).stores == 12
-    assert sizing(100_000, replace(COST, store_spread=2.0), PLAN).stores == 10
+def test_more_primaries_carry_less_than_their_number() -> None:
+    assert sizing(100_000, COST, PLAN).primaries == 12
+    assert sizing(100_000, replace(COST, store_spread=2.0), PLAN).primaries == 10
 
 
 def test_the_page_says_what_the_committed_figures_give() -> None:

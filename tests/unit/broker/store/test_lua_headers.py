@@ -42,7 +42,6 @@ def operations(items: int) -> list[ops.Operation[Any]]:
     """Return one call of every function, with this number of items for functions that take items."""
     return [
         ops.submit([NEW] * max(1, items), 10),
-        ops.close_queue("m"),
         ops.claim(ClaimRequest("m", "1", "w", "n", 8)),
         ops.extend("m", "w", lease_s=1.0, max_run_s=1.0, progressed=[JOB] * items),
         ops.finish([ENDING] * max(1, items), worker="w", stamp=STAMP),

@@ -30,17 +30,7 @@ class CountingStore:
     async def refused(self) -> dict[str, float]:
         return {}
 
-    absent = frozenset[str]()
-
-    def stores(self) -> dict[str, object]:
-        return {"": self}
-
-    def stats(self, queue: str) -> None: ...
-
-    def store_of(self, queue: str) -> str:
-        return "main"
-
-    async def there(self, models: Sequence[str], ask: object) -> list[QueueStats]:
+    async def stats_of(self, models: Sequence[str]) -> list[QueueStats]:
         self.polls += 1
         if self.away:
             raise StoreUnavailable("gone")

@@ -75,8 +75,6 @@ async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls(
         "rollout": None,
         "split": None,
         "homes": [],
-        "stores": [],
-        "left_out_models": [],
         "span": "1h",
         "sample": "4",
         "limits": CHANGEABLE_LIMITS,

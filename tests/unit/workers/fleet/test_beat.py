@@ -37,7 +37,7 @@ def slot(model: str) -> Any:
         turned_at=100.0,
         spec=SimpleNamespace(name=model, limits=Limits()),
         leases=lambda: [(model, SimpleNamespace(name=f"{model}.1", confirm=lambda at: None))],
-        progress=SimpleNamespace(moved=lambda store: []),
+        progress=SimpleNamespace(moved=list),
         fence=lambda name: None,
     )
 
@@ -74,7 +74,7 @@ def test_a_lease_in_each_queue_is_renewed_with_the_progress_of_its_own_jobs() ->
         turned_at=100.0,
         spec=SimpleNamespace(name="m", limits=Limits()),
         leases=lambda: leases,
-        progress=SimpleNamespace(moved=lambda store: jobs),
+        progress=SimpleNamespace(moved=lambda: jobs),
         fence=fenced.append,
         give_up=lambda jobs: None,
     )

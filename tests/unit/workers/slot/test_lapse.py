@@ -9,7 +9,7 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.batcher import IDLE_POLL_S
-from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext
+from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.slot import Slot
 from tests.unit.workers.slot.test_outcomes import batch, job
 from tests.unit.workers.slot.test_settlement import ShakyStore
@@ -18,10 +18,10 @@ from tests.unit.workers.slot.test_settlement import ShakyStore
 def idle_slot(store: Any, folder: Path) -> Slot:
     """A slot whose loop does not run, so nothing listens."""
 
-    def listen(place: ClaimPlace, incarnation: str) -> Any:
-        raise AssertionError((place, incarnation))
+    def listen(queue: str, incarnation: str) -> Any:
+        raise AssertionError((queue, incarnation))
 
-    context = SlotContext(lambda name: store, listen, LocalBlobs(folder), Observers(), lease_s=3.0, inline_output_bytes=1)
+    context = SlotContext(lambda: store, listen, LocalBlobs(folder), Observers(), lease_s=3.0, inline_output_bytes=1)
     return Slot(ModelSpec("m", "m.py"), Pin((), 1), context, name="w")
 
 
@@ -34,7 +34,7 @@ def test_what_is_handed_over_in_the_turn_after_a_lapse_is_given_back_too(tmp_pat
         slot._claims.waiting.append(batch(job(turn)))
         slot._check_lease(now)
         assert slot._claims.waiting == []
-        slot._claims.sources.all[0].account.settlements.settle_and_claim(None)
+        slot._debts.settlements.settle_and_claim(None)
     assert [(name, [item.id.serial for item in items]) for name, items in store.calls] == [
         ("release", [f"{turn:026d}"]) for turn in (1, 2)
     ]

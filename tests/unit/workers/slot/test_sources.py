@@ -22,12 +22,12 @@ from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.batcher import KnownQueue
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
-from penstock.workers.slot.context import ClaimPlace, Observers, SlotContext
+from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.sources import in_order
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
-PLACES = [ClaimPlace(queue) for queue in queues_of("m", 3)]
+QUEUES = queues_of("m", 3)
 
 
 class Queues(ShakyStore):
@@ -78,22 +78,22 @@ class Ears:
 class Asking:
     """The claims of one slot whose child takes whatever it is given. `names` are those under which it listened, by queue."""
 
-    def __init__(self, folder: Path, places: list[ClaimPlace]) -> None:
+    def __init__(self, folder: Path, queues: list[str]) -> None:
         self.store, self.deaf, self.names = Queues(), set[str](), dict[str, list[str]]()
         context = SlotContext(
-            lambda name: self.store, self.listen, LocalBlobs(folder), Observers(), lease_s=15.0, inline_output_bytes=1
+            lambda: self.store, self.listen, LocalBlobs(folder), Observers(), lease_s=15.0, inline_output_bytes=1
         )
         child: Any = SimpleNamespace(is_taking=True, is_taking_shards=False, in_flight=InFlight())
         spec = ModelSpec("m", "m.py")
         self.claims = Claims(spec, context, DefaultSelector(), Latency(), child, name="w", device="cpu")
-        self.follow(places)
+        self.follow(queues)
 
-    def listen(self, place: ClaimPlace, incarnation: str) -> Ears:
-        self.names.setdefault(place.queue, []).append(incarnation)
-        return Ears(place.queue, self.deaf)
+    def listen(self, queue: str, incarnation: str) -> Ears:
+        self.names.setdefault(queue, []).append(incarnation)
+        return Ears(queue, self.deaf)
 
-    def follow(self, places: list[ClaimPlace]) -> None:
-        self.claims.sources.wanted = places
+    def follow(self, queues: list[str]) -> None:
+        self.claims.sources.wanted = queues
         self.claims.sources.follow_wanted()
 
     def turn(self) -> str:
@@ -116,7 +116,7 @@ def claimed(queue: str) -> ClaimedJob:
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Iterator[Asking]:
-    made = Asking(tmp_path, PLACES)
+    made = Asking(tmp_path, QUEUES)
     yield made
     made.claims.close()
 
@@ -152,7 +152,7 @@ def test_an_idle_slot_asks_everywhere_once_and_offers_to_take_what_comes_at_home
 
 def test_a_queue_that_one_turn_left_out_is_asked_in_the_next_which_comes_at_once(slot: Asking) -> None:
     """Jobs of a second partition once waited for a second, because the slot slept until the poll after its last answer."""
-    for _ in PLACES:
+    for _ in QUEUES:
         now = time.monotonic()
         assert slot.claims.due_at(now, is_draining=False) <= now
         slot.turn()
@@ -206,7 +206,7 @@ def test_a_queue_whose_link_broke_is_given_a_new_name_and_the_others_are_claimed
 def test_a_claim_whose_answer_was_lost_is_not_made_again_under_the_same_name(slot: Asking) -> None:
     slot.store.gone = {"m"}
     slot.turn()
-    slot.store.gone, slot.claims.debts.accounts[0].absence.try_at = set(), 0.0
+    slot.store.gone, slot.claims.debts.absence.try_at = set(), 0.0
     slot.turn()
     assert len(slot.names["m"]) == 2
     assert slot.store.asked[:1] == ["m"]
@@ -214,7 +214,7 @@ def test_a_claim_whose_answer_was_lost_is_not_made_again_under_the_same_name(slo
 
 def test_a_queue_that_came_is_claimed_from_and_one_that_went_is_left(slot: Asking) -> None:
     slot.turns(3)
-    slot.follow([PLACES[1], PLACES[0], ClaimPlace("m:3")])
+    slot.follow([QUEUES[1], QUEUES[0], "m:3"])
     slot.store.depths = {"m:3": 1, "m:2": 5}
     slot.claims.sources.all[0].view.on_wake_up()
     slot.turns(4)
@@ -228,7 +228,7 @@ def test_a_queue_that_came_is_claimed_from_and_one_that_went_is_left(slot: Askin
 def test_what_is_leased_from_a_queue_that_went_is_still_renewed_until_it_ended(slot: Asking) -> None:
     slot.turns(3)
     slot.claims.waiting.append(Batch((claimed("m:2"),), "idle", "w.3", "n", claimed_at=0.0))
-    slot.follow(PLACES[:2])
+    slot.follow(QUEUES[:2])
     slot.claims.settle_and_claim(is_draining=False)
     assert [source.queue for source in slot.claims.sources.all if slot.claims.is_holding(source.queue)] == ["m:2"]
     slot.claims.waiting.clear()
