@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
 
-from penstock.broker.contract import CancelStatus, JobIndex
-from penstock.broker.records import Followed, KeptInput, NewJob, Push, QueueStats, Submitted, Unfinished
+from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
+from penstock.broker.store.calls import awaited
 from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AskAgain, is_lacking, not_loaded, store_error
 from penstock.broker.store.notifications import PushRouter, Waiter
 from penstock.broker.store.ops import Command, Operation, ms
-from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.broker.store.registry import StoredModel
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, JobId, Payload, new_serial
-from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
-from penstock.rollout import Rollout
+from penstock.job import Job, JobId, new_serial
+from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import ClusterCallLink
@@ -143,6 +142,27 @@ class AsyncStore:
             if "already exists" not in str(error):  # another process was quicker
                 raise store_error(error) from error
 
+    # One operation each; what it takes and gives is told where it is described.
+    read = awaited(ops.read)
+    result = awaited(ops.result)
+    follow = awaited(ops.follow)
+    input = awaited(ops.kept_input)
+    collected_owner = awaited(ops.collected_owner)
+    cancel = awaited(ops.cancel)
+    traceback = awaited(ops.traceback)
+    kept_for = awaited(ops.kept_for)
+    newest = awaited(ops.newest)
+    stats = awaited(ops.stats)
+    unfinished = awaited(ops.unfinished)
+    models = awaited(registry.models)
+    rollouts = awaited(registry.rollouts)
+    swap_rollout = awaited(registry.swap_rollout)
+    profile_wish = awaited(registry.profile_wish)
+    wish_profile = awaited(registry.wish_profile)
+    refused = awaited(registry.refused)
+    now = awaited(registry.clock)
+    _ended = awaited(ops.ended)
+
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""
         queue = job.id.queue
@@ -180,71 +200,19 @@ class AsyncStore:
         found = await self.result(job)
         return None if found is None else Push.of_end(*found)
 
-    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
-        """Those of these jobs of one queue that have ended or are unknown."""
-        return await self.run(ops.ended(jobs))
-
-    async def read(self, job: JobId) -> Job | None:
-        return await self.run(ops.read(job))
-
-    async def result(self, job: JobId) -> tuple[Job, Payload | None] | None:
-        return await self.run(ops.result(job))
-
-    async def follow(
-        self, job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
-    ) -> Followed | None:
-        return await self.run(ops.follow(job, mark=mark, seen=seen, limit=limit, with_output=with_output))
-
-    async def input(self, job: JobId) -> KeptInput | None:
-        return await self.run(ops.kept_input(job))
-
-    async def collected_owner(self, job: JobId) -> str | None:
-        return await self.send(ops.collected_owner(job))
-
-    async def cancel(self, job: JobId, *, owner: str = "") -> CancelStatus:
-        return await self.run(ops.cancel(job, owner=owner))
-
     async def dismiss(self, jobs: Sequence[JobId]) -> int:
         return await self.run(ops.dismiss(jobs)) if jobs else 0
 
-    async def traceback(self, job: JobId) -> str:
-        """What the model's code raised in the job's last attempt; empty if it is not kept."""
-        return await self.send(ops.traceback(job))
-
-    async def kept_for(self, job: JobId) -> float:
-        """For how many seconds the job's result is kept after its end; 0 if the job is unknown."""
-        return await self.send(ops.kept_for(job))
-
-    async def newest(
-        self, queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
-    ) -> list[JobId]:
-        return await self.run(ops.newest(queue, index, owner=owner, before=before, limit=limit, tag=tag))
-
     async def records(self, jobs: Sequence[JobId]) -> list[Job]:
         return await self.run(ops.records(jobs)) if jobs else []
-
-    async def stats(self, queue: str) -> QueueStats:
-        return await self.run(ops.stats(queue))
 
     async def stats_of(self, queues: Sequence[str]) -> list[QueueStats]:
         """`stats` of each queue, in one round trip."""
         return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
-    async def unfinished(self, queue: str, version: str) -> Unfinished:
-        """How many jobs of this version have not ended."""
-        return await self.run(ops.unfinished(queue, version))
-
-    async def models(self) -> dict[str, StoredModel]:
-        """What workers and gateways announced, by model."""
-        return await self.send(registry.models())
-
     async def swap_model(self, found: StoredModel, wanted: ModelInfo) -> bool:
         """Replace `found` by `wanted`; False if another process changed it first."""
         return await self.run(registry.swap_model(wanted.name, found, wanted))
-
-    async def now(self) -> float:
-        """The store's clock, as Unix seconds."""
-        return await self.send(registry.clock())
 
     async def workers(self) -> list[WorkerInfo]:
         now, entries = await asyncio.gather(self.send(registry.clock()), self.send(registry.worker_entries()))
@@ -256,26 +224,8 @@ class AsyncStore:
         places = await asyncio.gather(*(self.send(registry.place_of(name)) for name in names))
         return {name: place for name, place in zip(names, places, strict=True) if place is not None}
 
-    async def rollouts(self) -> dict[str, StoredRollout]:
-        """The operators' changes, by model."""
-        return await self.send(registry.rollouts())
-
-    async def swap_rollout(self, model: str, found: StoredRollout, wanted: Rollout) -> bool:
-        """Replace `found` by `wanted`; False if another process changed it first."""
-        return await self.run(registry.swap_rollout(model, found, wanted))
-
-    async def profile_wish(self, model: str) -> ProfileWish | None:
-        return await self.send(registry.profile_wish(model))
-
-    async def wish_profile(self, model: str, wish: ProfileWish) -> None:
-        """Replace the model's last profile request; its workers see the new one at their next beat."""
-        await self.send(registry.wish_profile(model, wish))
-
     async def note_refused(self, model: str) -> None:
         await self.send(registry.note_refused(model, await self.now()))
-
-    async def refused(self) -> dict[str, float]:
-        return await self.send(registry.refused())
 
     async def keep_session(self, name: str, text: str, ttl_s: float) -> None:
         """Keep a browser's session for every gateway of this store."""

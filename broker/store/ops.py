@@ -98,7 +98,7 @@ def withdraw(queue: str, version: str, worker: str) -> Operation[bool]:
 
 
 def extend(
-    queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId]
+    queue: str, worker: str, *, lease_s: float, max_run_s: float, progressed: Sequence[JobId] = ()
 ) -> Operation[LeaseRenewal]:
     """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
@@ -120,20 +120,20 @@ def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
 
 
 def retry(
-    items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str
+    items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
 ) -> Operation[list[Settled]]:
     """Put jobs aside for `delay_s`; a job at its limit of attempts ends FAILED with `code` and `message`."""
     args: list[Arg] = [worker, ms(delay_s), code, message, traceback, *_pairs(items)]
     return Operation("retry", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
-def release(items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str) -> Operation[list[Settled]]:
+def release(items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = "") -> Operation[list[Settled]]:
     """Queue jobs again. `detail`: how the process of a `CRASHED` run died, for the error of a job that is given up."""
     args: list[Arg] = [worker, reason.value, detail, *_pairs(items)]
     return Operation("release", prefix(items[0].id.queue), args, replies.settled_reply)
 
 
-def sweep(queue: str, *, gone: Sequence[str], limit: int) -> Operation[SweepReport]:
+def sweep(queue: str, *, gone: Sequence[str] = (), limit: int = 1_000) -> Operation[SweepReport]:
     """Take back the jobs of workers that are `gone` or whose lease has passed; promote, expire and collect what is due.
 
     One call moves at most `limit` jobs, however much is due; the report says whether to call again."""
@@ -144,7 +144,7 @@ def absent(queue: str, *, sweeper: str, pace_s: float, again_s: float) -> Operat
     return Operation("absent", prefix(queue), [sweeper, ms(pace_s), ms(again_s)], replies.absent_reply)
 
 
-def cancel(job: JobId, *, owner: str) -> Operation[CancelStatus]:
+def cancel(job: JobId, *, owner: str = "") -> Operation[CancelStatus]:
     return Operation("cancel", prefix(job.queue), [job.serial, owner], lambda reply: CancelStatus(reply.decode()))
 
 
@@ -165,11 +165,14 @@ def purge(queue: str, *, limit: int) -> Operation[tuple[int, bool]]:
     return Operation("purge", prefix(queue), [limit], lambda reply: (int(reply[0]), reply[1] == b"1"))
 
 
-def reconcile(queue: str, *, cursor: str, limit: int) -> Operation[Repair]:
+def reconcile(queue: str, *, cursor: str = "0", limit: int = 1_000) -> Operation[Repair]:
     return Operation("reconcile", prefix(queue), [cursor, limit], replies.repair_reply)
 
 
-def reconcile_next(queue: str, *, pace_s: float, heal_s: float, limit: int) -> Operation[Repair]:
+def reconcile_next(queue: str, *, pace_s: float, heal_s: float, limit: int = 1_000) -> Operation[Repair]:
+    """`reconcile` the next page for all workers; nothing if any of them did so within `pace_s`, or within `heal_s` if more is
+    due since then.
+    """
     return Operation("reconcile_next", prefix(queue), [ms(pace_s), ms(heal_s), limit], replies.repair_reply)
 
 
@@ -195,7 +198,9 @@ def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
     )
 
 
-def follow(job: JobId, *, mark: str, seen: int, limit: int, with_output: bool) -> Operation[Followed | None]:
+def follow(
+    job: JobId, *, mark: str = "", seen: int = 0, limit: int = 256, with_output: bool = False
+) -> Operation[Followed | None]:
     """The record, and the next chunks for a reader who saw `seen` of the stream with that `mark`.
 
     Of a stream with another mark, the chunks from the first one on. None if the job never existed or was collected."""
@@ -210,7 +215,9 @@ def kept_input(job: JobId) -> Operation[KeptInput | None]:
     return Operation("input", prefix(job.queue), [job.serial], replies.input_reply)
 
 
-def newest(queue: str, index: JobIndex, *, owner: str, before: str, limit: int, tag: str) -> Operation[list[JobId]]:
+def newest(
+    queue: str, index: JobIndex = JobIndex.ALL, *, owner: str = "", before: str = "", limit: int = 100, tag: str = ""
+) -> Operation[list[JobId]]:
     """The jobs of an index, newest first, at most `limit`, with serials smaller than `before`. `owner` "": those of all.
 
     `tag` names the jobs of TAGGED."""
@@ -229,10 +236,12 @@ def stats(queue: str) -> Operation[QueueStats]:
 
 
 def demand(queue: str, versions: Sequence[str]) -> Operation[Demand]:
+    """Cheaper than `stats`, for what asks each second."""
     return Operation("demand", prefix(queue), versions, partial(replies.demand_reply, versions=versions))
 
 
 def unfinished(queue: str, version: str) -> Operation[Unfinished]:
+    """How many jobs of this version have not ended."""
     return Operation("unfinished", prefix(queue), [version], lambda reply: Unfinished(*map(int, reply)))
 
 

@@ -123,6 +123,7 @@ class StoredModel:
 
 
 def models() -> Command[dict[str, StoredModel]]:
+    """What workers and gateways announced, by model."""
     return Command(("HGETALL", MODELS_KEY), _models)
 
 
@@ -131,7 +132,10 @@ def announce_model(info: ModelInfo) -> Command[None]:
 
 
 def swap_model(name: str, found: StoredModel, wanted: ModelInfo | None) -> Operation[bool]:
-    """With None, no entry is left."""
+    """Replace `found` by `wanted`, or remove the entry if `wanted` is None; False if another process changed it first.
+
+    The model's jobs stay.
+    """
     text = b"" if wanted is None else msgspec.json.encode(wanted)
     return Operation("swap", MODELS_KEY, [name, found.text, text], bool)
 
@@ -156,8 +160,8 @@ def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
     return [replace(one.info, seen_at=one.seen_at) for one in decoded if one.expires_at > now]
 
 
-def announce_worker(info: WorkerInfo, *, ttl_s: float) -> Operation[int]:
-    """The registry's edition."""
+def announce_worker(info: WorkerInfo, *, ttl_s: float = 20.0) -> Operation[int]:
+    """The registry's edition: another number once its models or what its workers serve have changed."""
     return Operation("announce", WORKERS_KEY, [info.name, ms(ttl_s), msgspec.json.encode(info), _served(info)], int)
 
 
@@ -168,8 +172,8 @@ def _served(info: WorkerInfo) -> str:
     return digest("", msgspec.json.encode([slots, sorted(info.declared.items()), sorted(scaling)]).decode())
 
 
-def withdraw_worker(name: str) -> Operation[int]:
-    return Operation("withdraw_worker", WORKERS_KEY, [name], int)
+def withdraw_worker(name: str) -> Operation[None]:
+    return Operation("withdraw_worker", WORKERS_KEY, [name], _nothing)
 
 
 def announce_place(place: SlotPlace) -> Operation[None]:
@@ -182,11 +186,14 @@ def place_of(incarnation: str) -> Command[SlotPlace | None]:
 
 
 def rollouts() -> Command[dict[str, StoredRollout]]:
+    """The operators' changes, by model."""
     return Command(("HGETALL", ROLLOUTS_KEY), _rollouts)
 
 
 def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation[bool]:
-    """With a rollout that changes nothing, no entry is left."""
+    """Replace `found` by `wanted`; False if another process changed it first. With a rollout that changes nothing, no entry is
+    left.
+    """
     text = b"" if wanted == Rollout() else msgspec.json.encode(wanted)
     return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
 
@@ -224,6 +231,7 @@ def spend(gateway: str, spendings: Sequence[KeySpending], *, ttl_s: float) -> Op
 
 
 def profile_wishes() -> Command[dict[str, ProfileWish]]:
+    """The last profile request of each model, also when its time is over."""
     return Command(("HGETALL", PROFILES_KEY), _profile_wishes)
 
 
@@ -232,6 +240,7 @@ def profile_wish(model: str) -> Command[ProfileWish | None]:
 
 
 def wish_profile(model: str, wish: ProfileWish) -> Command[None]:
+    """Replace the model's last profile request; its workers see the new one at their next beat."""
     return Command(("HSET", PROFILES_KEY, model, msgspec.json.encode(wish)), _nothing)
 
 
