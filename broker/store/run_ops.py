@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
-from penstock.broker.run_contract import CreatedRun, RunChange, TakenRun
+from penstock.broker.run_contract import KEEP_S, CreatedRun, RunChange, TakenRun
 from penstock.broker.store.ops import Operation, ms, words
 from penstock.broker.store.positions import Arg, RunCreateArgs, RunFields
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
@@ -23,7 +23,10 @@ _spec = msgspec.json.Decoder(RunSpec)
 _part = msgspec.json.Decoder(RunPart)
 
 
-def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float, webhook: Webhook | None = None) -> Operation[CreatedRun]:
+def create(
+    run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+) -> Operation[CreatedRun]:
+    """Store a run. Its `webhook` hears of its end; if the run is opened again before that, only of the end that follows."""
     args = RunCreateArgs(
         id=run_id,
         owner=owner,
@@ -37,18 +40,37 @@ def create(run_id: str, spec: RunSpec, *, owner: str, keep_s: float, webhook: We
 
 
 def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operation[TakenRun]:
+    """Become the run's driver, unless the run has ended or another driver's lease lasts. `dead`: a driver that is known to
+    have died, whose lease does not count.
+
+    A run of which three drivers in a row died without getting any further ends `failed`.
+    """
     return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s), dead], partial(_taken, run_id))
 
 
 def look(limit: int, *, without: Collection[str] = ()) -> Operation[list[Run]]:
+    """Runs that a runner may take: at most one per owner, the oldest, and first of the owner who waits for longest.
+
+    Of a run with parts, the first part that nobody drives, or the run itself once all have ended. `without`: runs to pass
+    over.
+
+    Ends the queued runs whose deadline has passed.
+    """
     return Operation("run_look", RUNS_KEY, [limit, *without], _listed)
 
 
 def next_of(run_id: str) -> Operation[Run | None]:
+    """What a driver may take of one run: a part of it, or the run itself. None while others drive all there is, or if the
+    run has ended.
+    """
     return Operation("run_next", RUNS_KEY, [run_id], lambda reply: next(iter(_listed(reply)), None))
 
 
 def split(run_id: str, driver: str, parts: Sequence[RunPart], counts: RunCounts) -> Operation[UpdateStatus]:
+    """Give a run its parts, which are then driven like runs, under ids of their own (`part_id`); `driver` has the run.
+
+    A run that has parts keeps them. Its counts begin at `counts`. A part that does not reach its end ends its run.
+    """
     args: list[Arg] = [run_id, driver, msgspec.json.encode(counts), len(parts)]
     for part in parts:
         args += [part_id(run_id, part.number), msgspec.json.encode(part)]
@@ -56,21 +78,32 @@ def split(run_id: str, driver: str, parts: Sequence[RunPart], counts: RunCounts)
 
 
 def parts(run_id: str) -> Operation[list[Run]]:
+    """The parts of a run in their order; none of a run that was not split."""
     return Operation("run_parts", RUNS_KEY, [run_id], _listed)
 
 
 def update(run_id: str, driver: str, change: RunChange, *, lease_s: float) -> Operation[UpdateStatus]:
+    """Write what changed and hold the run for another `lease_s`; 0 gives it up. The counts of a part count for its run.
+
+    The first final state stands until `reopen`.
+    """
     rows = change.counts.done + change.counts.failed if change.counts else 0
     args = [run_id, driver, ms(lease_s), rows, *_changed_fields(change)]
     return Operation("run_update", RUNS_KEY, args, lambda reply: UpdateStatus(reply.decode()))
 
 
-def reopen(run_id: str, spec: RunSpec | None) -> Operation[ReopenStatus]:
+def reopen(run_id: str, spec: RunSpec | None = None) -> Operation[ReopenStatus]:
+    """Queue a run again that ended failed, cancelled or expired, because a caller wants it resumed; its completed parts
+    stay completed. With a `spec` the run goes on with that one, also if it has not ended.
+    """
     args: list[Arg] = [run_id, "" if spec is None else msgspec.json.encode(spec)]
     return Operation("run_reopen", RUNS_KEY, args, lambda reply: ReopenStatus(reply.decode()))
 
 
-def ask_cancel(run_id: str, *, owner: str | None) -> Operation[CancelStatus]:
+def ask_cancel(run_id: str, *, owner: str | None = None) -> Operation[CancelStatus]:
+    """End a queued run without a driver at once, and a run with parts unless one puts them together; another run's driver
+    learns of the request at its next `update`.
+    """
     return Operation("run_ask", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: CancelStatus(reply.decode()))
 
 
@@ -78,12 +111,24 @@ def read(run_id: str) -> Operation[Run | None]:
     return Operation("run_read", RUNS_KEY, [run_id], lambda reply: _run(run_id, reply[1]))
 
 
-def runs(*, owner: str | None, states: Collection[RunState], after: str, limit: int, keep_s: float) -> Operation[list[Run]]:
+def runs(
+    *,
+    owner: str | None = None,
+    states: Collection[RunState] = (),
+    after: str = "",
+    limit: int = 20,
+    keep_s: float = KEEP_S,
+) -> Operation[list[Run]]:
+    """Runs in any of `states` (empty: in all), newest first, starting behind `after`; none if `after` is not known.
+
+    Forgets runs that ended `keep_s` ago, as `create` does.
+    """
     args: list[Arg] = [ms(keep_s), _owner_filter(owner), after, limit, *states]
     return Operation("run_list", RUNS_KEY, args, _listed)
 
 
-def drop(run_id: str, *, owner: str | None) -> Operation[DropStatus]:
+def drop(run_id: str, *, owner: str | None = None) -> Operation[DropStatus]:
+    """Forget an ended run."""
     return Operation("run_drop", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: DropStatus(reply.decode()))
 
 

@@ -57,7 +57,7 @@ end
 -- A message that has become a job, now or before, is no longer handed out.
 function own.submitted(p, word, serial, owner, status, todo)
   local _, message = split_word(word)
-  if message ~= '' and status ~= 'full' and status ~= 'closed' then later(todo, 'ZREM', p .. 'foreign', message) end
+  if message ~= '' and status ~= 'full' then later(todo, 'ZREM', p .. 'foreign', message) end
 end
 
 -- hook: watched
