@@ -15,13 +15,12 @@ import redis.asyncio
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
-from penstock.broker.store.calls import awaited
 from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AskAgain, is_lacking, not_loaded, store_error
 from penstock.broker.store.notifications import PushRouter, Waiter
-from penstock.broker.store.ops import Command, Operation, ms
+from penstock.broker.store.ops import Command, Operation, awaited, ms
 from penstock.broker.store.registry import StoredModel
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, new_serial

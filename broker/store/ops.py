@@ -1,14 +1,15 @@
 """The store's operations, each described once: function, key, arguments, and what the reply means. Pure.
 
-`RedisStore` and `AsyncStore` are two transports for these values: one for a thread, one for an event loop.
+`RedisStore` and `AsyncStore` are two transports for these values: one for a thread, one for an event loop. Their methods are
+made from the functions here: `read = blocking(ops.read)`, `read = awaited(ops.read)`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial, update_wrapper
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from penstock.broker.backlog import Demand
 from penstock.broker.contract import CancelStatus, JobIndex, ReleaseReason
@@ -39,6 +40,7 @@ from penstock.errors import InternalError
 from penstock.job import Job, JobId, Payload, job_in, served_as
 
 Reply = TypeVar("Reply")
+Asked = ParamSpec("Asked")
 Ended = tuple[Job, Payload | None]
 
 # At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
@@ -66,6 +68,44 @@ class Command(NamedTuple, Generic[Reply]):
 
     words: Sequence[Arg]
     decode: Callable[[Any], Reply]
+
+
+class BlockingCalls(Protocol):
+    def run(self, operation: Operation[Reply], /) -> Reply: ...
+
+    def send(self, command: Command[Reply], /) -> Reply: ...
+
+
+class AwaitedCalls(Protocol):
+    async def run(self, operation: Operation[Reply], /) -> Reply: ...
+
+    async def send(self, command: Command[Reply], /) -> Reply: ...
+
+
+def blocking(
+    describe: Callable[Asked, Operation[Reply] | Command[Reply]],
+) -> Callable[Concatenate[BlockingCalls, Asked], Reply]:
+    """A method of a store that blocks: it takes what `describe` takes, and makes the call. It raises `StoreUnavailable`."""
+
+    def call(store: BlockingCalls, /, *args: Asked.args, **named: Asked.kwargs) -> Reply:
+        asked = describe(*args, **named)
+        return store.run(asked) if isinstance(asked, Operation) else store.send(asked)
+
+    update_wrapper(call, describe)
+    return call
+
+
+def awaited(
+    describe: Callable[Asked, Operation[Reply] | Command[Reply]],
+) -> Callable[Concatenate[AwaitedCalls, Asked], Coroutine[Any, Any, Reply]]:
+    """The same for an event loop."""
+
+    async def call(store: AwaitedCalls, /, *args: Asked.args, **named: Asked.kwargs) -> Reply:
+        asked = describe(*args, **named)
+        return await (store.run(asked) if isinstance(asked, Operation) else store.send(asked))
+
+    update_wrapper(call, describe)
+    return call
 
 
 def prefix(queue: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.broker.store import registry, run_ops
-from penstock.broker.store.calls import awaited, blocking
+from penstock.broker.store.ops import Command, Operation, awaited, blocking
 
 if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
-    from penstock.broker.store.ops import Command, Operation
     from penstock.broker.store.sync import RedisStore
 
 Reply = TypeVar("Reply")
