@@ -45,13 +45,11 @@ class AsyncStore:
     `errors` counts the calls that did.
     """
 
-    def __init__(self, url: str, *, replicated: bool = False, channel: str = "") -> None:
-        """`replicated`: what writes is answered once a replica has it on its disk. `channel`: where the ends of jobs are pushed
-        to; by default one of its own.
-        """
+    def __init__(self, url: str, *, replicated: bool = False) -> None:
+        """`replicated`: what writes is answered once a replica has it on its disk."""
         self.errors = 0
         self.url = url
-        self.channel = channel or f"ps:gateway:{new_serial()}"
+        self.channel = f"ps:gateway:{new_serial()}"
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
         self._nodes = cluster_nodes(url, name="penstock-gateway", within_s=ANSWER_WITHIN_S) if is_cluster(url) else None

@@ -211,9 +211,9 @@ class PushRouter:
         self._tasks: list[asyncio.Task[None]] = []
 
     @contextmanager
-    def waiter(self, *jobs: JobId, also: Waiter | None = None) -> Iterator[Waiter]:
-        """One waiter for the changes of all these jobs. `also`: a waiter that hears of other jobs as well."""
-        waiter = also or Waiter()
+    def waiter(self, *jobs: JobId) -> Iterator[Waiter]:
+        """One waiter for the changes of all these jobs."""
+        waiter = Waiter()
         for job in jobs:
             self._waiters.setdefault(job, set()).add(waiter)
         try:

@@ -41,11 +41,10 @@ FORGET_MAX = 1_000
 class RedisStore:
     """See `JobStore`. Not thread-safe; opens its connection on first use. No call is repeated silently."""
 
-    def __init__(self, url: str, *, name: str = "", source: str | None = None, within_s: float = READ_TIMEOUT_S) -> None:
-        """`within_s`: how long an answer may take."""
+    def __init__(self, url: str, *, name: str = "", source: str | None = None) -> None:
         self._suffix, self._source = library(source)
-        self._redis = connect(url, name=name, read_timeout_s=within_s)
-        self._link = thread_link(url, self._redis, name, self._source, within_s=within_s)
+        self._redis = connect(url, name=name)
+        self._link = thread_link(url, self._redis, name, self._source, within_s=READ_TIMEOUT_S)
 
     def close(self) -> None:
         self._link.close()

@@ -69,7 +69,7 @@ _MOST_SAID, _MOST_CHARS = 12, 200
 
 
 class AuditLog:
-    """Notes acts in the main store. An act that cannot be noted is refused, so that none is done that nobody can find."""
+    """Notes acts in the store. An act that cannot be noted is refused, so that none is done that nobody can find."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store

@@ -68,14 +68,6 @@ def store_error(error: Exception) -> Exception:
     return error
 
 
-def is_unreachable(error: StoreUnavailable) -> bool:
-    """Whether no server answered at all, which is not so of one that refuses the call."""
-    cause: BaseException | None = error
-    while isinstance(cause, StoreUnavailable):
-        cause = cause.__cause__
-    return isinstance(cause, AWAY)
-
-
 def _not_now(error: Exception) -> StoreUnavailable:
     count_asked_again(error)
     code = _CODES.get(type(error), "")
