@@ -17,7 +17,7 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
 from penstock.errors import InternalError, StoreUnavailable
-from penstock.extensions.celery_clients.ops import Rejected, refused
+from penstock.extensions.celery_clients.ops import Rejected
 from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.failpoints import failpoint
 from penstock.job import JobId, JobState, Payload, job_in, new_serial

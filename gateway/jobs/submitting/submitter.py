@@ -333,7 +333,6 @@ class Submitter:
         )
         most = limits.max_queue_depth
         if request.model.info.held > 1:
-            # Few models have several partitions, and the others do without this import.
             from penstock.gateway.models.placing import placed
 
             new, most = await placed(self._store, request.model.info, new)
