@@ -4,50 +4,73 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
+
+from penstock.cli.command_entry import CommandEntry
 
 # The moment when the command began: this module is among the first that it imports.
 STARTED_AT = time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """One command: its module, the line that the overview shows, and the name of its Typer application in the module."""
+class StandIn(TyperCommand):
+    """A verb in the list of its group. The real command is loaded once it is run, completed, or asked for help."""
 
-    module: str
-    help: str
-    panel: str
-    app: str = "app"
+    def __init__(self, name: str, entry: CommandEntry) -> None:
+        super().__init__(name, help=entry.help, rich_help_panel=entry.panel or None)
+        self._entry = entry
 
-    def load(self) -> Any:
-        return typer.main.get_command(getattr(import_module(self.module), self.app))
+    def loaded(self) -> Any:
+        command = load(self._entry)
+        command.name = self.name
+        return command
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.loaded().make_context(info_name, args, parent=parent, **extra)
 
 
-class LazyGroup(TyperGroup):
-    """A group over `table`. Listing returns stand-ins; running or completing a command loads the real one."""
+def stand_ins(table: Mapping[str, CommandEntry]) -> dict[str, Any]:
+    return {name: StandIn(name, entry) for name, entry in table.items()}
 
-    table: ClassVar[Mapping[str, CommandEntry]] = {}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.table)
+def load(entry: CommandEntry) -> Any:
+    """The command of a verb, with what extensions add to it."""
+    command = typer.main.get_command(getattr(import_module(entry.module), entry.app))
+    if entry.more:
+        getattr(command, "commands").update(stand_ins(entry.more))  # noqa: B009 - click's types are hidden within Typer
+    show_brackets(command)
+    return command
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = self.table.get(cmd_name)
-        if entry is None:
-            return None
-        return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Typer's suggestions for a mistyped name read this dictionary.
-        self.commands = {name: self.get_command(ctx, name) for name in self.table}
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        if name is None or stand_in is None:
-            return name, stand_in, rest
-        command = self.table[name].load()
-        command.name = name
-        return name, command, rest
+def show_brackets(command: Any) -> None:
+    """Have `--help` of a command, and of those below, show `[serve]` as it stands.
+
+    Typer reads every help text as Rich's markup, in which that is a style, and has no mode for plain text.
+    """
+    vars(command)["format_help"] = partial(_format_help, command)
+    for one in getattr(command, "commands", {}).values():
+        show_brackets(one)
+
+
+def _format_help(command: Any, context: Any, formatter: Any) -> None:
+    type(command).format_help(_escaped(command), context, formatter)
+
+
+def _escaped(part: Any) -> Any:
+    """A copy of a command, or of a parameter, whose texts Rich shows unchanged."""
+    from rich.markup import escape
+
+    twin = copy(part)
+    for name in ("help", "epilog"):
+        if text := getattr(part, name, None):
+            setattr(twin, name, escape(text))
+    if hasattr(part, "params"):
+        twin.params = [_escaped(one) for one in part.params]
+    if hasattr(part, "commands"):
+        twin.commands = {name: _escaped(one) for name, one in part.commands.items()}
+    return twin

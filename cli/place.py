@@ -11,23 +11,25 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-# The options that say where, by the verb that takes them; the short form second.
+from penstock.cli.verbs import verbs
+
+# The options that say where; the short form second.
 _STORE = (("--config", "-c"), ("--state-dir", ""), ("--redis-url", ""))
 _GATEWAY = (("--url", ""),)
-_VERBS = {
-    "run": _STORE,
-    **dict.fromkeys(("call", "jobs", "webhooks", "models", "workers"), _GATEWAY),
-}
 # A command ends where its sentence goes on.
-_COMMAND = re.compile(
-    r"\bpenstock (run|call|jobs|webhooks|models|workers)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE
-)
+_COMMAND = re.compile(r"\bpenstock ([a-z]+)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE)
 
 
 def completed(text: str, argv: Sequence[str] | None = None) -> str:
     """The text, each command in it with the place options of this process's command line that it lacks."""
     given = sys.argv[1:] if argv is None else argv
-    return _COMMAND.sub(lambda found: found[0] + _options(given, _VERBS[found[1]], found[0]), text)
+    return _COMMAND.sub(lambda found: found[0] + _options(given, _places_of(found[1]), found[0]), text)
+
+
+def _places_of(verb: str) -> Sequence[tuple[str, str]]:
+    """The options by which the verb is told where; none for a verb that asks nobody, and for what is no verb."""
+    entry = verbs().get(verb)
+    return ((*_STORE, *_GATEWAY) if verb == "run" else _GATEWAY) if entry and entry.asks_gateway else ()
 
 
 def gateway_option(url: str) -> str:

@@ -87,5 +87,5 @@ def _tune_bar() -> Iterator[OnTuneProgress]:
 
 
 def _bar() -> Progress:
-    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     return Progress(*columns, console=Console(stderr=True), transient=True)

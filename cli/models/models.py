@@ -18,13 +18,11 @@ from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, mode
 from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.errors import NotFound
-from penstock.extensions.splits.cli import split
 from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 app.command()(fetch)
 app.command()(cache)
-app.command()(split)
 app.command()(pause)
 app.command()(resume)
 app.command()(limits)

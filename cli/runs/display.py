@@ -83,7 +83,7 @@ def _bar() -> Iterator[OnRunProgress]:
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 

@@ -276,9 +276,11 @@ def _progress(text: str) -> Iterator[Any]:
         yield print_faint
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    # Rich reads what stands in brackets in a plain text as a style.
+    with Console(stderr=True).status(Text(text)) as status:
+        yield lambda newer: status.update(Text(newer))
 
 
 def _say(text: str) -> None:

@@ -10,9 +10,11 @@ from penstock.cli.display import print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.words import duration
 
+app = typer.Typer(add_completion=False)
 _SHADOW_WORDS = "equal", "close", "different", "status", "lost", "refused", "dropped"
 
 
+@app.command()
 def split(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)],
     weights: Annotated[

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
-from penstock.cli.main import Penstock, app
+from penstock.cli.lazy import StandIn
+from penstock.cli.main import app
 from tests.markdown import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "cli-options.md"
@@ -36,18 +37,19 @@ class CliCommand:
 
 def commands() -> list[CliCommand]:
     """Every command, `penstock` itself first. Loads them all, in this process."""
-    return [_read((), typer.main.get_command(app)), *_below((), {name: entry.load() for name, entry in Penstock.table.items()})]
+    return list(_below("", typer.main.get_command(app)))
 
 
-def _below(words: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[CliCommand]:
-    for name, command in found.items():
-        if not command.hidden:
-            yield _read((*words, name), command)
-            yield from _below((*words, name), getattr(command, "commands", {}))
+def _below(words: str, command: Any) -> Iterator[CliCommand]:
+    yield _read(words, command)
+    for name, one in getattr(command, "commands", {}).items():
+        real = one.loaded() if isinstance(one, StandIn) else one
+        if not real.hidden:
+            yield from _below(f"{words} {name}".strip(), real)
 
 
-def _read(words: tuple[str, ...], command: Any) -> CliCommand:
-    context = command.context_class(command, info_name=words[-1] if words else "penstock")
+def _read(words: str, command: Any) -> CliCommand:
+    context = command.context_class(command, info_name=words.rpartition(" ")[2] or "penstock")
     kinds: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
     for parameter in command.get_params(context):
         # `--help` is the same everywhere.
@@ -56,7 +58,7 @@ def _read(words: tuple[str, ...], command: Any) -> CliCommand:
     about = (command.help or "").split("\n\n")[0]
     flags = frozenset(flag for one in command.params for flag in (*one.opts, *one.secondary_opts) if flag.startswith("-"))
     return CliCommand(
-        " ".join(words),
+        words,
         " ".join(about.split()),
         tuple(kinds["argument"]),
         tuple(kinds["option"]),

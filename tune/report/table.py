@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.tune.report.findings import learned_calls
@@ -42,7 +43,7 @@ def _table(result: TuneResult) -> Table:
     pruned = [one for one in result.configurations if one.verdict is ConfigurationVerdict.PRUNED]
     for one in [*shown, *pruned[: max(3, _SHOWN - len(shown))]]:
         cells = (*_cells(one.predicted), *_cells(one.confirmed), size(one.memory_bytes or None))
-        table.add_row(one.verdict.value, one.choice.label, *cells, one.why)
+        table.add_row(one.verdict.value, *map(escape, (one.choice.label, *cells, one.why)))
     return table
 
 

@@ -1,21 +1,29 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from penstock.cli import exits
-from penstock.cli.lazy import CommandEntry
-from penstock.cli.main import Penstock, app
+from penstock.cli.command_entry import CommandEntry
+from penstock.cli.lazy import StandIn, load, show_brackets
+from penstock.cli.main import app
+from penstock.cli.verbs import verbs
 from tests.command import called_here
+from tests.pages import cli_page
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("redis", "celery", "kombu", "fastapi", "starlette", "pydantic", "httpx", "httpx2", "tenacity", "numpy", "msgspec")
@@ -42,16 +50,60 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     command = [sys.executable, "-m", "penstock", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0
-    assert [name for name in Penstock.table if f" {name} " not in done.stdout] == []
+    assert [name for name in verbs() if f" {name} " not in done.stdout] == []
     assert "Exit codes" in done.stdout
 
 
-@pytest.mark.parametrize("name", list(Penstock.table))
+@pytest.mark.parametrize("name", list(verbs()))
 def test_every_command_has_help(name: str) -> None:
     # Each command is loaded as it is called; another process for each would cost more than all of the commands.
     shown = CliRunner().invoke(app, [name, "--help"])
     assert shown.exit_code == 0
     assert f"penstock {name}" in shown.stdout
+
+
+def test_no_help_loses_a_word_in_brackets() -> None:
+    # Regression: Typer took `[serve]` for a style of Rich and left it out.
+    for command in cli_page.commands():
+        real = command_of(command.words)
+        for part in (real, *real.params):
+            part.help = f"{part.help or ''} pip install 'penstock[serve]' <ok> [/path]"
+        show_brackets(real)
+        shown = help_of(real)
+        texts = [part for part in (real, *real.params) if not getattr(part, "hidden", False)]
+        assert len(re.findall(r"penstock\[serve\]", shown)) == len(texts), shown
+        assert shown.count("[/path]") == len(texts)
+
+
+def test_no_help_of_ours_loses_a_word_in_brackets() -> None:
+    missing = []
+    for command in cli_page.commands():
+        real = command_of(command.words)
+        shown = help_of(real)
+        texts = [real.help or "", *(one.help or "" for one in real.params if not getattr(one, "hidden", False))]
+        missing += [word for text in texts for word in re.findall(r"\S*\[\S*", text) if word not in shown]
+    assert missing == []
+
+
+def test_an_error_of_usage_shows_brackets() -> None:
+    done = penstock("call", "m", "--priority", "[serve]")
+    assert (done.returncode, "[serve]" in done.stderr) == (exits.USAGE, True), done.stderr
+
+
+def command_of(words: str) -> Any:
+    """The loaded command of these words, built anew: a test may change its texts."""
+    found: Any = typer.main.get_command(app)
+    for word in words.split():
+        one = found.commands[word]
+        found = one.loaded() if isinstance(one, StandIn) else one
+    return found
+
+
+def help_of(command: Any) -> str:
+    """Its `--help`, so wide that no text is broken."""
+    with mock.patch("typer.rich_utils.MAX_WIDTH", 2_000), contextlib.redirect_stdout(io.StringIO()) as stdout:
+        command.get_help(command.context_class(command, info_name="penstock"))
+    return stdout.getvalue()
 
 
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["run"]])
@@ -81,7 +133,7 @@ def test_with_json_errors_are_json_too() -> None:
 
 
 def test_every_command_has_json_but_those_that_the_docs_except() -> None:
-    without = {name for name, entry in Penstock.table.items() if not all(map(_has_json, _commands(entry)))}
+    without = {name for name, entry in verbs().items() if not all(map(_has_json, _commands(entry)))}
     assert without == {"flower", "gateway", "runner", "worker"}
     assert "All commands have it but `flower`, `gateway`, `runner` and `worker`" in (
         ROOT / "docs" / "reference" / "cli.md"
@@ -133,8 +185,9 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
 
 
 def _commands(entry: CommandEntry) -> list[Any]:
-    command = entry.load()
-    return list(command.commands.values()) if hasattr(command, "commands") else [command]
+    command = load(entry)
+    found = list(command.commands.values()) if hasattr(command, "commands") else [command]
+    return [one.loaded() if isinstance(one, StandIn) else one for one in found]
 
 
 def _has_json(command: Any) -> bool:

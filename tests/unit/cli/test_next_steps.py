@@ -76,8 +76,9 @@ def parse(words: list[str]) -> None:
     while isinstance(group, TyperGroup) and [*context._protected_args, *context.args]:
         name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
         assert command is not None
-        group = command
         context = command.make_context(name, rest, parent=context)
+        # What stands for the command in its group has loaded the real one.
+        group = context.command
 
 
 def test_the_commands_that_are_printed_are_found() -> None:
