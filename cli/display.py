@@ -33,6 +33,12 @@ def print_faint(text: str) -> None:
     sys.stderr.write(line + "\n")
 
 
+def print_secret(secret: str, remark: str) -> None:
+    """A key or a secret alone on stdout, for a file or a variable; on stderr what it is and what to do with it."""
+    sys.stderr.write(f"{remark}\n")
+    sys.stdout.write(f"{secret}\n")
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns, never cut, because a cut id cannot be copied."""
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]

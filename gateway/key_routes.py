@@ -110,7 +110,7 @@ class KeyRoutes:
         if not self._auth.keyed:
             raise Conflict(
                 "this gateway has no keys: it serves every program on this machine",
-                hint="Declare the first key in [[keys]]: `penstock keys new admin --role manage` prints its lines.",
+                hint="Declare the first key in [[keys]]: `penstock keys new admin --role manage --toml` prints its lines.",
             )
         if caller.has_token:
             raise WrongRole("TorchServe's tokens make no keys", hint="Use a key of [[keys]] with the role manage.")

@@ -1,4 +1,4 @@
-"""`penstock keys new|add|revoke|list`."""
+"""`penstock keys new|list|revoke`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.access import digest_of, new_secret
-from penstock.cli.display import print_json, print_table
+from penstock.cli.display import print_json, print_secret, print_table
 from penstock.cli.options import ConfigOption, JsonOption, KeyOption, UrlOption, connect
 from penstock.cli.serve import plan
 from penstock.settings.keys import KeySettings, declared
@@ -19,6 +19,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Make, list a
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The key's id, as logs and settings name it.")]
 RoleOption = Annotated[str, typer.Option("--role", help="submit, read, manage; separate several with commas.")]
 OwnerOption = Annotated[str, typer.Option("--owner", help="The owner of its jobs. Default: NAME. Keys may share an owner.")]
+_USE = "callers set PENSTOCK_API_KEY to it"
 DaysOption = Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires. Default: never.")]
 
 
@@ -28,40 +29,27 @@ def new(
     role: RoleOption = "submit,read",
     owner: OwnerOption = "",
     days: DaysOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a key: prints its secret on stderr, once, and on stdout the lines for penstock.toml.
-
-    penstock keys new ci --role submit,read >> keys.toml; then PENSTOCK_KEYS_FILE=keys.toml penstock up
-    """
-    secret = new_secret()
-    table = _table(name, role, owner, days, sha256=digest_of(secret.encode("ascii")))
-    if as_json:
-        return print_json({"key": f"{name}.{secret}", **table.model_dump(mode="json", exclude_defaults=True)})
-    typer.echo(f"{name}.{secret}", err=True)
-    typer.echo("the key, shown only this once; callers set PENSTOCK_API_KEY to it. For the gateway:", err=True)
-    return typer.echo(toml_of(table))
-
-
-@app.command()
-def add(
-    name: NameArgument,
-    role: RoleOption = "submit,read",
-    owner: OwnerOption = "",
-    days: DaysOption = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests a second, over all gateways. Default: 100.")] = None,
     burst: Annotated[int | None, typer.Option("--burst", help="Requests at once after a rest. Default: 200.")] = None,
     max_open_jobs: Annotated[int | None, typer.Option("--max-open-jobs", help="Jobs of a model that have not ended.")] = None,
     webhook: Annotated[str | None, typer.Option("--webhook", help="Where the events of its jobs go.")] = None,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Ask no gateway: print the lines of a [[keys]] table, and the key on stderr.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Make a key while gateways run: prints it on stdout, once. All gateways of the store know it within seconds.
+    """Make a key: prints it on stdout, once. All gateways of the store know it within seconds; it takes a key that may manage.
 
-    It takes a key with the role manage.
+    The first key is declared in the settings: penstock keys new admin --role manage --toml >> keys.toml; then
+    PENSTOCK_KEYS_FILE=keys.toml penstock up.
     """
     moment = _expiry(days)
+    limits = {"rate_per_s": rate, "burst": burst, "max_open_jobs": max_open_jobs, "webhook": webhook}
+    if toml:
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        return _declare({"id": name, "roles": _roles(role), "owner": owner, "expires_at": moment, **given}, as_json=as_json)
     with connect(url, api_key) as client:
         made = client.keys.add(
             name,
@@ -75,9 +63,19 @@ def add(
         )
     if as_json:
         return print_json(made)
-    typer.echo("the key, shown only this once; callers set PENSTOCK_API_KEY to it:", err=True)
-    typer.echo(made["key"])
-    return typer.echo(f"every gateway knows it within {made['within_s']:g} s", err=True)
+    print_secret(made["key"], f"the API key, shown only this once: {_USE}; every gateway knows it within {made['within_s']:g} s")
+    return None
+
+
+def _declare(table: dict[str, Any], *, as_json: bool) -> None:
+    """Make a key without a gateway: its table on stdout for the settings of one, the key itself on stderr."""
+    secret = new_secret()
+    key = declared({**table, "sha256": digest_of(secret.encode("ascii"))})
+    if as_json:
+        return print_json({"key": f"{key.id}.{secret}", **key.model_dump(mode="json", exclude_defaults=True)})
+    typer.echo(f"the API key, shown only this once: {_USE}; its table is for the gateways' settings", err=True)
+    typer.echo(f"{key.id}.{secret}", err=True)
+    return typer.echo(toml_of(key))
 
 
 @app.command()
@@ -128,12 +126,8 @@ def toml_of(key: KeySettings) -> str:
     lines.append(f"roles = {json.dumps(list(key.roles))}")
     lines += [f'owner = "{key.owner}"'] if key.owner else []
     lines += [f"expires_at = {key.expires_at.isoformat()}"] if key.expires_at else []
-    return "\n".join([*lines, ""])
-
-
-def _table(name: str, role: str, owner: str, days: int | None, *, sha256: str) -> KeySettings:
-    given = {"id": name, "sha256": sha256, "roles": _roles(role), "owner": owner, "expires_at": _expiry(days)}
-    return declared(given)
+    limits = key.model_dump(include={"rate_per_s", "burst", "max_open_jobs", "webhook"}, exclude_defaults=True)
+    return "\n".join([*lines, *(f"{name} = {json.dumps(limit)}" for name, limit in limits.items()), ""])
 
 
 def _roles(text: str) -> list[str]:

@@ -38,9 +38,9 @@ def _owner(text: str) -> str:
 def _hash(text: str) -> str:
     # No message repeats the text, because a user may have put the secret itself here by mistake.
     if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
-        raise ValueError("must be the SHA-256 of the secret, 64 hexadecimal digits; `penstock keys new` prints it")
+        raise ValueError("must be the SHA-256 of the secret, 64 hexadecimal digits; `penstock keys new NAME --toml` prints it")
     if is_weak(text):
-        raise ValueError("is the hash of an example or of a common word; make a key with `penstock keys new`")
+        raise ValueError("is the hash of an example or of a common word; make a key with `penstock keys new NAME --toml`")
     return text.lower()
 
 
@@ -51,7 +51,7 @@ def _some(roles: tuple[Role, ...]) -> tuple[Role, ...]:
 
 
 class KeySettings(Table):
-    """One `[[keys]]` table, as `penstock keys new` writes it. Without `owner`, jobs belong to the id of the key."""
+    """One `[[keys]]` table, as `penstock keys new --toml` writes it. Without `owner`, jobs belong to the id of the key."""
 
     id: Annotated[str, AfterValidator(_id)]
     sha256: Annotated[str, AfterValidator(_hash)] = Field(repr=False)
@@ -114,7 +114,7 @@ def access_rule(
     file with TorchServe's tokens, which count as keys.
     """
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
-        raise ConfigError("every API key has expired", hint="Make one with `penstock keys new` and put it into [[keys]].")
+        raise ConfigError("every API key has expired", hint="Make one with `penstock keys new NAME --toml` and put what it prints into [[keys]].")
     if keys:
         owners = {key.owner or key.id for key in keys}
         rule = f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"
@@ -125,6 +125,6 @@ def access_rule(
         return "open to every program on this machine, loopback only"
     raise ConfigError(
         f"{setting} is {host!r} and there are no API keys: everybody on the network could submit and read jobs",
-        hint="Run `penstock keys new NAME --role submit,read` and put what it prints into [[keys]] of penstock.toml "
+        hint="Run `penstock keys new NAME --role submit,read --toml` and put what it prints into [[keys]] of penstock.toml "
         f"(or a file named by PENSTOCK_KEYS_FILE), or set {setting} to 127.0.0.1.",
     )

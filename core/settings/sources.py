@@ -273,7 +273,7 @@ def _put_tables(layer: Layer, section: str, text: str) -> None:
 
 
 def _put_keys(layer: Layer, text: str) -> None:
-    """Read the tables that `penstock keys new` prints, usually through PENSTOCK_KEYS_FILE. Faults never repeat the text."""
+    """Read the tables that `penstock keys new --toml` prints, usually through PENSTOCK_KEYS_FILE. Faults never repeat the text."""
     variable = f"{PREFIX}KEYS"
     try:
         keys = tomllib.loads(text).get("keys")
@@ -282,7 +282,7 @@ def _put_keys(layer: Layer, text: str) -> None:
     if isinstance(keys, list):
         layer.put(("keys",), keys, f"env {variable}")
     else:
-        layer.faults.append(f"{variable}: must hold [[keys]] tables in TOML, as `penstock keys new` prints them")
+        layer.faults.append(f"{variable}: must hold [[keys]] tables in TOML, as `penstock keys new NAME --toml` prints them")
 
 
 def _put_store_url(layer: Layer, values: Mapping[str, str]) -> None:

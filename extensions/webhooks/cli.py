@@ -1,4 +1,4 @@
-"""`penstock webhooks key|secret|log|undelivered|replay|dismiss`."""
+"""`penstock webhooks new-key|secret|log|undelivered|replay|dismiss`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.display import print_fields, print_json, print_table
+from penstock.cli.display import print_fields, print_json, print_secret, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.words import duration, plural
@@ -24,17 +24,19 @@ EveryOption = Annotated[bool, typer.Option("--all", help="Every event that was g
 _AT_ONCE = 200
 
 
-@app.command()
-def key(as_json: JsonOption = False) -> None:
-    """Make a signing key. It turns webhooks on: PENSTOCK_WEBHOOKS__SIGNING_KEYS, or a file named by ..._SIGNING_KEYS_FILE.
+@app.command("new-key")
+def new_key(as_json: JsonOption = False) -> None:
+    """Make a signing key: prints it on stdout, once. It turns webhooks on: PENSTOCK_WEBHOOKS__SIGNING_KEYS, or its _FILE.
 
     To rotate it, set NEW,OLD, give each receiver its new secret, and drop OLD a day later.
     """
     made = new_signing_key()
     if as_json:
         return print_json({"key": made})
-    typer.echo("the signing key of all gateways of one store; keep it as you keep a password:", err=True)
-    return typer.echo(made)
+    print_secret(
+        made, "the signing key, shown only this once: all gateways of a store set PENSTOCK_WEBHOOKS__SIGNING_KEYS to it"
+    )
+    return None
 
 
 @app.command()
@@ -44,7 +46,8 @@ def secret(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
         found = client.webhooks.secrets()
     if as_json:
         return print_json({"secrets": found})
-    return typer.echo("\n".join(found))
+    print_secret("\n".join(found), "the webhook secret, shown whenever you ask: your receivers verify events with it")
+    return None
 
 
 @app.command()

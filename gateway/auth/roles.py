@@ -229,7 +229,7 @@ def require_role(caller: Caller, method: str, route: str) -> None:
         kind = WrongToken if caller.has_token else WrongRole
         raise kind(
             f"this API key may not do that: it needs the role {' or '.join(roles)}",
-            hint="Use a key with that role; `penstock keys add NAME --role ...` makes one.",
+            hint="Use a key with that role; `penstock keys new NAME --role ...` makes one.",
         )
 
 

@@ -152,7 +152,7 @@ def _tokens(found: _Translation) -> None:
     if written == "false" or (not written and not is_local):
         found.put(_TOKENS, path)
     elif written == "true" and not is_local:
-        why = "a gateway that others can reach needs keys: delete the line, or write [[keys]] (`penstock keys new`)"
+        why = "a gateway that others can reach needs keys: delete the line, or write [[keys]] (`penstock keys new NAME --toml`)"
         found.note(_TOKENS, Parity.CHANGED, why=why)
     else:
         found.note(_TOKENS, Parity.HONOURED, why="no token is asked for on loopback")

@@ -16,7 +16,7 @@ from penstock.job import Job
 from penstock.outbound.urls import is_listed, is_public, parse_url
 
 _REFUSAL = "this gateway calls no URL such as {url}"
-_ON = "The operator sets webhooks.signing_keys; `penstock webhooks key` prints a key."
+_ON = "The operator sets webhooks.signing_keys; `penstock webhooks new-key` makes one."
 _RULES = "The operator names hosts that may be called in webhooks.urls; all others are called by https on port 443 alone."
 
 

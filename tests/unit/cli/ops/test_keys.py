@@ -16,14 +16,14 @@ from penstock.settings.tables import Settings
 
 def made(*arguments: str) -> tuple[str, str]:
     """Run the command; return what it wrote to stdout and to stderr."""
-    done = CliRunner().invoke(app, ["new", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["new", *arguments, "--toml"], catch_exceptions=False)
     return done.stdout, done.stderr
 
 
 def test_a_new_key_is_shown_once_and_declared_by_its_hash_alone() -> None:
     declared, printed = made("ci", "--role", "submit,read", "--owner", "team-a", "--days", "30")
     [key] = Settings.load(None, {"PENSTOCK_KEYS": declared}).access_keys()
-    name, _, secret = printed.splitlines()[0].partition(".")
+    name, _, secret = printed.splitlines()[-1].partition(".")
     assert (name, key.id, key.owner, set(key.roles)) == ("ci", "ci", "team-a", {"submit", "read"})
     assert key.sha256 == digest_of(secret.encode())
     assert secret not in declared
