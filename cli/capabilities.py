@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.cli.command_entry import HELP, SERVE, USE, CommandEntry, Verbs
+from penstock.cli.command_entry import SERVE, USE, CommandEntry, Verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,9 @@ DECLARED: Sequence[Capability] = (
         "torchserve",
         {
             "torchserve": CommandEntry(
-                "penstock.extensions.torchserve.cli.start", "Start what `torchserve` would: its store, its settings, its addresses.", SERVE
-            ),
-            "import": CommandEntry(
-                "penstock.extensions.torchserve.cli.writing", "Write a penstock.toml from settings of TorchServe.", HELP
+                "penstock.extensions.torchserve.cli.start",
+                "Start what `torchserve` would: its store, its settings, its addresses.",
+                SERVE,
             ),
         },
     ),
@@ -32,7 +31,10 @@ DECLARED: Sequence[Capability] = (
         "webhooks",
         {
             "webhooks": CommandEntry(
-                "penstock.extensions.webhooks.cli", "Secrets of webhooks; events that were not delivered.", USE, asks_gateway=True
+                "penstock.extensions.webhooks.cli",
+                "Secrets of webhooks; events that were not delivered.",
+                USE,
+                asks_gateway=True,
             )
         },
     ),

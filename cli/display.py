@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -31,6 +31,12 @@ def print_faint(text: str) -> None:
     """A remark on stderr, so that a pipe gets only the output."""
     line = typer.style(text, dim=True) if is_colored(sys.stderr) else text
     sys.stderr.write(line + "\n")
+
+
+def print_ids(ids: Iterable[str]) -> None:
+    """One per line, and nothing else: `xargs` and `for` in a shell read them."""
+    sys.stdout.writelines(f"{one}\n" for one in ids)
+    sys.stdout.flush()
 
 
 def print_secret(secret: str, remark: str) -> None:

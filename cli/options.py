@@ -47,6 +47,7 @@ KeyOption = Annotated[
     str | None, typer.Option("--api-key", envvar="PENSTOCK_API_KEY", help="Key for a gateway that requires one.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one per line, for other commands.")]
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", min=0, help="Seconds to wait for the job to end. Default: no limit.")
 ]

@@ -32,12 +32,8 @@ ENGINE: Verbs = {
     "keys": CommandEntry("penstock.cli.ops.keys", "Make, list and revoke API keys.", HELP, asks_gateway=True),
     "audit": CommandEntry("penstock.cli.ops.audit", "Show what operators did, newest first.", HELP, asks_gateway=True),
     "store": CommandEntry("penstock.cli.ops.store", "Prepare a Redis of your own: users, functions.", HELP),
-    "secrets": CommandEntry("penstock.cli.ops.deployment", "Write the secret files of a containerized deployment.", HELP),
     "probe": CommandEntry("penstock.cli.ops.probe", "Check the health of a gateway or worker, for containers.", HELP),
     "config": CommandEntry("penstock.cli.ops.config", "Show the settings in force, or check them.", HELP),
-    "devices": CommandEntry(
-        "penstock.cli.models.devices", "Show this machine's cores and GPUs, and which slot gets what.", HELP
-    ),
     "doctor": CommandEntry("penstock.cli.ops.doctor", "Check this machine and say what to do next.", HELP),
 }
 

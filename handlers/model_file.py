@@ -3,7 +3,7 @@
 No library that runs models is imported. What only such a library or the device can show is found by the worker's child.
 """
 
-# D46: this runs in `config check`, `doctor`, `up` and `worker`.
+# D46: this runs in `config --check`, `doctor`, `up` and `worker`.
 
 from __future__ import annotations
 

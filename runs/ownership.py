@@ -52,7 +52,7 @@ def reopen_run(runs: RunStore, run_id: str) -> None:
     if answer is ReopenStatus.COMPLETED:
         raise Conflict(
             f"run {run_id} is completed: there is nothing left to do",
-            hint=f"to run its failed rows again: penstock run retry-failed {run_id}",
+            hint=f"to run its failed rows again: penstock run resume {run_id} --failed",
         )
 
 

@@ -1,4 +1,4 @@
-"""`penstock jobs failed|dismiss`: what waits in the failed inbox, by group or as JSON Lines, and what leaves it."""
+"""`penstock jobs list --failed` and `penstock jobs dismiss`: what waits in the failed inbox, and what leaves it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.display import print_json, print_table
+from penstock.cli.display import print_ids, print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
 from penstock.words import plural
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 # Of a group's message; the whole is in `--json`.
 _MOST_CHARS = 80
 
-ModelOption = Annotated[str | None, typer.Option("--model", help="Only jobs of this model.", autocompletion=model_names)]
 GroupOption = Annotated[
-    str | None, typer.Option("--group", help="Only jobs with one fault: the id that `penstock jobs failed` shows.")
+    str | None, typer.Option("--group", help="Only jobs with one fault: the id that `penstock jobs list --failed` shows.")
 ]
 
 
@@ -40,30 +39,23 @@ class InboxGroup:
     count: int = 0
 
 
-def failed(
-    model: ModelOption = None,
-    group: GroupOption = None,
-    fault: Annotated[
-        FailedBy | None, typer.Option("--fault", help="caller: inputs that the model cannot take. model: all else.")
-    ] = None,
-    as_json: JsonOption = False,
-    url: UrlOption = None,
-    api_key: KeyOption = None,
+def list_failed(
+    connected: Client, model: str | None, group: str | None, fault: FailedBy | None, *, quiet: bool, as_json: bool
 ) -> None:
-    """List the failed inbox: jobs without an output that were neither replayed nor dismissed, by what went wrong.
-
-    `--json` exports the jobs themselves, one per line, newest first.
-    """
-    with connect(url, api_key) as client:
+    """List the failed inbox by what went wrong; with `as_json` the jobs themselves, with `quiet` their ids, newest first."""
+    with connected as client:
         jobs = client.failed.jobs(model, group=group, fault=fault.value if fault else None)
-        groups = {} if as_json else _groups(jobs)
-        for job in jobs if as_json else ():
-            print_json(job)
-    if groups:
-        rows = [_row(name, found) for name, found in sorted(groups.items(), key=lambda pair: -pair[1].count)]
-        print_table(("GROUP", "MODEL", "JOBS", "FAULT", "CODE", "NEWEST", "MESSAGE"), rows)
-    elif not as_json:
-        typer.echo("no failed jobs", err=True)
+        if quiet:
+            return print_ids(job["id"] for job in jobs)
+        if as_json:
+            for job in jobs:
+                print_json(job)
+            return None
+        groups = _groups(jobs)
+    if not groups:
+        return typer.echo("no failed jobs", err=True)
+    rows = [_row(name, found) for name, found in sorted(groups.items(), key=lambda pair: -pair[1].count)]
+    return print_table(("GROUP", "MODEL", "JOBS", "FAULT", "CODE", "NEWEST", "MESSAGE"), rows)
 
 
 def _groups(jobs: Iterable[dict[str, Any]]) -> dict[str, InboxGroup]:

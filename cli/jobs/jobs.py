@@ -1,4 +1,4 @@
-"""`penstock jobs list|show|result|cancel|replay`, and `failed|dismiss` of the inbox."""
+"""`penstock jobs list|show|result|watch|cancel|replay`, and `dismiss` of the failed inbox."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import age, delayed_until, print_fields, print_json, print_table, total_seconds
+from penstock.cli.display import age, delayed_until, print_fields, print_ids, print_json, print_table, total_seconds
 from penstock.cli.jobs import many, streams
-from penstock.cli.jobs.inbox import dismiss, failed
+from penstock.cli.jobs.inbox import FailedBy, GroupOption, dismiss, list_failed
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.jobs.timelines import print_timeline
-from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, job_ids
+from penstock.cli.options import JsonOption, KeyOption, QuietOption, TimeoutOption, UrlOption, connect, job_ids, model_names
 from penstock.client.views import CancelledJobs, JobView
 from penstock.errors import Conflict
 from penstock.words import duration, plural
@@ -23,35 +23,53 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show, cancel and replay jobs; read their outputs.")
 
-app.command()(failed)
 app.command()(dismiss)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", autocompletion=job_ids)]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Only jobs of this model.", autocompletion=model_names)]
 
 
 @app.command("list")
 def list_jobs(
-    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    model: ModelOption = None,
     status: Annotated[
         str | None, typer.Option(help="Only jobs that are queued, running, succeeded, failed, cancelled or expired.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only jobs that were submitted with this tag.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="The failed inbox: what was neither replayed nor dismissed, by what went wrong.")
+    ] = False,
+    group: GroupOption = None,
+    fault: Annotated[
+        FailedBy | None,
+        typer.Option("--fault", help="With --failed. caller: inputs that the model cannot take. model: all else."),
+    ] = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """List the newest jobs. `--json` prints one job per line."""
+    """List the newest jobs, or with --failed all that wait in the failed inbox. `--json` prints one job per line."""
+    if (group or fault) and not failed:
+        raise typer.BadParameter("--group and --fault are those of --failed")
+    if failed and (status or tag):
+        raise typer.BadParameter("--failed takes --model, --group and --fault")
+    if failed:
+        return list_failed(connect(url, api_key), model, group, fault, quiet=quiet, as_json=as_json)
     with connect(url, api_key) as client:
         handles = client.jobs(model=model, status=status, tag=tag, limit=min(limit, 100))
         found = [handle.view for handle in islice(handles, limit)]
-    if as_json:
+    if quiet:
+        print_ids(job.id for job in found)
+    elif as_json:
         for job in found:
             print_json(dict(job.body))
     elif found:
         print_table(("JOB", "MODEL", "STATUS", "PRIORITY", "AGE", "TOOK"), [_row(job) for job in found])
     else:
         typer.echo("no jobs", err=True)
+    return None
 
 
 @app.command()
@@ -132,22 +150,40 @@ def _known(client: Client, wanted: list[str]) -> list[JobHandle]:
 
 @app.command()
 def cancel(
-    job_id: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --tag for many.", autocompletion=job_ids)
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Ids of jobs; or use --tag or --model.", autocompletion=job_ids),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Every job that was submitted with this tag and has not ended.")] = None,
-    model: Annotated[str | None, typer.Option(help="With --tag: only jobs of this model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Every job of this model that waits, those of runs excepted; with --tag only its jobs.",
+            autocompletion=model_names,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --model alone: do not ask.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Cancel a job: at once if it waits; if it is running, its output is dropped when its batch ends."""
-    if (job_id is None) == (tag is None) or (tag is None and model is not None):
-        raise typer.BadParameter("name one JOB, or --tag TAG and perhaps --model MODEL")
+    """Cancel jobs: at once if they wait; if one is running, its output is dropped when its batch ends."""
+    if bool(jobs) == (tag is not None or model is not None):
+        raise typer.BadParameter("name one JOB or several, or --tag TAG and perhaps --model MODEL, or --model MODEL")
+    if not jobs and tag is None and not yes:
+        typer.confirm(f"Cancel every job of {model} that waits?", abort=True, err=True)
     with connect(url, api_key) as client:
-        if job_id is None:
-            return _print_cancelled(client.cancel_tagged(tag or "", model=model), as_json=as_json)
-        job = client.job(job_id).cancel()
+        if tag is not None:
+            return _print_cancelled(client.cancel_tagged(tag, model=model), as_json=as_json)
+        if model is not None:
+            return _print_purged(client.operators.purge(model), model, as_json=as_json)
+        for job_id in jobs or ():
+            _print_cancel(client.job(job_id).cancel(), as_json=as_json)
+    return None
+
+
+def _print_cancel(job: JobView, *, as_json: bool) -> None:
     if as_json:
         return print_json(dict(job.body))
     return typer.echo(f"{job.id} {'cancelled' if job.status == 'cancelled' else f'{job.status}, cancel requested'}")
@@ -159,10 +195,14 @@ def _print_cancelled(found: CancelledJobs, *, as_json: bool) -> None:
     return typer.echo(f"{plural(found.cancelled, 'job')} cancelled, {found.requested} running: cancel requested")
 
 
+def _print_purged(cancelled: int, model: str, *, as_json: bool) -> None:
+    print_json({"cancelled": cancelled}) if as_json else typer.echo(f"{plural(cancelled, 'job')} of {model} cancelled")
+
+
 @app.command()
 def replay(
-    job_id: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The job's id; or use --failed for many.", autocompletion=job_ids)
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids of jobs; or use --failed.", autocompletion=job_ids)
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed job of --model that has not been replayed.")] = False,
     model: Annotated[str | None, typer.Option(help="With --failed: the model of the jobs.")] = None,
@@ -172,11 +212,11 @@ def replay(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Run the input of a failed, expired or cancelled job again as a new job. Prints the new ids, one per line."""
-    if (job_id is None) == (not failed) or failed != (model is not None):
-        raise typer.BadParameter("name one JOB, or --failed with --model MODEL")
+    """Run the inputs of failed, expired or cancelled jobs again as new jobs. Prints the new ids, one per line."""
+    if bool(jobs) == failed or failed != (model is not None):
+        raise typer.BadParameter("name one JOB or several, or --failed with --model MODEL")
     with connect(url, api_key) as client:
-        if job_id is not None:
+        for job_id in jobs or ():
             _print_replay(client.job(job_id).replay(version=version), as_json=as_json)
         for handle in client.jobs(model=model, status="failed") if failed else ():
             if _wants_replay(handle.view, code):

@@ -1,40 +1,32 @@
-"""`penstock devices`: the cores and GPUs of this machine, and which slot would get which."""
+"""`penstock doctor --devices`: the cores and GPUs of this machine, and which slot would get which."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, WorkersOption
-from penstock.cli.serve import plan
+from penstock.model_spec import ModelSpec
 from penstock.workers.devices.machine import Machine, discover
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, table
 from penstock.workers.devices.plan import plan as pinned
 from penstock.workers.devices.topology import Topology, ranges
 
-app = typer.Typer(add_completion=False)
 _GIB = 1 << 30
 
 
-@app.command()
-def devices(
-    models: ModelsArgument = None,
-    config: ConfigOption = None,
-    workers: WorkersOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show cores and GPUs of this machine, and the pinning plan of a worker started here. Starts nothing."""
-    chosen = plan.make_plan(models or [], config=config, flags={}, workers=workers)
+def show_devices(specs: Sequence[ModelSpec], *, as_json: bool) -> None:
+    """Print the cores and GPUs of this machine, and which slot of a worker started here would get what."""
     machine = discover()
+    found = pinned(specs, machine)
     if as_json:
-        print_json({"machine": _machine_view(machine), **_plan_view(pinned(chosen.settings.specs(), machine))})
-        return
+        return print_json({"machine": _machine_view(machine), **_plan_view(found)})
     for line in lines_of(machine):
         typer.echo(line)
-    _print_plan(pinned(chosen.settings.specs(), machine))
+    return _print_plan(found)
 
 
 def lines_of(machine: Machine) -> list[str]:
@@ -64,7 +56,7 @@ def cores_line(topology: Topology) -> str:
 
 def _print_plan(found: PinningPlan) -> None:
     if not found.specs:
-        print_faint("no model is declared here; name one to see the plan for its slots: penstock devices model.py")
+        print_faint("no model is declared here; name one to see the plan for its slots: penstock doctor --devices model.py")
         return
     typer.echo("")
     print_table(COLUMNS, table(found))

@@ -1,4 +1,4 @@
-"""`penstock models fetch` brings models from where they lie into this machine's cache; `penstock models cache` lists it."""
+"""`penstock models fetch` brings models from where they lie into this machine's cache, and lists what is there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import ConfigOption, JsonOption, StateDirOption
+from penstock.cli.display import print_faint, print_ids, print_json, print_table
+from penstock.cli.options import ConfigOption, JsonOption, QuietOption, StateDirOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 from penstock.settings.remote_sources import is_remote, read_source
@@ -24,12 +24,16 @@ SourcesArgument = Annotated[
 TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Also fetch a file that runs code when it is loaded; its revision is fixed.")
 ]
-PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what no process uses.")]
+ListOption = Annotated[bool, typer.Option("--list", help="Fetch nothing: list what was fetched to this machine.")]
+PruneOption = Annotated[bool, typer.Option("--prune", help="Fetch nothing: delete what no process uses, and list it.")]
 
 
 def fetch(
     sources: SourcesArgument = None,
     trust_remote_code: TrustOption = False,
+    list_here: ListOption = False,
+    prune: PruneOption = False,
+    quiet: QuietOption = False,
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -42,7 +46,27 @@ def fetch(
     from penstock.cli.serve.fetching import fetch_model
 
     settings = _settings(config, state_dir)
-    wanted = dict.fromkeys(sources or [], trust_remote_code)
+    if list_here or prune:
+        if sources:
+            raise typer.BadParameter("--list and --prune are of the whole cache: leave out SOURCE")
+        return _print_here(settings, prune=prune, quiet=quiet, as_json=as_json)
+    for source, is_trusted in _wanted(settings, sources or [], trust_remote_code).items():
+        found = fetch_model(settings, source, trust_remote_code=is_trusted)
+        found.lock.close()
+        if quiet:
+            print_ids([found.source])
+        elif as_json:
+            print_json({"source": source, "resolved": found.source, "path": found.path, "bytes": found.size_bytes})
+        else:
+            typer.echo(f"{found.source}  {size(found.size_bytes)}  {found.path}")
+    return None
+
+
+def _wanted(settings: Settings, sources: list[str], trust_remote_code: bool) -> dict[str, bool]:
+    """The sources to be fetched, all of them readable, and whether their code is trusted. Raises `ConfigError` without any."""
+    from penstock.settings.remote_sources import is_remote, read_source
+
+    wanted = dict.fromkeys(sources, trust_remote_code)
     if not sources:
         wanted = {spec.source: spec.trust_remote_code for spec in settings.specs() if is_remote(spec.source)}
     if not wanted:
@@ -52,34 +76,26 @@ def fetch(
     for source in wanted:
         # All of them before the first is fetched, which may take long.
         read_source(source)
-    for source, is_trusted in wanted.items():
-        found = fetch_model(settings, source, trust_remote_code=is_trusted)
-        found.lock.close()
-        if as_json:
-            print_json({"source": source, "resolved": found.source, "path": found.path, "bytes": found.size_bytes})
-        else:
-            typer.echo(f"{found.source}  {size(found.size_bytes)}  {found.path}")
+    return wanted
 
 
-def cache(
-    prune: PruneOption = False, config: ConfigOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
-) -> None:
-    """List the models that were fetched to this machine, or delete those that no process uses."""
+def _print_here(settings: Settings, *, prune: bool, quiet: bool, as_json: bool) -> None:
     from penstock.cli.serve.fetching import model_cache
 
-    settings = _settings(config, state_dir)
     here = model_cache(settings)
     entries = here.prune() if prune else here.entries.all()
+    if quiet:
+        return print_ids(entry.source for entry in entries)
     if as_json:
         for entry in entries:
             print_json({"source": entry.source, "path": str(entry.path), "bytes": entry.size_bytes, "whole": entry.is_whole})
-        return
+        return None
     used = sum(entry.size_bytes for entry in entries)
     if entries:
         rows = [(entry.source, size(entry.size_bytes), "yes" if entry.is_whole else "in part") for entry in entries]
         print_table(("SOURCE", "SIZE", "HERE"), rows)
     limit = size(settings.models_cache.max_bytes)
-    print_faint(f"deleted {size(used)}" if prune else f"{size(used)} of at most {limit}, in {settings.models_dir}")
+    return print_faint(f"deleted {size(used)}" if prune else f"{size(used)} of at most {limit}, in {settings.models_dir}")
 
 
 def _settings(config: Path | None, state_dir: Path | None) -> Settings:

@@ -1,5 +1,5 @@
-"""`penstock models` lists models, `show` one of them; `load|switch|scale|unload|split|reset` change one while it runs, as do
-`pause|resume|limits|purge`; `fetch` brings one here, and `cache` lists those.
+"""`penstock models` lists models, `show` one of them; `load|switch|scale|unload|reset` change one while it runs, as do
+`pause|resume|limits`; `fetch` brings one here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
-from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.models.fetch import cache, fetch
-from penstock.cli.models.operate import limits, pause, purge, resume
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
+from penstock.cli.display import print_faint, print_ids, print_json, print_table
+from penstock.cli.models.fetch import fetch
+from penstock.cli.models.operate import limits, pause, resume
+from penstock.cli.options import JsonOption, KeyOption, QuietOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.errors import NotFound
@@ -22,11 +22,9 @@ from penstock.words import duration
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 app.command()(fetch)
-app.command()(cache)
 app.command()(pause)
 app.command()(resume)
 app.command()(limits)
-app.command()(purge)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
@@ -37,13 +35,21 @@ _REACHED = ("reached", "unloaded")
 
 
 @app.callback()
-def models(ctx: typer.Context, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+def models(
+    ctx: typer.Context,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """List the models a gateway serves (`--json` prints one per line); with a command, change one while it runs."""
     if ctx.invoked_subcommand is not None:
         return
     with connect(url, api_key) as client:
         found = client.models()
-    if as_json:
+    if quiet:
+        print_ids(str(model["name"]) for model in found)
+    elif as_json:
         for model in found:
             print_json(model)
     else:

@@ -1,4 +1,4 @@
-"""`penstock models pause|resume|limits|purge`: what operators do to a model that serves."""
+"""`penstock models pause|resume|limits`: what operators do to a model that serves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import typer
 
 from penstock.cli.display import print_json, print_table
 from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect, model_names
-from penstock.words import plural
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)]
 
@@ -52,18 +51,3 @@ def _limit(text: str) -> tuple[str, float | None]:
         return name, int(number) if number.isdecimal() else float(number) if number else None
     except ValueError:
         raise typer.BadParameter(f"{number!r} is no number") from None
-
-
-def purge(
-    model: ModelArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: JsonOption = False,
-    url: UrlOption = None,
-    api_key: KeyOption = None,
-) -> None:
-    """Cancel all jobs of a model that wait, those with a later start included. Runs over files keep theirs."""
-    if not yes:
-        typer.confirm(f"Cancel every job of {model} that waits?", abort=True, err=True)
-    with connect(url, api_key) as client:
-        cancelled = client.operators.purge(model)
-    print_json({"cancelled": cancelled}) if as_json else typer.echo(f"{plural(cancelled, 'job')} of {model} cancelled")

@@ -20,7 +20,7 @@ from penstock.model_spec import name_fault
 app = typer.Typer(add_completion=False)
 
 DEFAULT_TEMPLATE = "json"
-_SETTINGS = """# Every setting is listed by `penstock config show`.
+_SETTINGS = """# Every setting is listed by `penstock config`.
 [models."$name"]
 source = "$module.py"
 max_wait_s = 0.01       # how long an input waits for others to join its batch

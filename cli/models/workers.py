@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.display import print_faint, print_json, print_table
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.display import print_faint, print_ids, print_json, print_table
+from penstock.cli.options import JsonOption, KeyOption, QuietOption, UrlOption, connect
 from penstock.words import duration, percent, size
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -19,6 +19,7 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="The worke
 def workers(
     ctx: typer.Context,
     pids: Annotated[bool, typer.Option("--pids", help="Print only the process ids of those on this host.")] = False,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -30,7 +31,9 @@ def workers(
         found = client.workers()
     if pids:
         return print_pids(found)
-    if as_json:
+    if quiet:
+        print_ids(str(worker["name"]) for worker in found)
+    elif as_json:
         for worker in found:
             print_json(worker)
     elif found:

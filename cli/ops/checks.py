@@ -94,7 +94,7 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
     try:
         found = pinned(settings.specs(), machine)
     except ConfigError as error:
-        return Finding("pinning", Level.FAIL, error.message, "penstock devices")
+        return Finding("pinning", Level.FAIL, error.message, "penstock doctor --devices")
     slots = len(found.places())
     pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
     text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
@@ -201,7 +201,7 @@ def packages(settings: Settings) -> Finding:
 
 
 def broken_settings(error: ConfigError) -> Finding:
-    return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config check`")
+    return Finding("settings", Level.FAIL, error.message, "correct these, then `penstock config --check`")
 
 
 def _version(package: str) -> str | None:

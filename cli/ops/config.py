@@ -1,4 +1,4 @@
-"""`penstock config show|check`."""
+"""`penstock config`: the settings in force, and whether they hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 from penstock.words import MASK
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the settings in force, or check them.")
+app = typer.Typer(add_completion=False)
 
 _IN_QUERY = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 
@@ -25,23 +25,33 @@ FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Setti
 
 
 @app.command()
-def show(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def config(
+    file: FileArgument = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check the settings, the model files and the packages that the models require instead."),
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show every setting with its value and its origin: a flag, the environment, the file, or the default.
 
     *** hides what may be a secret: passwords, and texts among the options of your own code. FROM says where they stand.
+    --check reports every fault at once.
     """
+    if check:
+        return check_settings(file or config, as_json=as_json)
     rows = list(rows_of(_settings(file or config)))
-    if as_json:
-        for name, value, origin in rows:
-            print_json({"setting": name, "value": value, "origin": origin})
-    else:
-        print_table(("SETTING", "VALUE", "FROM"), [(name, _word(value), origin) for name, value, origin in rows])
+    if not as_json:
+        return print_table(("SETTING", "VALUE", "FROM"), [(name, _word(value), origin) for name, value, origin in rows])
+    for name, value, origin in rows:
+        print_json({"setting": name, "value": value, "origin": origin})
+    return None
 
 
-@app.command()
-def check(file: FileArgument = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check the settings, the model files and what the models require to be installed; report every fault at once."""
-    settings = _settings(file or config, need_files=True)
+def check_settings(file: Path | None, *, as_json: bool) -> None:
+    """Raises `ConfigError` with every fault of the settings and the model files, or with the packages that are missing."""
+    settings = _settings(file, need_files=True)
     _need_packages(settings)
     names = settings.served_names
     missing = _missing_of_archives(settings)

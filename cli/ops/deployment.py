@@ -1,11 +1,10 @@
-"""`penstock secrets`: writes the secret files that a containerized deployment mounts; existing secrets are kept."""
+"""`penstock store users FOLDER`: writes the secret files that a containerized deployment mounts; existing ones are kept."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,12 +12,9 @@ from penstock.access import digest_of, new_secret
 from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, acl_lines, passwords_in
 from penstock.cli.display import print_json
 from penstock.cli.ops.keys import toml_of
-from penstock.cli.options import JsonOption
 from penstock.errors import ConfigError
 from penstock.settings.keys import declared
 from penstock.settings.store_url import store_url
-
-app = typer.Typer(add_completion=False)
 
 KEY_ID = "local"
 _PASSWORD_BYTES = 24
@@ -26,21 +22,11 @@ _PASSWORD_BYTES = 24
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o644
 
 
-@app.command(name="secrets")
-def make(
-    folder: Annotated[Path, typer.Argument(help="An existing folder of yours for the files.")],
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store", metavar="HOST:PORT|URL", help="The store's address inside the containers, or its URL without a login."
-        ),
-    ] = "valkey:6379",
-    as_json: JsonOption = False,
-) -> None:
+def write_secrets(folder: Path, store: str, *, as_json: bool) -> None:
     """Write the secrets of a deployment: store users, an API key, passwords of Flower and Grafana.
 
-    Running it again keeps every password and key, and rewrites the files derived from them: after an upgrade the store's users
-    get the rights that the new version needs. To replace a secret, remove its file first.
+    A repeat keeps every password and key, and rewrites the files derived from them: after an upgrade the store's users get the
+    rights that the new version needs. To replace a secret, remove its file first.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")

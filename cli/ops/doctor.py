@@ -1,9 +1,11 @@
-"""`penstock doctor`: prints one line per check, and what to do about each fault."""
+"""`penstock doctor`: prints one line per check, and what to do about each fault; or the devices of this machine."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,7 +13,7 @@ from penstock.cli import exits
 from penstock.cli.display import is_colored, print_json
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Finding, Level
-from penstock.cli.options import ConfigOption, JsonOption
+from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, WorkersOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 
@@ -21,9 +23,26 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 @app.command()
-def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check this machine and say what to do next. Exits with 1 if anything fails."""
-    found = _findings(config)
+def doctor(
+    models: ModelsArgument = None,
+    devices: Annotated[
+        bool,
+        typer.Option("--devices", help="Instead show cores and GPUs, and which slot of a worker started here would get what."),
+    ] = False,
+    config: ConfigOption = None,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine, and the models named or those of penstock.toml. Exits with 1 if anything fails. Starts nothing.
+
+    Each failed check names the next command.
+    """
+    if devices:
+        from penstock.cli.models.devices import show_devices
+
+        chosen = plan.make_plan(models or [], config=config, flags={}, workers=workers)
+        return show_devices(chosen.settings.specs(), as_json=as_json)
+    found = _findings(models or [], config, workers)
     for finding in found:
         if as_json:
             print_json(asdict(finding))
@@ -31,6 +50,7 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             typer.echo(line_of(finding))
     if any(finding.level is Level.FAIL for finding in found):
         raise typer.Exit(exits.FAILED)
+    return None
 
 
 def line_of(finding: Finding) -> str:
@@ -40,9 +60,9 @@ def line_of(finding: Finding) -> str:
     return f"{line}\n      next: {finding.next}" if finding.next else line
 
 
-def _findings(config: ConfigOption) -> list[Finding]:
+def _findings(models: list[str], config: Path | None, workers: int | None) -> list[Finding]:
     try:
-        return checks.findings(plan.make_plan([], config=config, flags={}).settings)
+        return checks.findings(plan.make_plan(models, config=config, flags={}, workers=workers).settings)
     except ConfigError as error:
         # The other checks depend on the settings; checking their defaults instead would mislead.
         return [checks.python(), checks.cores(), checks.broken_settings(error)]

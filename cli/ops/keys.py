@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.access import digest_of, new_secret
-from penstock.cli.display import print_json, print_secret, print_table
-from penstock.cli.options import ConfigOption, JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.display import print_ids, print_json, print_secret, print_table
+from penstock.cli.options import ConfigOption, JsonOption, KeyOption, QuietOption, UrlOption, connect
 from penstock.cli.serve import plan
 from penstock.settings.keys import KeySettings, declared
 
@@ -63,8 +63,8 @@ def new(
         )
     if as_json:
         return print_json(made)
-    print_secret(made["key"], f"the API key, shown only this once: {_USE}; every gateway knows it within {made['within_s']:g} s")
-    return None
+    within = f"every gateway knows it within {made['within_s']:g} s"
+    return print_secret(made["key"], f"the API key, shown only this once: {_USE}; {within}")
 
 
 def _declare(table: dict[str, Any], *, as_json: bool) -> None:
@@ -90,7 +90,11 @@ def revoke(name: NameArgument, as_json: JsonOption = False, url: UrlOption = Non
 
 @app.command("list")
 def list_keys(
-    config: ConfigOption = None, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None
+    config: ConfigOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """List the keys of the running gateway, or with --config those that the settings of a file declare."""
     if config is not None:
@@ -98,7 +102,9 @@ def list_keys(
     else:
         with connect(url, api_key) as client:
             found = client.keys.all()
-    if as_json:
+    if quiet:
+        print_ids(one["id"] for one in found)
+    elif as_json:
         for one in found:
             print_json(one)
     else:

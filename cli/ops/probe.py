@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.model_spec import ModelSpec
     from penstock.settings.tables import Settings
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check whether a process of this machine is healthy.")
+app = typer.Typer(add_completion=False)
 
 _TIMEOUT_S = 3.0
 # On top of the longest batch: a slot claims once per batch, and within a second when it is idle.
@@ -41,25 +43,36 @@ class WorkerFigures:
     consumed_at: Mapping[str, float] = field(default_factory=dict)
 
 
+class Probed(StrEnum):
+    GATEWAY = "gateway"
+    WORKER = "worker"
+
+
 @app.command()
-def gateway(
+def probe(
+    process: Annotated[Probed, typer.Argument(help="Which process of this machine.")],
     url: Annotated[str, typer.Option("--url", help="Where the gateway listens.")] = "http://127.0.0.1:8080",
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that the gateway is ready: its store is writable, and every declared model has a worker."""
+    """Check a process of this machine, for containers: exits with 0 when it is well, with 1 and the reason when not.
+
+    A gateway is well if its store is writable and every declared model has a worker. A worker is well if every model is loaded
+    and none with waiting jobs has stopped claiming; it needs worker.metrics_port. A worker whose store is away counts as well:
+    a restart would not help. So does one whose models were paused, scaled to none or unloaded on purpose.
+    """
+    _report(_faults_of_gateway(url) if process is Probed.GATEWAY else _faults_of_worker(config), as_json=as_json)
+
+
+def _faults_of_gateway(url: str) -> list[str]:
     from penstock.cli.state import check_readiness
 
     found = check_readiness(url, timeout_s=_TIMEOUT_S)
-    _report([] if found.ready else [found.why or "not ready"], as_json=as_json)
+    return [] if found.ready else [found.why or "not ready"]
 
 
-@app.command()
-def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check that every model is loaded, and that none with waiting jobs has stopped claiming. Needs worker.metrics_port.
-
-    A worker whose store is away counts as healthy: restarting the worker would not help. So does one whose models were paused,
-    scaled to none or unloaded on purpose, and one that loads a model because a job came for it.
-    """
+def _faults_of_worker(config: Path | None) -> list[str]:
+    """Models that come and go with their jobs may be away. Raises `ConfigError` for a worker without a metrics port."""
     settings = plan.make_plan([], config=config, flags={}).settings.of_worker()
     table = settings.worker
     if not table.metrics_port:
@@ -68,12 +81,11 @@ def worker(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         )
     seen = _figures(plan.local_url(table.metrics_host, table.metrics_port))
     if seen is None:
-        return _report(["the worker's metrics port does not answer"], as_json=as_json)
+        return ["the worker's metrics port does not answer"]
     specs = settings.specs()
     limits = serving_limits(specs, seen)
     steady = [spec.name for spec in specs if spec.name in limits and not comes_and_goes(spec)]
-    faults = [*unloaded(seen, steady), *(stuck(seen, _waiting(settings, limits), limits))]
-    return _report(faults, as_json=as_json)
+    return [*unloaded(seen, steady), *(stuck(seen, _waiting(settings, limits), limits))]
 
 
 def comes_and_goes(spec: ModelSpec) -> bool:

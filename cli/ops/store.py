@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuse
 from penstock.broker.store.connection import connect_all
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
+from penstock.cli.ops.deployment import write_secrets
 from penstock.cli.options import JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError, StoreUnavailable
@@ -29,14 +31,33 @@ AdminOption = Annotated[
 
 
 @app.command()
-def users(as_json: JsonOption = False) -> None:
-    """Print the commands that create users for gateways, workers, Flower and Celery clients, with new passwords."""
+def users(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Write the secret files of a deployment in containers into this folder."),
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", metavar="HOST:PORT|URL", help="With FOLDER: the store's address in the containers, or URL without login."
+        ),
+    ] = "valkey:6379",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the commands that create users for gateways, workers, Flower and Celery clients, with new passwords.
+
+    With FOLDER: write the users' file, the URLs with their passwords, an API key, passwords of Flower and Grafana. A repeat
+    keeps every secret and gives the users the rights of this version. To replace a secret, remove its file first.
+    """
+    if folder is not None:
+        return write_secrets(folder, store, as_json=as_json)
     passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER, CELERY)}
     for line in setuser_lines(passwords):
         if as_json:
             print_json(line)
         else:
             typer.echo(line)
+    return None
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands on runs that exist: `penstock run resume|join|retry-failed|list|show|cancel`."""
+"""Commands on runs that exist: `penstock run resume|list|show|cancel`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 def resume(
     run_id: RunArgument,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Run the failed rows of a completed run again, and publish its output again.")
+    ] = False,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Continue although the input or the model's version has changed.")
     ] = False,
@@ -44,52 +47,20 @@ def resume(
     redis_url: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run that was interrupted, cancelled or failed. No row is lost or written twice."""
+    """Continue a run that was interrupted, cancelled or failed. No row is lost or written twice.
+
+    Of a run with --parts that goes on elsewhere, drive parts until it has ended.
+    """
     from penstock.runs.execution import ResumeOptions
+    from penstock.runs.retry import retry_spec
 
     session = RunSession(models, config, state_dir, redis_url, as_json)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)
 
     def find_run(runs: RunStore) -> str:
-        return make_resumable(runs, run_id, options)
+        return create_run(runs, retry_spec(read_run(runs, run_id))) if failed else make_resumable(runs, run_id, options)
 
-    raise typer.Exit(session.drive(find_run, previous=run_id, options=options, drivers=drivers))
-
-
-def join(
-    run_id: RunArgument,
-    drivers: DriversOption = 1,
-    models: ModelsOption = None,
-    config: ConfigOption = None,
-    state_dir: StateDirOption = None,
-    redis_url: RedisOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Drive parts of a run that goes on elsewhere, until it has ended. It has to be one with --parts."""
-    session = RunSession(models, config, state_dir, redis_url, as_json)
-    raise typer.Exit(session.drive(lambda runs: find_joinable(runs, run_id), previous=run_id, drivers=drivers))
-
-
-def retry_failed(
-    run_id: RunArgument,
-    max_failed: MaxFailedOption = None,
-    models: ModelsOption = None,
-    config: ConfigOption = None,
-    state_dir: StateDirOption = None,
-    redis_url: RedisOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the failed rows of a completed run again, and publish its output again with their results."""
-    from penstock.runs.execution import ResumeOptions
-    from penstock.runs.retry import retry_spec
-
-    session = RunSession(models, config, state_dir, redis_url, as_json)
-    options = ResumeOptions(max_failed=max_failed)
-
-    def create_retry(runs: RunStore) -> str:
-        return create_run(runs, retry_spec(read_run(runs, run_id)))
-
-    raise typer.Exit(session.drive(create_retry, previous=run_id, options=options))
+    raise typer.Exit(session.drive(find_run, previous=run_id, options=options, drivers=1 if failed else drivers))
 
 
 def list_runs(
@@ -178,9 +149,9 @@ def make_resumable(runs: RunStore, run_id: str, options: ResumeOptions) -> str:
     from penstock.runs.ownership import reopen_run
 
     run = read_run(runs, run_id)
-    if run.spec.parts > 1:
+    if run.spec.parts > 1 and (spec := resumed_spec(run.spec, options)) != run.spec:
         # Other drivers go on with the same options.
-        runs.reopen(run_id, resumed_spec(run.spec, options))
+        runs.reopen(run_id, spec)
     if read_run(runs, run_id).state.final:
         reopen_run(runs, run_id)
     return run_id
@@ -193,16 +164,6 @@ def resumed_spec(spec: RunSpec, options: ResumeOptions) -> RunSpec:
     accepted = {ACCEPT_CHANGES: "1"} if options.accept_changes else {}
     most = spec.max_failed if options.max_failed is None else options.max_failed
     return replace(spec, max_failed=most, metadata=spec.metadata | accepted)
-
-
-def find_joinable(runs: RunStore, run_id: str) -> str:
-    """The id of a run whose parts others drive. Raises `Conflict` for a run of one part, and for one that has ended."""
-    run = read_run(runs, run_id)
-    if run.spec.parts < 2:
-        raise Conflict(f"run {run_id} has one part, which one process drives", hint="start a run with --parts N to share it")
-    if run.state.final:
-        raise Conflict(f"run {run_id} has ended: it is {run.state.value}", hint=f"penstock run resume {run_id}")
-    return run_id
 
 
 def _row(run: Run, now: float) -> tuple[str, ...]:

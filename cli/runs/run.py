@@ -19,8 +19,6 @@ START = "start"
 _PARTS_PER_DRIVER = 4
 _EXISTING: dict[str, Callable[..., None]] = {
     "resume": existing.resume,
-    "join": existing.join,
-    "retry-failed": existing.retry_failed,
     "list": existing.list_runs,
     "show": existing.show,
     "cancel": existing.cancel,

@@ -174,7 +174,7 @@ class ProcessSupervisor:
         if deaths_allowed is not None and (code in _HOPELESS or process.backoff.deaths >= deaths_allowed):
             raise StartError(
                 f"the {process.name} {ending} before it was ready; its own messages are above",
-                hint="`penstock doctor` checks this machine, `penstock config check` the settings",
+                hint="`penstock doctor` checks this machine, `penstock config --check` the settings",
             )
         process.process, process.starts_at = None, now + wait_s
         self._say(f"the {process.name} {ending}; it is restarted in {wait_s:g} s")

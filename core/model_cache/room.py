@@ -9,10 +9,10 @@ from penstock.errors import DiskFull
 from penstock.model_cache.entries import LOOK_EVERY_S, Entries, Entry, to_delete
 from penstock.words import size
 
-FULL_HINT = "free some space, or set models_cache.dir to a larger disk; `penstock models cache` lists what is there"
+FULL_HINT = "free some space, or set models_cache.dir to a larger disk; `penstock models fetch --list` lists what is there"
 # Making room looks at the whole cache, so one process at a time does it.
 _ROOM = "room"
-_LIMIT_HINT = "raise models_cache.max_gib, or free some of it with `penstock models cache --prune`"
+_LIMIT_HINT = "raise models_cache.max_gib, or free some of it with `penstock models fetch --prune`"
 
 
 class CacheRoom:

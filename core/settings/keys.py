@@ -114,7 +114,7 @@ def access_rule(
     file with TorchServe's tokens, which count as keys.
     """
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
-        raise ConfigError("every API key has expired", hint="Make one with `penstock keys new NAME --toml` and put what it prints into [[keys]].")
+        raise ConfigError("every API key has expired", hint="Put what `penstock keys new NAME --toml` prints into [[keys]].")
     if keys:
         owners = {key.owner or key.id for key in keys}
         rule = f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"

@@ -273,7 +273,7 @@ def _put_tables(layer: Layer, section: str, text: str) -> None:
 
 
 def _put_keys(layer: Layer, text: str) -> None:
-    """Read the tables that `penstock keys new --toml` prints, usually through PENSTOCK_KEYS_FILE. Faults never repeat the text."""
+    """Read tables as `penstock keys new --toml` prints them, usually through PENSTOCK_KEYS_FILE. No fault repeats the text."""
     variable = f"{PREFIX}KEYS"
     try:
         keys = tomllib.loads(text).get("keys")

@@ -1,4 +1,4 @@
-"""`penstock webhooks new-key|secret|log|undelivered|replay|dismiss`."""
+"""`penstock webhooks new-key|secret|log|replay|dismiss`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.display import print_fields, print_json, print_secret, print_table
-from penstock.cli.options import JsonOption, KeyOption, UrlOption, connect
+from penstock.cli.display import print_fields, print_ids, print_json, print_secret, print_table
+from penstock.cli.options import JsonOption, KeyOption, QuietOption, UrlOption, connect
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.words import duration, plural
 
@@ -17,7 +17,6 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Signing keys and secrets of webhooks; what became of their events."
 )
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job or a run.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs and runs; or use --all.")]
 EveryOption = Annotated[bool, typer.Option("--all", help="Every event that was given up.")]
 # Of all undelivered events, this many are replayed or dismissed per request.
@@ -51,10 +50,37 @@ def secret(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
 
 
 @app.command()
-def log(event: IdArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Show what became of the last event of a job or run, and each attempt to deliver it."""
+def log(
+    event: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The id of a job or a run. Default: all events that were given up.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Without ID: at most this many, newest first.")] = 20,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Show what became of the last event of a job or run, and each attempt to deliver it; without ID, the events given up.
+
+    `--json` prints one of those per line, with its attempts.
+    """
     with connect(url, api_key) as client:
-        found = client.webhooks.log(event)
+        if event is not None:
+            return _show(client.webhooks.log(event), as_json=as_json)
+        found = list(islice(client.webhooks.undelivered(), limit))
+    if quiet:
+        return print_ids(one["id"] for one in found)
+    if as_json:
+        for one in found:
+            print_json(one)
+    elif found:
+        print_table(("ID", "EVENT", "AT", "ANSWER", "URL"), [_row(one) for one in found])
+    else:
+        typer.echo("no undelivered events", err=True)
+    return None
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         return print_json(found)
     print_fields({name: found.get(name) for name in ("id", "url", "event", "state", "webhook_id", "at")})
@@ -66,25 +92,6 @@ def log(event: IdArgument, as_json: JsonOption = False, url: UrlOption = None, a
         ]
         print_table(("AT", "EVENT", "TRY", "OUTCOME", "ANSWER", "TOOK"), rows)
     return None
-
-
-@app.command()
-def undelivered(
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
-    as_json: JsonOption = False,
-    url: UrlOption = None,
-    api_key: KeyOption = None,
-) -> None:
-    """List the events that were given up. `--json` prints one per line, with its attempts."""
-    with connect(url, api_key) as client:
-        found = list(islice(client.webhooks.undelivered(), limit))
-    if as_json:
-        for one in found:
-            print_json(one)
-    elif found:
-        print_table(("ID", "EVENT", "AT", "ANSWER", "URL"), [_row(one) for one in found])
-    else:
-        typer.echo("no undelivered events", err=True)
 
 
 @app.command()

@@ -263,12 +263,12 @@ EXPLANATIONS = {
         "503 of an answer-now request, else 409",
         "The model could not be loaded: its `initialize` raised, a package or an environment variable is missing, or the "
         "cache of models has no room.",
-        "`penstock models show MODEL` has the reason. `penstock config check` finds what is missing before a start.",
+        "`penstock models show MODEL` has the reason. `penstock config --check` finds what is missing before a start.",
     ),
     "bad_archive": Explanation(
         "503 of an answer-now request, else 409; 400 when it is registered",
         "A model archive is damaged, unsafe (it holds links or paths outside of it), or lacks a file that its manifest names.",
-        "Pack it again with `torch-model-archiver`; `penstock config check` says what is wrong with it.",
+        "Pack it again with `torch-model-archiver`; `penstock config --check` says what is wrong with it.",
     ),
     "prediction_exception": Explanation(
         "422 or 500 of an answer-now request, else 409",

@@ -202,7 +202,7 @@ def test_the_command_makes_lists_and_revokes(pair: Pair, tmp_path: Path) -> None
         own = {"PENSTOCK_URL": str(pair.near.base_url), "PENSTOCK_API_KEY": f"{BOSS.id}.{BOSS.secret}"}
         return run_command(words, folder=tmp_path, env={**os.environ, **own})
 
-    made = penstock("keys", "add", "command", "--role", "submit,read", "--rate", "7", "--days", "2")
+    made = penstock("keys", "new", "command", "--role", "submit,read", "--rate", "7", "--days", "2")
     assert made.returncode == 0, made.stderr
     header = {"authorization": f"Bearer {made.stdout.strip()}"}
     pair.await_known(header, 200)

@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from penstock.broker.server.embedded import EmbeddedServer
+from penstock.cli.jobs import jobs
 from penstock.cli.models import models, workers
 from penstock.cli.ops import audit
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
@@ -244,9 +245,9 @@ def test_the_same_from_a_shell(stack: OperatedStack) -> None:
     assert "is paused" in run(models.app, "pause", "half").stdout
     eventually(lambda: stack.boss.get("/v1/models/half/rollout").json()["paused"] == {"followed": True})
     stack.submit(2)
-    assert run(models.app, "purge", "half", given="n\n").exit_code != 0
+    assert run(jobs.app, "cancel", "--model", "half", given="n\n").exit_code != 0
     assert stack.queue()["depth"] == 2
-    assert json.loads(run(models.app, "purge", "half", "--yes", "--json").stdout) == {"cancelled": 2}
+    assert json.loads(run(jobs.app, "cancel", "--model", "half", "--yes", "--json").stdout) == {"cancelled": 2}
     assert json.loads(run(models.app, "limits", "half", "--set", "max_attempts=7", "--json").stdout)["max_attempts"] == 7
     assert re.search(r"max_attempts +3\n", run(models.app, "limits", "half", "--set", "max_attempts=").stdout)
     run(models.app, "resume", "half")

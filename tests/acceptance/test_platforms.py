@@ -128,8 +128,8 @@ SHOWN = {
     ("jobs", "list"): "square",
     ("models",): "square",
     ("workers",): "square",
-    ("config", "show"): "gateway.port",
-    ("devices",): "cores",
+    ("config",): "gateway.port",
+    ("doctor", "--devices"): "cores",
 }
 
 

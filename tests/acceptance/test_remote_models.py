@@ -154,11 +154,11 @@ def test_a_model_is_fetched_ahead_listed_and_deleted_by_command(hub: Hub, tmp_pa
     assert (
         Path(line["path"]).stat().st_size == line["bytes"] == len(hub.repos[REPO][hub.branches[REPO]["main"]]["onnx/net.onnx"])
     )
-    listed = command(tmp_path, hub, "models", "cache", "--json")
+    listed = command(tmp_path, hub, "models", "fetch", "--list", "--json")
     assert [json.loads(text)["source"] for text in listed.stdout.splitlines()] == [line["resolved"]]
-    checked = command(tmp_path, hub, "config", "check", PENSTOCK_MODELS_CACHE__OFFLINE="true")
+    checked = command(tmp_path, hub, "config", "--check", PENSTOCK_MODELS_CACHE__OFFLINE="true")
     assert checked.returncode == 0, checked.stderr
-    gone = command(tmp_path, hub, "models", "cache", "--prune")
+    gone = command(tmp_path, hub, "models", "fetch", "--prune")
     assert line["resolved"] in gone.stdout
     assert not Path(line["path"]).exists()
 

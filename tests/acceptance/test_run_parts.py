@@ -170,8 +170,6 @@ def test_a_run_is_cancelled_and_interrupted_and_its_other_parts_stay_as_they_are
     assert "cancelled" in up.penstock("run", "cancel", run_id).stdout
     assert run.process.wait(timeout=30) == 1
     assert run.events[-1]["state"] == "cancelled"
-    refused = up.penstock("run", "join", run_id)
-    assert (refused.returncode != 0, "has ended" in refused.stderr) == (True, True), refused.stderr
     again = Resumed(up, run_id)
     eventually(lambda: any("parts done" in event.get("note", "") for event in again.events), timeout_s=30.0)
     again.process.send_signal(signal.SIGINT)

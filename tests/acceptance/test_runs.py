@@ -257,7 +257,7 @@ def test_failed_rows_are_run_again_and_the_output_is_published_anew_in_order(up:
     run_id = done.stdout.split()[1]
     assert outputs(up.folder / "early_out.jsonl") == expected(300, 7, 8)
     needed.touch()
-    again = up.penstock("run", "retry-failed", run_id)
+    again = up.penstock("run", "resume", run_id, "--failed")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "299 rows done, 1 failed" in again.stdout
     assert outputs(up.folder / "early_out.jsonl") == expected(300, 8)
@@ -268,7 +268,7 @@ def test_the_failed_rows_of_a_table_are_not_run_again_and_the_command_says_why(u
     write_input(up.folder / "tabled.jsonl", 3, row_1={"x": "never"})
     run_id = up.penstock("run", "double", "tabled.jsonl", "-o", "tabled.csv").stdout.split()[1]
     before = (up.folder / "tabled.csv").read_text()
-    refused = up.penstock("run", "retry-failed", run_id)
+    refused = up.penstock("run", "resume", run_id, "--failed")
     assert refused.returncode != 0
     assert "is a table of texts, which do not say whether they were numbers" in refused.stderr
     assert "run all rows again with --overwrite" in refused.stderr

@@ -190,6 +190,6 @@ def test_a_store_that_keeps_less_than_it_could_is_warned_of_and_taken(server: Em
 
 
 def test_a_word_that_is_no_requirement_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    done = called_here("config", "check", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_STORE__REQUIRE": "always"})
+    done = called_here("config", "--check", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_STORE__REQUIRE": "always"})
     assert done.returncode == 4, done.stderr
     assert "no_eviction" in done.stderr + done.stdout

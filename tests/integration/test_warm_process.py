@@ -26,7 +26,7 @@ def ended(begin: Any, folder: Path, *arguments: str, **variables: str) -> tuple[
         return process.wait(60.0), out.read_text(), err.read_text()
 
 
-@pytest.mark.parametrize("arguments", [["config", "show"], ["jobs", "nothing"], ["config", "check"]])
+@pytest.mark.parametrize("arguments", [["config"], ["jobs", "nothing"], ["config", "--check"]])
 def test_a_forked_command_reads_writes_and_returns_what_a_started_one_does(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "penstock.toml").write_text("[models.square]\nsource = 'absent.py'\n")
     warm, cold = (ended(begin, tmp_path, *arguments, PENSTOCK_GATEWAY__PORT="8123") for begin in (start, start_cold))

@@ -85,7 +85,7 @@ def test_settings_that_name_a_secret_do_not_show_it(tmp_path: Path) -> None:
         f"[models.{MODEL}.secrets]\nSERVICE_KEY = '{SECRET}'\n[models.{MODEL}.env]\nSERVICE_URL = {{from = 'OURS'}}\n"
     )
     shown = subprocess.run(
-        [sys.executable, "-m", "penstock", "config", "show"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "penstock", "config"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
     assert SECRET not in shown
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines()}

@@ -61,7 +61,7 @@ def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> N
     settings = Settings.load(None, env)
     assert CANARY not in repr(settings)
     assert settings.keys[0].sha256 not in repr(settings)
-    shown = called_here("config", "show", env={**clean_environment(), **env}, cwd=tmp_path)
+    shown = called_here("config", env={**clean_environment(), **env}, cwd=tmp_path)
     assert shown.returncode == 0
     assert "alice" in shown.stdout
     assert not any(secret in shown.stdout for secret in (CANARY, ALICE.secret, settings.keys[0].sha256))

@@ -36,7 +36,7 @@ def assign_devices(
         raise ConfigError(
             f"A device that is asked for cannot be used. {available_devices(gpus)}",
             faults=faults,
-            hint="see `penstock devices`",
+            hint="see `penstock doctor --devices`",
         )
     return [found[place] for place in range(len(specs))]
 

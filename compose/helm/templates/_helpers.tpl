@@ -141,7 +141,7 @@ imagePullPolicy: {{ . }}
 
 {{/* Takes (list "part" "value"). */}}
 {{- define "penstock.missing" -}}
-{{- fail (printf "secrets.%s.%s is empty: name a Secret of yours in secrets.%s.existing, or give what `penstock secrets` wrote with --set-file secrets.%s.%s=FILE" (index . 0) (index . 1) (index . 0) (index . 0) (index . 1)) -}}
+{{- fail (printf "secrets.%s.%s is empty: name a Secret of yours in secrets.%s.existing, or give what `penstock store users` wrote with --set-file secrets.%s.%s=FILE" (index . 0) (index . 1) (index . 0) (index . 0) (index . 1)) -}}
 {{- end }}
 
 {{/* Whether any group scales by itself. */}}

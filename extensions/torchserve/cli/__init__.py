@@ -1,1 +1,1 @@
-"""`penstock torchserve` and `penstock import torchserve`: a deployment of TorchServe, its store and its settings, as ours."""
+"""`penstock torchserve`: a deployment of TorchServe, its store and its settings, as ours; `--write` keeps the settings."""

@@ -24,6 +24,7 @@ from penstock.extensions.torchserve.cli.translation import (
     this_machine,
     translated,
 )
+from penstock.extensions.torchserve.cli.writing import write_settings
 from penstock.running_stack import running_stack
 
 app = typer.Typer(add_completion=False)
@@ -62,12 +63,19 @@ def torchserve(
     cpp_log_config: _IGNORED_PATH = None,
     plugins_path: Annotated[Path | None, typer.Option("--plugins-path", "--ppath", hidden=True)] = None,
     state_dir: StateDirOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write", metavar="FILE", help="Start nothing: write a penstock.toml that serves the same; - for stdout."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready; nothing else on stdout.")] = False,
 ) -> None:
     """Start what `torchserve` would start with the same options, config.properties and model store: its archives, its routes at
     its addresses, its metrics. Stays in the foreground; Ctrl-C finishes running batches, then ends.
 
-    What is not as it was in TorchServe is printed with its reason. `penstock import torchserve` writes the same as a file.
+    What is not as it was in TorchServe is printed with its reason. --write FILE writes the same as settings, and
+    says what becomes of each; check them with `penstock config --check`.
     """
     folder = (state_dir or Path(".penstock")).absolute()
     if version:
@@ -89,6 +97,8 @@ def torchserve(
         with_model_api=enable_model_api,
     )
     found = translated(options, os.environ, Path.cwd(), this_machine())
+    if write is not None:
+        return write_settings(found, write, as_json=as_json)
     _report(found, given)
     _need_something(found)
     folder.mkdir(parents=True, exist_ok=True)

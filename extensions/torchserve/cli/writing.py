@@ -1,55 +1,28 @@
-"""`penstock import torchserve`: writes a penstock.toml from a deployment of TorchServe, with a report of every setting."""
+"""`penstock torchserve --write`: writes a penstock.toml from a deployment of TorchServe, with a report of every setting."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from penstock.cli.display import print_json
-from penstock.cli.options import JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import BadRequest, ConfigError
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity
-from penstock.extensions.torchserve.cli.translation import TorchServeCommandLine, as_toml, this_machine, translated
-
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+from penstock.extensions.torchserve.cli.translation import TranslatedDeployment, as_toml
 
 
-@app.callback()
-def importing() -> None:
-    """Write a penstock.toml from the settings of another server."""
-
-
-@app.command()
-def torchserve(
-    more_models: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
-    ts_config: Annotated[
-        Path | None, typer.Option("--ts-config", help="config.properties. Default: TS_CONFIG_FILE, or the one in this folder.")
-    ] = None,
-    model_store: Annotated[Path | None, typer.Option("--model-store", help="The folder with the archives.")] = None,
-    models: Annotated[
-        list[str] | None, typer.Option("--models", help="all, or [name=]file in the model store; several may follow.")
-    ] = None,
-    workflow_store: Annotated[
-        Path | None, typer.Option("--workflow-store", help="The folder with workflows (.war). Default: the model store.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write; - for stdout.")] = Path("penstock.toml"),
-    as_json: JsonOption = False,
-) -> None:
+def write_settings(found: TranslatedDeployment, output: Path, *, as_json: bool) -> None:
     """Write the settings that serve the same models at the same addresses, and say what becomes of each setting.
 
-    Overwrites nothing, starts nothing. Check the result with `penstock config check`, start it with `penstock up`.
+    Overwrites nothing, starts nothing.
     """
-    options = TorchServeCommandLine(ts_config, model_store, [*(models or []), *(more_models or [])], workflow_store)
-    found = translated(options, os.environ, Path.cwd(), this_machine())
     if found.origin is None and not (found.models or found.report):
         raise ConfigError(
-            f"there is nothing to import: {Path.cwd()} has no config.properties, and no model store is named",
+            f"there is nothing to write: {Path.cwd()} has no config.properties, and no model store is named",
             hint="name them with --ts-config and --model-store, or run it where `torchserve` was started",
         )
     text = as_toml(found)
@@ -73,9 +46,9 @@ def write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise BadRequest(f"{path} exists, and is left as it is", hint="name another file with -o") from error
+        raise BadRequest(f"{path} exists, and is left as it is", hint="name another file with --write") from error
     except OSError as error:
-        raise BadRequest(f"{path} cannot be written: {error.strerror}", hint="name another file with -o") from error
+        raise BadRequest(f"{path} cannot be written: {error.strerror}", hint="name another file with --write") from error
 
 
 def _print_report(report: Sequence[SettingParity]) -> None:

@@ -109,7 +109,7 @@ def help_of(command: Any) -> str:
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["run"]])
 def test_help_of_run_shows_its_options_and_its_other_commands(arguments: list[str]) -> None:
     done = penstock(*arguments)
-    for word in ("--max-failed", "--carry", "--output", "resume", "retry-failed", "cancel"):
+    for word in ("--max-failed", "--carry", "--output", "resume", "show", "cancel"):
         assert word in done.stdout, done.stdout
 
 
@@ -153,7 +153,7 @@ def test_with_json_a_failed_check_keeps_its_exit_code(tmp_path: Path) -> None:
     assert penstock("doctor", "--json", cwd=tmp_path).returncode == exits.FAILED
 
 
-@pytest.mark.parametrize("command", [("config", "check"), ("up",), ("worker", "--redis-url", "redis://127.0.0.1:9")])
+@pytest.mark.parametrize("command", [("config", "--check"), ("up",), ("worker", "--redis-url", "redis://127.0.0.1:9")])
 def test_a_missing_model_file_is_reported_before_anything_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "penstock.toml").write_text("[models.a]\nsource = 'a.py'\n[models.b]\nsource = 'b.onnx'\n")
     done = penstock(*command, cwd=tmp_path)

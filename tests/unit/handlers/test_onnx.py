@@ -50,7 +50,7 @@ def run(loaded: Loaded, items: list[Any]) -> Any:
 
 
 def test_an_ending_in_capitals_is_the_same_kind_of_file(saved: Make) -> None:
-    """Regression: `penstock config check` accepted such a file, and loading refused it."""
+    """Regression: `penstock config --check` accepted such a file, and loading refused it."""
     path = saved(["n", 2])
     loaded = load(str(path.rename(path.with_name("ADD.ONNX"))), "add")
     assert run(loaded, [{"a": [1, 2], "b": [3, 4]}]) == [{"total": [4.0, 6.0]}]

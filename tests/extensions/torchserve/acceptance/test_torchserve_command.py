@@ -108,15 +108,15 @@ def test_stop_says_where_nothing_runs(site: Path) -> None:
 
 def test_the_import_writes_what_the_check_accepts_and_says_what_becomes_of_each_setting(site: Path, tmp_path: Path) -> None:
     target = tmp_path / "penstock.toml"
-    done = called_here("import", "torchserve", "-o", str(target), cwd=site, env=clean_environment())
+    done = called_here("torchserve", "--write", str(target), cwd=site, env=clean_environment())
     assert done.returncode == 0, done.stderr
     assert "ignored   number_of_netty_threads = 4" in done.stdout
-    checked = called_here("config", "check", "-c", str(target), env=clean_environment())
+    checked = called_here("config", "--check", "-c", str(target), env=clean_environment())
     assert (checked.returncode, "echo" in checked.stdout) == (0, True), checked.stderr
-    again = called_here("import", "torchserve", "-o", str(target), cwd=site, env=clean_environment())
+    again = called_here("torchserve", "--write", str(target), cwd=site, env=clean_environment())
     assert again.returncode == 5
     assert "exists, and is left as it is" in again.stderr
-    as_json = called_here("import", "torchserve", "-o", "-", "--json", cwd=site, env=clean_environment())
+    as_json = called_here("torchserve", "--write", "-", "--json", cwd=site, env=clean_environment())
     assert {one["key"] for one in json.loads(as_json.stdout)["report"]} >= {"model_store", "load_models", "model"}
 
 
@@ -142,7 +142,7 @@ def test_an_archive_that_cannot_be_loaded_is_refused_before_anything_starts(tmp_
 def test_an_option_that_archives_do_not_have_is_a_fault_of_the_settings(tmp_path: Path) -> None:
     archives.mar(tmp_path / "noop.mar")
     (tmp_path / "penstock.toml").write_text('[models.noop]\nsource = "noop.mar"\noptions.service_envelop = "json"\n')
-    done = called_here("config", "check", cwd=tmp_path, env=clean_environment())
+    done = called_here("config", "--check", cwd=tmp_path, env=clean_environment())
     assert done.returncode == 4
     assert "an archive has no option 'service_envelop'; did you mean service_envelope?" in done.stderr
 
@@ -153,10 +153,10 @@ def test_a_server_without_any_model_is_refused_unless_models_may_be_registered(t
     assert "no model is to be loaded" in done.stderr
 
 
-def test_an_import_of_nothing_writes_nothing_and_says_what_to_name(tmp_path: Path) -> None:
-    # Regression: an empty folder was "imported" as settings without a model.
-    done = called_here("import", "torchserve", cwd=tmp_path, env=clean_environment())
+def test_of_nothing_no_settings_are_written_and_it_says_what_to_name(tmp_path: Path) -> None:
+    # Regression: an empty folder was written as settings without a model.
+    done = called_here("torchserve", "--write", "penstock.toml", cwd=tmp_path, env=clean_environment())
     assert done.returncode == 4
-    assert "there is nothing to import" in done.stderr
+    assert "there is nothing to write" in done.stderr
     assert "--ts-config and --model-store" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -365,19 +365,19 @@ def test_the_client_and_the_command_line_show_and_change_what_was_given_up(
         hooks.answer = lambda request: Say()
         assert client.webhooks.replay(ids[:1]) == 1
         assert client.webhooks.dismiss(ids[1:2]) == 1
-    assert len(key_bytes(cli(["webhooks", "key"]).strip())) == 32
+    assert len(key_bytes(cli(["webhooks", "new-key"]).strip())) == 32
     where = ["--url", str(gateway.base_url)]
     assert cli(["webhooks", "secret", *where]).split() == gateway.get("/v1/webhooks/secret").json()["keys"]
-    rows = [json.loads(line) for line in cli(["webhooks", "undelivered", "--json", *where]).splitlines()]
+    rows = [json.loads(line) for line in cli(["webhooks", "log", "--json", *where]).splitlines()]
     assert {row["id"] for row in rows} == set(ids[2:])
-    assert ids[2] in cli(["webhooks", "undelivered", *where])
+    assert ids[2] in cli(["webhooks", "log", *where])
     eventually(lambda: "delivered" in cli(["webhooks", "log", ids[0], *where]))
     assert json.loads(cli(["webhooks", "replay", ids[2], "--json", *where])) == {"replayed": 1}
     eventually(lambda: "delivered" in cli(["webhooks", "log", ids[2], *where]))
     # What is given up again at once is replayed once per command: the command once read the list until it was empty.
     hooks.answer = lambda request: Say(410)
     assert cli(["webhooks", "replay", "--all", *where]).strip() == "1 event sent once more"
-    eventually(lambda: ids[3] in cli(["webhooks", "undelivered", *where]))
+    eventually(lambda: ids[3] in cli(["webhooks", "log", *where]))
     hooks.answer = lambda request: Say()
     assert cli(["webhooks", "dismiss", "--all", *where]).strip() == "1 event dismissed"
     job = cli(["call", "square", '{"x": 4}', "--async", "--webhook", f"{hooks.url}called", *where]).strip()

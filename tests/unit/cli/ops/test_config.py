@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.ops.config import check, rows_of
+from penstock.cli.ops.config import check_settings, rows_of
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 from penstock.words import MASK
@@ -66,7 +66,7 @@ def test_the_check_names_packages_that_are_missing_and_the_command_that_installs
     file = tmp_path / "penstock.toml"
     file.write_text('[models.a]\nsource = "a.py"\nrequirements = ["absent-one>=2"]\n')
     with pytest.raises(ConfigError, match=r"needs absent-one>=2 \(not installed\)") as raised:
-        check(file)
+        check_settings(file, as_json=False)
     assert raised.value.hint == "pip install 'absent-one>=2'"
     file.write_text('[models.a]\nsource = "a.py"\nrequirements = ["pytest"]\n')
-    check(file)
+    check_settings(file, as_json=False)

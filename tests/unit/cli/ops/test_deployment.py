@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from penstock.access import digest_of
 from penstock.broker.server.users import RULES, acl_lines, passwords_in
-from penstock.cli.ops.deployment import app
+from penstock.cli.ops.store import app
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
 
 
 def made(folder: Path, *options: str) -> dict[str, str]:
     """The contents of the files that the command wrote, by name."""
-    CliRunner().invoke(app, [str(folder), *options], catch_exceptions=False)
+    CliRunner().invoke(app, ["users", str(folder), *options], catch_exceptions=False)
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
@@ -79,7 +79,7 @@ def test_the_folder_keeps_others_out_and_its_files_are_readable_under_any_user_o
 
 
 def test_no_secret_is_printed(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [str(tmp_path), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["users", str(tmp_path), "--json"], catch_exceptions=False)
     printed = json.loads(done.stdout)
     assert sorted(printed["files"] + ["passwords.json"]) == sorted(file.name for file in tmp_path.iterdir())
     secrets = (tmp_path / "api_key").read_text().partition(".")[2], (tmp_path / "grafana_password").read_text()

@@ -130,7 +130,7 @@ def test_weights_fill_the_model_class(tmp_path: Path, net: Any, ending: str) -> 
 
 @pytest.mark.parametrize("ending", [".PT", ".Safetensors"])
 def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path, net: Any, ending: str) -> None:
-    """Regression: `penstock config check` accepted such a file, and loading refused it."""
+    """Regression: `penstock config --check` accepted such a file, and loading refused it."""
     source = saved_weights(net, tmp_path / f"NET{ending.lower()}").rename(tmp_path / f"NET{ending}")
     loaded = load(str(source), "net", options={"inputs": INPUTS, "model_class": CLASS})
     np.testing.assert_allclose(loaded.handler.runtime.run({"x": ROWS})["output"], wanted(net), **CLOSE)  # type: ignore[attr-defined]
