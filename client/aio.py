@@ -286,6 +286,18 @@ class AsyncClient(AsyncSender):
         """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(await self.send(calls.workers_call()))
 
+    async def queues(self) -> list[dict[str, Any]]:
+        """One object per model: the jobs that wait, run or are delayed, and its slots. The key needs `read` or `manage`."""
+        return protocol.rows_of(await self.send(calls.queues_call()))
+
+    async def stores(self) -> list[dict[str, Any]]:
+        """One object per store: whether it takes writes, and its memory. The key needs the role `manage`."""
+        return protocol.rows_of(await self.send(calls.stores_call()))
+
+    async def readiness(self) -> str:
+        """Why the gateway cannot serve every declared model at the moment; empty if it can. Every key may ask."""
+        return protocol.unready_why(await self.send(calls.ready_call()))
+
     async def history(
         self, model: str | None = None, *, range_s: int | None = None, since: Moment | None = None, until: Moment | None = None
     ) -> dict[str, Any]:
@@ -321,6 +333,17 @@ class AsyncClient(AsyncSender):
     async def run_handle(self, run_id: str) -> AsyncRunHandle:
         """A run by its id. Raises `NotFound`."""
         return AsyncRunHandle(self, runs.run_of(await self.send(runs.read_call(run_id))))
+
+    async def runs(
+        self, *, status: str | None = None, tag: str | None = None, limit: int = 100
+    ) -> AsyncIterator[AsyncRunHandle]:
+        """Every run that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on."""
+        after: str | None = ""
+        while after is not None:
+            answer = await self.send(runs.page_call(status=status, tag=tag, after=after, limit=limit))
+            for row in protocol.rows_of(answer):
+                yield AsyncRunHandle(self, runs.run_view(row))
+            after = protocol.next_page(answer)
 
     async def cancel_runs(self, tag: str) -> CancelledRuns:
         """Cancel every run of this tag that has not ended, in as many requests as it takes."""

@@ -230,6 +230,18 @@ def models_call() -> HttpCall:
     return HttpCall("GET", "/v1/models")
 
 
+def queues_call() -> HttpCall:
+    return HttpCall("GET", "/v1/queues")
+
+
+def stores_call() -> HttpCall:
+    return HttpCall("GET", "/v1/stores")
+
+
+def ready_call() -> HttpCall:
+    return HttpCall("GET", "/readyz")
+
+
 def workers_call() -> HttpCall:
     return HttpCall("GET", "/v1/workers")
 

@@ -221,6 +221,17 @@ def object_of(answer: Answer) -> dict[str, Any]:
     return body
 
 
+def unready_why(answer: Answer) -> str:
+    """What a probe's answer says is missing; empty for a probe that succeeded. Raises the error of any other refusal."""
+    if answer.status != 503:
+        accepted(answer)
+        return ""
+    body = json_of(answer)
+    errors = body.get("errors") if isinstance(body, dict) else None
+    parts = [": ".join(map(str, one.values())) for one in errors or () if isinstance(one, dict)]
+    return "; ".join(parts) or str(body.get("detail") or "not ready")
+
+
 def job_of(answer: Answer) -> JobView:
     return job_view(object_of(answer))
 

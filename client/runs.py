@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import IO, Any, TypeGuard
 from urllib.parse import quote
 
 from penstock.client.problems import UnexpectedAnswer
@@ -51,7 +51,8 @@ class RunOptions:
     """Options of a run besides its model and input. Empty or None: the gateway's default.
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
-    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `tags`: words by which it is
+    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `shard_rows`:
+    how many rows travel together; 0: learned. `tags`: words by which it is
     found. `headers` and `query`: what the model's handler is told of the request, for all rows. `parts`: into how
     many parts the file is split, for runners on several hosts. `webhook`: the URL to which the run's end is sent, or those of
     its `webhook_events`.
@@ -63,6 +64,7 @@ class RunOptions:
     input_format: str = ""
     output_format: str = "jsonl"
     max_failed: int | str | None = None
+    shard_rows: int = 0
     deadline_s: float = 0.0
     metadata: Mapping[str, str] = field(default_factory=dict)
     tags: Sequence[str] = ()
@@ -151,6 +153,7 @@ def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
         "input_format": options.input_format,
         "output_format": options.output_format,
         "max_failed": options.max_failed,
+        "shard_rows": options.shard_rows,
         "deadline_s": options.deadline_s,
         "metadata": dict(options.metadata),
         "tags": list(options.tags),
@@ -169,6 +172,11 @@ def read_call(run_id: str) -> HttpCall:
     return HttpCall("GET", f"/v1/runs/{quote(run_id, safe='')}")
 
 
+def page_call(*, status: str | None, tag: str | None, after: str, limit: int) -> HttpCall:
+    wanted = {"status": status, "tag": tag, "after": after, "limit": str(limit)}
+    return HttpCall("GET", "/v1/runs", params={name: text for name, text in wanted.items() if text})
+
+
 def cancel_call(run_id: str) -> HttpCall:
     return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/cancel")
 
@@ -184,6 +192,20 @@ def _line_of(value: Any) -> bytes:
             hint="give run() one file with rows; send pictures one by one with submit(), or a folder with `penstock run`",
         )
     return json_bytes({ROW: value}) + b"\n"
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """A file that stands at the path once the block has ended. Raises `BadRequest` if it cannot be written."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
+    except OSError as fault:
+        raise BadRequest(f"{path} cannot be written: {fault.strerror}", hint="name another file") from fault
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import httpx2
 
@@ -49,6 +49,20 @@ class Sender:
         """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
         if link:
             yield from self.streamed(HttpCall("GET", link))
+
+    def download(self, link: str, file: IO[bytes]) -> None:
+        """Write the gateway's file at `link` into `file`, as it comes; nothing for an empty link."""
+        if not link:
+            return
+        try:
+            with self._http.stream(**self._address.request_arguments(HttpCall("GET", link))) as response:
+                if response.status_code >= 400:
+                    response.read()
+                protocol.accepted(exchange.head_of(response))
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+        except httpx2.TransportError as error:
+            raise self._address.transport_fault(error) from error
 
     def streamed(self, call: HttpCall) -> Iterator[str]:
         """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import httpx2
 
@@ -52,6 +52,20 @@ class AsyncSender:
         if link:
             async for line in self.streamed(HttpCall("GET", link)):
                 yield line
+
+    async def download(self, link: str, file: IO[bytes]) -> None:
+        """Write the gateway's file at `link` into `file`, as it comes; nothing for an empty link."""
+        if not link:
+            return
+        try:
+            async with self._http.stream(**self._address.request_arguments(HttpCall("GET", link))) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                protocol.accepted(exchange.head_of(response))
+                async for chunk in response.aiter_bytes():
+                    await asyncio.to_thread(file.write, chunk)
+        except httpx2.TransportError as error:
+            raise self._address.transport_fault(error) from error
 
     async def streamed(self, call: HttpCall) -> AsyncIterator[str]:
         """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""

@@ -281,6 +281,18 @@ class Client(Sender):
         """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(self.send(calls.workers_call()))
 
+    def queues(self) -> list[dict[str, Any]]:
+        """One object per model: the jobs that wait, run or are delayed, and its slots. The key needs `read` or `manage`."""
+        return protocol.rows_of(self.send(calls.queues_call()))
+
+    def stores(self) -> list[dict[str, Any]]:
+        """One object per store: whether it takes writes, and its memory. The key needs the role `manage`."""
+        return protocol.rows_of(self.send(calls.stores_call()))
+
+    def readiness(self) -> str:
+        """Why the gateway cannot serve every declared model at the moment; empty if it can. Every key may ask."""
+        return protocol.unready_why(self.send(calls.ready_call()))
+
     def history(
         self, model: str | None = None, *, range_s: int | None = None, since: Moment | None = None, until: Moment | None = None
     ) -> dict[str, Any]:
@@ -316,6 +328,15 @@ class Client(Sender):
     def run_handle(self, run_id: str) -> RunHandle:
         """A run by its id. Raises `NotFound`."""
         return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
+
+    def runs(self, *, status: str | None = None, tag: str | None = None, limit: int = 100) -> Iterator[RunHandle]:
+        """Every run that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on."""
+        after: str | None = ""
+        while after is not None:
+            answer = self.send(runs.page_call(status=status, tag=tag, after=after, limit=limit))
+            for row in protocol.rows_of(answer):
+                yield RunHandle(self, runs.run_view(row))
+            after = protocol.next_page(answer)
 
     def cancel_runs(self, tag: str) -> CancelledRuns:
         """Cancel every run of this tag that has not ended, in as many requests as it takes."""

@@ -39,7 +39,7 @@ RULES = (
     (r"\(await ([\w.]+\(\))\)", r"\1"),
     (r"\b(?:async|await) ", ""),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
-    (r"\b(?:aclose|aread|aiter_lines|anext)\b", lambda found: found[0][1:]),
+    (r"\b(?:aclose|aread|aiter_lines|aiter_bytes|anext)\b", lambda found: found[0][1:]),
     (r"\.asynchronous\(", ".blocking("),
     (r"\bAsync(?=[A-Z])", ""),
 )

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec.structs import replace
 
-from penstock.cli.display import age, print_fields, print_json, print_table
-from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption
+from penstock.cli.display import age, print_fields, print_ids, print_json, print_table
+from penstock.cli.options import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    QuietOption,
+    RedisOption,
+    RunUrlOption,
+    StateDirOption,
+)
 from penstock.cli.runs.session import (
     DriversOption,
     MaxFailedOption,
@@ -21,6 +30,7 @@ from penstock.cli.runs.session import (
     create_run,
     read_run,
 )
+from penstock.cli.runs.where import at_gateway, gateway_url
 from penstock.errors import Conflict
 
 _PAGE = 200
@@ -45,16 +55,29 @@ def resume(
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="With --url: the file into which the output is fetched.")
+    ] = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
+    url: RunUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Continue a run that was interrupted, cancelled or failed. No row is lost or written twice.
 
-    Of a run with --parts that goes on elsewhere, drive parts until it has ended.
+    Of a run with --parts that goes on elsewhere, drive parts until it has ended. With --url, where runners continue a run,
+    follow it and fetch its output.
     """
+    store = {"--models": models, "--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
+    own = {"--failed": failed, "--accept-changes": accept_changes, "--max-failed": max_failed, "--drivers": drivers > 1}
+    if gateway := gateway_url(url, store=store | own):
+        raise typer.Exit(at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).resume(run_id, output))
+    if output is not None:
+        raise typer.BadParameter("-o is of runs at a gateway: name it with --url; a run in a store knows its output")
     from penstock.runs.execution import ResumeOptions
     from penstock.runs.retry import retry_spec
 
-    session = RunSession(models, config, state_dir, redis_url, as_json)
+    session = RunSession(models, config, state_dir, redis_url, as_json, quiet)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)
 
     def find_run(runs: RunStore) -> str:
@@ -69,20 +92,28 @@ def list_runs(
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
+    url: RunUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """List the newest runs. `--json` prints one per line."""
+    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+        return at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).print_list(limit=limit, tag=tag)
     from penstock.cli.runs.display import record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
         found, now = list(islice(_newest(runs, tag), limit)), runs.now()
-    if as_json:
+    if quiet:
+        print_ids(run.id for run in found)
+    elif as_json:
         for run in found:
             print_json(record_of(run, now))
     elif found:
         print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run, now) for run in found])
     else:
         typer.echo("no runs", err=True)
+    return None
 
 
 def show(
@@ -91,8 +122,12 @@ def show(
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
     as_json: JsonOption = False,
+    url: RunUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Show one run: its settings, its progress, its parts, why it ended."""
+    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+        return at_gateway(gateway, api_key, as_json=as_json).show(run_id)
     from penstock.cli.runs.display import fields_of, part_record, part_row, record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
@@ -107,31 +142,40 @@ def show(
 
 
 def cancel(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="The run's id.")] = None,
+    run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs; or use --tag.")] = None,
     tag: Annotated[str | None, typer.Option(help="Cancel the runs of this tag instead.")] = None,
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
     as_json: JsonOption = False,
+    url: RunUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
-    """Cancel a run, or the runs of a tag. Rows written so far are kept, and `resume` continues a run."""
+    """Cancel runs, or those of a tag. Rows written so far are kept, and `resume` continues a run."""
     from penstock.runs.ownership import cancel_run
 
-    if (run_id is None) == (tag is None):
-        raise typer.BadParameter("name a run, or the runs of a tag with --tag")
+    if bool(run_ids) == (tag is not None):
+        raise typer.BadParameter("name one RUN or several, or the runs of a tag with --tag")
+    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+        return at_gateway(gateway, api_key, as_json=as_json).cancel(run_ids or (), tag)
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        ids = [run.id for run in _newest(runs, tag) if not run.state.final] if run_id is None else [run_id]
+        ids = run_ids or [run.id for run in _newest(runs, tag) if not run.state.final]
         for one in ids:
             try:
                 word = cancel_run(runs, one)
             except Conflict:
-                if run_id is not None:
+                if run_ids:
                     raise
                 # It has ended since it was listed.
                 continue
             print_json({"run": one, "cancel": word}) if as_json else typer.echo(f"run {one}: {word}")
     if not ids:
         typer.echo(f"no run of the tag {tag} goes on", err=True)
+    return None
+
+
+def _store(config: Path | None, state_dir: Path | None, redis_url: str | None) -> dict[str, Any]:
+    return {"--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
 
 
 def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:

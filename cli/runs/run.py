@@ -9,9 +9,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.options import ConfigOption, JsonOption, RedisOption, StateDirOption, model_names
+from penstock.cli.options import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    QuietOption,
+    RedisOption,
+    RunUrlOption,
+    StateDirOption,
+    model_names,
+)
 from penstock.cli.runs import existing
 from penstock.cli.runs.session import DriversOption, MaxFailedOption, ModelsOption, RunSession, create_run
+from penstock.cli.runs.where import at_gateway, gateway_url
 from penstock.errors import BadRequest
 
 START = "start"
@@ -91,12 +101,36 @@ def start(
     config: ConfigOption = None,
     state_dir: StateDirOption = None,
     redis_url: RedisOption = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
+    url: RunUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Run a model over every row of INPUT. Ctrl-C interrupts the run; `penstock run resume` continues it.
 
     Uses the store that is named, or that of this folder's `penstock up`; without either it starts a store and workers itself.
+    With --url a gateway has the run: INPUT, a file, is uploaded, runners drive it, and the output is fetched.
     """
+    store = {"--models": models, "--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
+    if gateway := gateway_url(url, store=store | {"--drivers": drivers > 1}):
+        from penstock.client.runs import RunOptions
+
+        options = RunOptions(
+            version=version,
+            columns=columns_of(column or []),
+            carry=tuple(carry or ()),
+            input_format=input_format,
+            output_format=output_format,
+            max_failed=max_failed,
+            shard_rows=shard_rows,
+            deadline_s=deadline_s,
+            tags=tags or (),
+            headers=headers_of(headers or []),
+            query=query_of(query or []),
+            parts=parts,
+        )
+        runs = at_gateway(gateway, api_key, as_json=as_json, quiet=quiet)
+        raise typer.Exit(runs.start(model, source, output, errors, options, overwrite=overwrite))
     from penstock.run import RunSpec, checked_tags
 
     spec = RunSpec(
@@ -119,7 +153,7 @@ def start(
         query=query_of(query or []),
         parts=parts_for(parts, drivers),
     )
-    session = RunSession(models, config, state_dir, redis_url, as_json)
+    session = RunSession(models, config, state_dir, redis_url, as_json, quiet)
     raise typer.Exit(session.drive(lambda runs: create_run(runs, spec), model=model, drivers=drivers))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.display import print_faint, print_json
+from penstock.cli.display import print_faint, print_ids, print_json
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
 from penstock.cli.place import completed
 from penstock.errors import InvalidInput
@@ -63,10 +63,16 @@ class RunSession:
     """The options that say where runs are found and driven, and what a command does there."""
 
     def __init__(
-        self, models: Sequence[str] | None, config: Path | None, state_dir: Path | None, redis_url: str | None, as_json: bool
+        self,
+        models: Sequence[str] | None,
+        config: Path | None,
+        state_dir: Path | None,
+        redis_url: str | None,
+        as_json: bool,
+        quiet: bool = False,
     ) -> None:
         self._models, self._config, self._state_dir = list(models or []), config, state_dir
-        self._redis_url, self._as_json = redis_url, as_json
+        self._redis_url, self._as_json, self._quiet = redis_url, as_json, quiet
 
     def drive(
         self,
@@ -153,6 +159,8 @@ class RunSession:
             print_faint(f"run {run.id}: {run.spec.model} over {run.spec.input}")
 
     def _report_end(self, run: Run, result: DriveResult) -> None:
+        if self._quiet:
+            return print_ids([run.id])
         if self._as_json:
             return print_json({"event": "ended", "run": run.id, **end_fields(run, result)})
         return typer.echo("\n".join(end_lines(run, result)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.client import display, runs
@@ -76,6 +77,16 @@ class RunHandle:
         """The run with the cancel request recorded. Raises `Conflict` if the run ended otherwise."""
         self.view = runs.run_of(self._client.send(runs.cancel_call(self.id)))
         return self.view
+
+    def save(self, output: Path, errors: Path | None = None) -> None:
+        """Put the output of the run, once it has ended, at this path; and the file on its failed rows, if there are any.
+
+        Each appears as a whole, in place of what was there. Raises `BadRequest` for a path that cannot be written.
+        """
+        for link, path in ((self.view.output, output), (self.view.errors, errors)):
+            if link and path is not None:
+                with runs.written(path) as file:
+                    self._client.download(link, file)
 
     def __iter__(self) -> Iterator[Any]:
         """Raises `RunEnded` for a run that was not completed."""
