@@ -16,6 +16,12 @@ ENGINE: Verbs = {
     "worker": CommandEntry(_PROCESSES, "Start a worker alone, on a Redis of your own.", SERVE, app="worker_app"),
     "runner": CommandEntry(_PROCESSES, "Start a runner alone: it drives the runs made over HTTP.", SERVE, app="runner_app"),
     "flower": CommandEntry("penstock.cli.ops.flower", "Start Flower, Celery's monitor, on the store in use.", SERVE),
+    "status": CommandEntry(
+        "penstock.cli.ops.status",
+        "Show in ten lines whether all is well: queues, slots, failures, store.",
+        USE,
+        asks_gateway=True,
+    ),
     "call": CommandEntry("penstock.cli.jobs.call", "Submit one input to a model and print its output.", USE, asks_gateway=True),
     "debug": CommandEntry("penstock.cli.jobs.debug", "Run a model's code here on one batch, with a debugger.", USE),
     "jobs": CommandEntry("penstock.cli.jobs.jobs", "List, show, cancel and replay jobs.", USE, asks_gateway=True),

@@ -136,6 +136,31 @@ def test_the_call_that_up_suggests_and_a_client_in_its_folder_reach_it(up: Up, m
         assert client.predict("square", {"x": 3}) == {"y": 9}
 
 
+def test_status_says_in_ten_lines_that_all_is_well(up: Up) -> None:
+    up.penstock("call", "square", '{"x": 4}')
+    done = up.penstock("status")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert len(lines) == 10, done.stdout
+    assert lines["gateway"] == f"{up.ready['url']} is ready"
+    assert (lines["models"], lines["slots"], lines["workers"]) == ("1: square", "1 of 1 ready", "1 on 1 host")
+    assert lines["store"].startswith("main is up")
+    found = json.loads(up.penstock("status", "--json").stdout)
+    assert (found["ready"], found["queues"][0]["model"], found["stores"][0]["state"]) == (True, "square", "up")
+    away = up.penstock("status", "--url", "http://127.0.0.1:9")
+    assert (away.returncode, "penstock up" in away.stderr) == (3, True)
+
+
+def test_ids_alone_compose_in_a_shell(up: Up) -> None:
+    made = [up.penstock("call", "square", '{"x": 1}', "--async", "--delay", "600").stdout.strip() for _ in range(2)]
+    ids = up.penstock("jobs", "list", "--status", "queued", "-q").stdout.split()
+    assert set(made) <= set(ids)
+    # As `penstock jobs list --status queued -q | xargs penstock jobs cancel`.
+    assert up.penstock("jobs", "cancel", *ids).stdout.count("cancelled") == len(ids)
+    assert up.penstock("models", "-q").stdout == "square\n"
+    assert len(up.penstock("workers", "-q").stdout.splitlines()) == 1
+    assert up.penstock("jobs", "list", "--failed", "-q").stdout == ""
+
+
 def test_call_with_json_prints_the_job_and_its_output(up: Up) -> None:
     done = up.penstock("call", "square", "-", "--json", stdin='{"x": 5}')
     body = json.loads(done.stdout)
