@@ -43,10 +43,6 @@ ModelsArgument = Annotated[
 UrlOption = Annotated[
     str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The gateway's address. Default: the one running here.")
 ]
-# Without the variable: a verb of runs finds them in a store, unless it is told otherwise.
-RunUrlOption = Annotated[
-    str | None, typer.Option("--url", help="The gateway that has the runs. Default: the store in use, then PENSTOCK_URL.")
-]
 KeyOption = Annotated[
     str | None, typer.Option("--api-key", envvar="PENSTOCK_API_KEY", help="Key for a gateway that requires one.")
 ]

@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -44,19 +44,22 @@ class GatewayRuns:
     as_json: bool = False
     quiet: bool = False
 
-    def start(self, model: str, source: str, output: str, errors: str, options: RunOptions, *, overwrite: bool) -> int:
-        """Run the model over a local file, or over an uploaded one named by its id; returns the exit code."""
+    def start(self, model: str, source: str, output: str, errors: str, said: dict[str, Any], *, overwrite: bool) -> int:
+        """Run the model over a local file, or over an uploaded one named by its id; returns the exit code.
+
+        `said`: options of the run, as `RunOptions` has them.
+        """
         target, faults = _targets(output, errors)
         if target.exists() and not overwrite:
             raise BadRequest(f"{output} exists already", hint="name another output, or give --overwrite")
         _need_input(source)
-        form = options.output_format or format_of(output)
+        form = said["output_format"] or format_of(output)
         if form not in _OUTPUTS:
             raise BadRequest(
                 f"{output} says no format of outputs", hint=f"name it .{', .'.join(_OUTPUTS)}, or give --output-format"
             )
         with self._connected() as client:
-            handle = client.run(model, source, options=replace(options, output_format=form))
+            handle = client.run(model, source, options=RunOptions(**said | {"output_format": form}))
             if self.as_json:
                 print_json({"event": "started", "run": handle.id, "model": model, "output": output})
             else:

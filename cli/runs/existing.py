@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from penstock.cli.options import (
     KeyOption,
     QuietOption,
     RedisOption,
-    RunUrlOption,
     StateDirOption,
 )
 from penstock.cli.runs.session import (
@@ -30,7 +28,7 @@ from penstock.cli.runs.session import (
     create_run,
     read_run,
 )
-from penstock.cli.runs.where import at_gateway, gateway_url
+from penstock.cli.runs.where import RunUrlOption, at_gateway, gateway_url, store_options
 from penstock.errors import Conflict
 
 _PAGE = 200
@@ -68,9 +66,8 @@ def resume(
     Of a run with --parts that goes on elsewhere, drive parts until it has ended. With --url, where runners continue a run,
     follow it and fetch its output.
     """
-    store = {"--models": models, "--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
     own = {"--failed": failed, "--accept-changes": accept_changes, "--max-failed": max_failed, "--drivers": drivers > 1}
-    if gateway := gateway_url(url, store=store | own):
+    if gateway := gateway_url(url, {**own, "--models": models, **store_options(config, state_dir, redis_url)}):
         raise typer.Exit(at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).resume(run_id, output))
     if output is not None:
         raise typer.BadParameter("-o is of runs at a gateway: name it with --url; a run in a store knows its output")
@@ -98,7 +95,7 @@ def list_runs(
     api_key: KeyOption = None,
 ) -> None:
     """List the newest runs. `--json` prints one per line."""
-    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+    if gateway := gateway_url(url, store_options(config, state_dir, redis_url)):
         return at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).print_list(limit=limit, tag=tag)
     from penstock.cli.runs.display import record_of
 
@@ -126,7 +123,7 @@ def show(
     api_key: KeyOption = None,
 ) -> None:
     """Show one run: its settings, its progress, its parts, why it ended."""
-    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+    if gateway := gateway_url(url, store_options(config, state_dir, redis_url)):
         return at_gateway(gateway, api_key, as_json=as_json).show(run_id)
     from penstock.cli.runs.display import fields_of, part_record, part_row, record_of
 
@@ -156,7 +153,7 @@ def cancel(
 
     if bool(run_ids) == (tag is not None):
         raise typer.BadParameter("name one RUN or several, or the runs of a tag with --tag")
-    if gateway := gateway_url(url, store=_store(config, state_dir, redis_url)):
+    if gateway := gateway_url(url, store_options(config, state_dir, redis_url)):
         return at_gateway(gateway, api_key, as_json=as_json).cancel(run_ids or (), tag)
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
         ids = run_ids or [run.id for run in _newest(runs, tag) if not run.state.final]
@@ -172,10 +169,6 @@ def cancel(
     if not ids:
         typer.echo(f"no run of the tag {tag} goes on", err=True)
     return None
-
-
-def _store(config: Path | None, state_dir: Path | None, redis_url: str | None) -> dict[str, Any]:
-    return {"--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
 
 
 def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:

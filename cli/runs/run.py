@@ -15,13 +15,12 @@ from penstock.cli.options import (
     KeyOption,
     QuietOption,
     RedisOption,
-    RunUrlOption,
     StateDirOption,
     model_names,
 )
 from penstock.cli.runs import existing
 from penstock.cli.runs.session import DriversOption, MaxFailedOption, ModelsOption, RunSession, create_run
-from penstock.cli.runs.where import at_gateway, gateway_url
+from penstock.cli.runs.where import RunUrlOption, at_gateway, gateway_url, store_options
 from penstock.errors import BadRequest
 
 START = "start"
@@ -111,46 +110,33 @@ def start(
     Uses the store that is named, or that of this folder's `penstock up`; without either it starts a store and workers itself.
     With --url a gateway has the run: INPUT, a file, is uploaded, runners drive it, and the output is fetched.
     """
-    store = {"--models": models, "--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
-    if gateway := gateway_url(url, store=store | {"--drivers": drivers > 1}):
-        from penstock.client.runs import RunOptions
-
-        options = RunOptions(
-            version=version,
-            columns=columns_of(column or []),
-            carry=tuple(carry or ()),
-            input_format=input_format,
-            output_format=output_format,
-            max_failed=max_failed,
-            shard_rows=shard_rows,
-            deadline_s=deadline_s,
-            tags=tags or (),
-            headers=headers_of(headers or []),
-            query=query_of(query or []),
-            parts=parts,
-        )
-        runs = at_gateway(gateway, api_key, as_json=as_json, quiet=quiet)
-        raise typer.Exit(runs.start(model, source, output, errors, options, overwrite=overwrite))
     from penstock.run import RunSpec, checked_tags
 
+    said: dict[str, Any] = {
+        "version": version,
+        "columns": columns_of(column or []),
+        "carry": tuple(carry or ()),
+        "input_format": input_format,
+        "output_format": output_format,
+        "max_failed": max_failed,
+        "shard_rows": shard_rows,
+        "deadline_s": deadline_s,
+        "tags": checked_tags(tags or ()),
+        "headers": headers_of(headers or []),
+        "query": query_of(query or []),
+    }
+    own = {"--drivers": drivers > 1, "--models": models, **store_options(config, state_dir, redis_url)}
+    if gateway := gateway_url(url, own):
+        runs = at_gateway(gateway, api_key, as_json=as_json, quiet=quiet)
+        raise typer.Exit(runs.start(model, source, output, errors, {**said, "parts": parts}, overwrite=overwrite))
     spec = RunSpec(
+        **said,
         model=model,
         input=_absolute(source),
         output=_absolute(output),
-        version=version,
-        input_format=input_format,
-        output_format=output_format,
-        columns=columns_of(column or []),
-        carry=tuple(carry or ()),
         errors=_absolute(errors) if errors else "",
-        max_failed=max_failed,
-        shard_rows=shard_rows,
         window_rows=window_rows,
-        deadline_s=deadline_s,
         overwrite=overwrite,
-        tags=checked_tags(tags or ()),
-        headers=headers_of(headers or []),
-        query=query_of(query or []),
         parts=parts_for(parts, drivers),
     )
     session = RunSession(models, config, state_dir, redis_url, as_json, quiet)

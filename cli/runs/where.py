@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,13 +13,24 @@ if TYPE_CHECKING:
     from penstock.cli.runs.at_gateway import GatewayRuns
 
 
-def gateway_url(url: str | None, *, store: Mapping[str, Any]) -> str | None:
+# Without the variable: a verb of runs finds them in a store, unless it is told otherwise.
+RunUrlOption = Annotated[
+    str | None, typer.Option("--url", help="The gateway that has the runs. Default: the store in use, then PENSTOCK_URL.")
+]
+
+
+def store_options(config: Path | None, state_dir: Path | None, redis_url: str | None) -> dict[str, Any]:
+    """The options that name a store, by their names."""
+    return {"--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
+
+
+def gateway_url(url: str | None, own: Mapping[str, Any]) -> str | None:
     """The gateway that has the runs; None if this command finds them in a store.
 
-    `store`: the options of this command that name a store, or what this command starts for itself. Without them a store of the
+    `own`: the options with which this command drives runs itself. Without them a store of the
     environment or the settings, or the `penstock up` of this folder, come before PENSTOCK_URL.
     """
-    named = [name for name, value in store.items() if value]
+    named = [name for name, value in own.items() if value]
     if url and named:
         raise typer.BadParameter(f"{named[0]} is for runs that this command drives; at --url a gateway's runners drive them")
     given = url or os.environ.get("PENSTOCK_URL")

@@ -33,6 +33,8 @@ class CliCommand:
     options: tuple[tuple[str, str], ...]
     flags: frozenset[str]
     is_group: bool
+    # A group that does something without a verb.
+    runs_alone: bool
 
 
 def commands() -> list[CliCommand]:
@@ -64,6 +66,7 @@ def _read(words: str, command: Any) -> CliCommand:
         tuple(kinds["option"]),
         flags,
         hasattr(command, "commands"),
+        getattr(command, "invoke_without_command", False),
     )
 
 
