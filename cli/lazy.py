@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from copy import copy
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.command_entry import CommandEntry
+from penstock.errors import ConfigError
+from penstock.extension import Verb, load_part
 
 # The moment when the command began: this module is among the first that it imports.
 STARTED_AT = time.monotonic()
@@ -21,12 +21,12 @@ STARTED_AT = time.monotonic()
 class StandIn(TyperCommand):
     """A verb in the list of its group. The real command is loaded once it is run, completed, or asked for help."""
 
-    def __init__(self, name: str, entry: CommandEntry) -> None:
-        super().__init__(name, help=entry.help, rich_help_panel=entry.panel or None)
-        self._entry = entry
+    def __init__(self, name: str, verb: Verb) -> None:
+        super().__init__(name, help=verb.help, rich_help_panel=verb.panel or None)
+        self._verb = verb
 
     def loaded(self) -> Any:
-        command = load(self._entry)
+        command = load(self._verb)
         command.name = self.name
         return command
 
@@ -34,15 +34,18 @@ class StandIn(TyperCommand):
         return self.loaded().make_context(info_name, args, parent=parent, **extra)
 
 
-def stand_ins(table: Mapping[str, CommandEntry]) -> dict[str, Any]:
-    return {name: StandIn(name, entry) for name, entry in table.items()}
+def stand_ins(table: Mapping[str, Verb]) -> dict[str, Any]:
+    return {name: StandIn(name, verb) for name, verb in table.items()}
 
 
-def load(entry: CommandEntry) -> Any:
+def load(verb: Verb) -> Any:
     """The command of a verb, with what extensions add to it."""
-    command = typer.main.get_command(getattr(import_module(entry.module), entry.app))
-    if entry.more:
-        getattr(command, "commands").update(stand_ins(entry.more))  # noqa: B009 - click's types are hidden within Typer
+    command = typer.main.get_command(load_part(verb.part))
+    if verb.more:
+        own: dict[str, Any] = vars(command).get("commands", {})
+        if twice := own.keys() & verb.more.keys():
+            raise ConfigError(f"an extension brings a verb that {verb.part} has: {', '.join(sorted(twice))}")
+        own.update(stand_ins(verb.more))
     show_brackets(command)
     return command
 

@@ -286,18 +286,6 @@ class AsyncClient(AsyncSender):
         """One object per worker that lives. The key needs the role `manage`."""
         return protocol.rows_of(await self.send(calls.workers_call()))
 
-    async def queues(self) -> list[dict[str, Any]]:
-        """One object per model: the jobs that wait, run or are delayed, and its slots. The key needs `read` or `manage`."""
-        return protocol.rows_of(await self.send(calls.queues_call()))
-
-    async def stores(self) -> list[dict[str, Any]]:
-        """One object per store: whether it takes writes, and its memory. The key needs the role `manage`."""
-        return protocol.rows_of(await self.send(calls.stores_call()))
-
-    async def readiness(self) -> str:
-        """Why the gateway cannot serve every declared model at the moment; empty if it can. Every key may ask."""
-        return protocol.unready_why(await self.send(calls.ready_call()))
-
     async def history(
         self, model: str | None = None, *, range_s: int | None = None, since: Moment | None = None, until: Moment | None = None
     ) -> dict[str, Any]:

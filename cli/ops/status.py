@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.display import age, print_fields, print_json
 from penstock.cli.options import JsonOption, KeyOption, UrlOption
+from penstock.client import calls, protocol
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
 from penstock.errors import NotFound, WrongRole
@@ -59,12 +60,12 @@ def status(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
 def look(client: Client) -> GatewayStatus:
     return GatewayStatus(
         client.base_url,
-        client.readiness(),
-        client.queues(),
+        protocol.unready_why(client.send(calls.ready_call())),
+        protocol.rows_of(client.send(calls.queues_call())),
         _allowed(client.workers),
         [*islice(client.failed.jobs(), _MOST_FAILED)],
         [handle.view.body for handle in islice(client.runs(), _MOST_RUNS) if not handle.view.final],
-        _allowed(client.stores),
+        _allowed(lambda: protocol.rows_of(client.send(calls.stores_call()))),
     )
 
 

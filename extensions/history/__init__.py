@@ -1,5 +1,15 @@
 """History: what happened to models lately, as the store keeps it."""
 
-from penstock.extension import Extension
+from penstock.extension import Extension, Panel, Verb
 
-extension = Extension("history")
+extension = Extension(
+    "history",
+    verbs={
+        "history": Verb(
+            "penstock.extensions.history.cli:app",
+            "Show what happened to a model lately, step by step.",
+            Panel.USE,
+            asks_gateway=True,
+        )
+    },
+)

@@ -1,5 +1,12 @@
 """Splits: weighted versions, canaries, shadows and sticky callers of one model."""
 
-from penstock.extension import Extension
+from penstock.extension import Extension, Verb
 
-extension = Extension("splits")
+extension = Extension(
+    "splits",
+    verbs={
+        "models split": Verb(
+            "penstock.extensions.splits.cli:app", "Divide the calls that name no version: weights, a canary, a shadow."
+        )
+    },
+)

@@ -1,5 +1,15 @@
 """Webhooks: events of jobs and runs, kept in an outbox and delivered to callers' URLs."""
 
-from penstock.extension import Extension
+from penstock.extension import Extension, Panel, Verb
 
-extension = Extension("webhooks")
+extension = Extension(
+    "webhooks",
+    verbs={
+        "webhooks": Verb(
+            "penstock.extensions.webhooks.cli:app",
+            "Secrets of webhooks; events that were not delivered.",
+            Panel.USE,
+            asks_gateway=True,
+        )
+    },
+)

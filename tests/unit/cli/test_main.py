@@ -18,10 +18,11 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli import exits
-from penstock.cli.command_entry import CommandEntry
 from penstock.cli.lazy import StandIn, load, show_brackets
 from penstock.cli.main import app
-from penstock.cli.verbs import verbs
+from penstock.cli.verbs import ENGINE, merged, verbs
+from penstock.errors import ConfigError
+from penstock.extension import Verb
 from tests.command import called_here
 from tests.pages import cli_page
 
@@ -113,6 +114,28 @@ def test_help_of_run_shows_its_options_and_its_other_commands(arguments: list[st
         assert word in done.stdout, done.stdout
 
 
+def test_an_extension_brings_a_verb_and_one_of_a_group_and_neither_is_loaded_before_it_is_called() -> None:
+    own, of_group = Verb("mine.cli:app", "Mine."), Verb("mine.nested:app", "Nested.")
+    found = merged(ENGINE, [{"mine": own, "jobs mine": of_group}])
+    assert (found["mine"], found["jobs"].more) == (own, {"mine": of_group})
+    assert {name: found[name] for name in ENGINE if name != "jobs"} == {name: ENGINE[name] for name in ENGINE if name != "jobs"}
+    group = load(found["jobs"])
+    assert "Nested." in help_of(group)
+    with pytest.raises(ModuleNotFoundError):
+        group.commands["mine"].loaded()
+
+
+@pytest.mark.parametrize("words", ["jobs", "nothing here"])
+def test_a_verb_that_is_there_and_one_without_its_group_are_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match=repr(words)):
+        merged(ENGINE, [{words: Verb("mine.cli:app", "Mine.")}])
+
+
+def test_a_verb_that_its_group_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has: list"):
+        load(merged(ENGINE, [{"jobs list": Verb("mine.cli:app", "Mine.")}])["jobs"])
+
+
 def test_a_mistyped_command_gets_a_suggestion_and_the_code_for_usage() -> None:
     done = penstock("modles")
     assert done.returncode == exits.USAGE
@@ -169,7 +192,7 @@ def test_a_gateway_starts_where_the_model_files_are_not(tmp_path: Path) -> None:
 
 def test_the_shell_is_told_how_to_complete_and_what() -> None:
     # The command runs within a shell, because it finds the kind of shell among its parent processes.
-    command = f"{shlex.quote(sys.executable)} -m penstock --show-completion; exit $?"
+    command = f"{shlex.quote(sys.executable)} -m penstock.cli.main --show-completion; exit $?"
     script = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
     completion = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
@@ -184,8 +207,8 @@ def test_the_shell_is_told_how_to_complete_and_what() -> None:
     assert completed.stdout.split() == ["worker", "workers"]
 
 
-def _commands(entry: CommandEntry) -> list[Any]:
-    command = load(entry)
+def _commands(verb: Verb) -> list[Any]:
+    command = load(verb)
     found = list(command.commands.values()) if hasattr(command, "commands") else [command]
     return [one.loaded() if isinstance(one, StandIn) else one for one in found]
 
