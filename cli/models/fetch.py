@@ -64,7 +64,6 @@ def fetch(
 
 def _wanted(settings: Settings, sources: list[str], trust_remote_code: bool) -> dict[str, bool]:
     """The sources to be fetched, all of them readable, and whether their code is trusted. Raises `ConfigError` without any."""
-    from penstock.settings.remote_sources import is_remote, read_source
 
     wanted = dict.fromkeys(sources, trust_remote_code)
     if not sources:
