@@ -18,11 +18,9 @@ SERVER_VERBS = frozenset(
     [
         "bench",
         "debug",
-        "devices",
         "doctor",
         "flower",
         "gateway",
-        "import",
         "run",
         "runner",
         "store",
@@ -40,7 +38,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     verb = next((word for word in arguments[:1] if not word.startswith("-")), "")
     try:
-        require_extra("serve" if verb in SERVER_VERBS else "cli", who=f"penstock {verb}".rstrip())
+        # Runs that a gateway has need no server here.
+        is_at_gateway = verb == "run" and any(word.partition("=")[0] == "--url" for word in arguments)
+        require_extra("serve" if verb in SERVER_VERBS and not is_at_gateway else "cli", who=f"penstock {verb}".rstrip())
     except ConfigError as error:
         sys.exit(_refused(error, as_json="--json" in arguments))
     from penstock.cli.main import main as run

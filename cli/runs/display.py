@@ -13,7 +13,6 @@ from rich.console import Console
 
 from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.run import Run
-from penstock.runs.ownership import is_orphaned, process_of
 from penstock.runs.progress import RunProgress
 from penstock.words import duration
 
@@ -96,6 +95,9 @@ def _bar() -> Iterator[OnRunProgress]:
 
 def state_word(run: Run, now: float) -> str:
     """`now` is by the store's clock, here and below."""
+    # Loads the store, which the progress of a gateway's run does without.
+    from penstock.runs.ownership import is_orphaned
+
     return INTERRUPTED if is_orphaned(run, now=now) else run.state.value
 
 
@@ -106,6 +108,8 @@ def record_of(run: Run, now: float) -> dict[str, Any]:
 
 def fields_of(run: Run, now: float) -> dict[str, Any]:
     """The record of a run as people read it."""
+    from penstock.runs.ownership import process_of
+
     counts = run.counts
     took_s = (run.finished_at or now) - run.started_at if run.started_at else None
     return {
@@ -134,6 +138,8 @@ def part_record(part: Run, now: float) -> dict[str, Any]:
 
 def part_row(part: Run, now: float) -> tuple[str, ...]:
     """One line of the table of a run's parts."""
+    from penstock.runs.ownership import process_of
+
     counts, where = part.counts, part.part
     driver = process_of(part.driver) if part.driver and not part.state.final else ""
     number, stretch = (f"{where.number}", f"files {where.first} to {where.stop - 1}") if where else ("", "")

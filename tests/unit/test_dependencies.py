@@ -14,8 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from penstock.cli.entry import SERVER_VERBS
-from penstock.cli.lazy import CommandEntry
-from penstock.cli.main import Penstock
+from penstock.cli.verbs import ENGINE, Verbs, verbs
 from penstock.distribution import MODULES, NAME
 from tests.refusing import refusing
 
@@ -84,17 +83,17 @@ def _not_of(*extras: str) -> list[str]:
     ]
 
 
-def _is_ours(entry: CommandEntry) -> bool:
-    """Whether the verb is the engine's. That of an extension is loaded first, and says then what it lacks."""
-    return not entry.module.startswith("penstock.extensions.")
+def _modules(table: Verbs) -> set[str]:
+    return {verb.part.partition(":")[0] for verb in table.values()}
 
 
 @pytest.mark.parametrize(
     ("extras", "entries"),
     [
         ((), CLIENT),
-        (("cli",), {entry.module for name, entry in Penstock.table.items() if name not in SERVER_VERBS and _is_ours(entry)}),
-        (("serve",), {*SERVER, *(entry.module for entry in Penstock.table.values())}),
+        # The verb of an extension is loaded first, and says then what it lacks.
+        (("cli",), _modules({name: verb for name, verb in ENGINE.items() if name not in SERVER_VERBS})),
+        (("serve",), {*SERVER, *_modules(verbs())}),
     ],
     ids=["client", "cli", "serve"],
 )

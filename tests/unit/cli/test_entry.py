@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli import exits
 from penstock.cli.entry import SERVER_VERBS
-from penstock.cli.main import Penstock
+from penstock.cli.verbs import ENGINE
 from penstock.distribution import MODULES, explained
 from penstock.errors import ConfigError
 from tests.refusing import command_without
@@ -32,7 +32,10 @@ def test_a_verb_of_the_server_says_in_one_sentence_what_to_install(verb: str) ->
     assert then == "  next: pip install 'penstock-inference[serve]'"
 
 
-@pytest.mark.parametrize("arguments", [("call", "square", "4"), ("jobs", "list"), ("models",), ("workers",), ("audit",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("call", "square", "4"), ("jobs", "list"), ("models",), ("workers",), ("audit",), ("status",), ("run", "list")],
+)
 def test_a_verb_that_asks_a_gateway_needs_no_server(arguments: tuple[str, ...]) -> None:
     done = called(MODULES["serve"], *arguments, "--url", "http://127.0.0.1:9")
     assert done.returncode == exits.UNREACHABLE, done.stderr
@@ -54,7 +57,7 @@ def test_with_json_that_is_json_too() -> None:
 
 
 def test_each_verb_of_the_server_is_a_verb() -> None:
-    assert set(Penstock.table) >= SERVER_VERBS
+    assert set(ENGINE) >= SERVER_VERBS
 
 
 def test_a_module_that_a_verb_misses_later_is_explained_and_that_of_a_user_is_not() -> None:

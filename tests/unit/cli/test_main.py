@@ -192,7 +192,7 @@ def test_a_gateway_starts_where_the_model_files_are_not(tmp_path: Path) -> None:
 
 def test_the_shell_is_told_how_to_complete_and_what() -> None:
     # The command runs within a shell, because it finds the kind of shell among its parent processes.
-    command = f"{shlex.quote(sys.executable)} -m penstock.cli.main --show-completion; exit $?"
+    command = f"{shlex.quote(sys.executable)} -m penstock --show-completion; exit $?"
     script = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (script.returncode, "_PENSTOCK_COMPLETE=complete_bash" in script.stdout) == (0, True), script.stderr
     completion = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock wo", "COMP_CWORD": "1"}
