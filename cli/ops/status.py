@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -54,7 +54,7 @@ def status(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
         found = look(client)
     if as_json:
         return print_json(asdict(found) | {"ready": not found.why})
-    return print_fields(lines_of(found, now=datetime.now(UTC)))
+    return print_fields(lines_of(found))
 
 
 def look(client: Client) -> GatewayStatus:
@@ -76,7 +76,7 @@ def _allowed(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def lines_of(found: GatewayStatus, *, now: datetime) -> dict[str, str]:
+def lines_of(found: GatewayStatus, *, now: datetime | None = None) -> dict[str, str]:
     """One line per name; none is empty."""
     queues = found.queues
     return {
@@ -135,7 +135,7 @@ def _by_model(queues: Sequence[Row], name: str) -> str:
     return _counted({queue["model"]: queue[name] for queue in queues}, "job")
 
 
-def _failed(jobs: Sequence[Row], now: datetime) -> str:
+def _failed(jobs: Sequence[Row], now: datetime | None) -> str:
     if not jobs:
         return "0 jobs"
     faults = Counter(f"{job['model']} {(job.get('error') or {}).get('code') or job['status']}" for job in jobs)
