@@ -51,11 +51,11 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 70, 50),
         Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 62, 50),
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
-        Bar("imports of extensions by the engine", len(engine_imports(found)), 111, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 589, 0),
-        Bar("lines of core, broker, workers and gateway", lines, 45_573, 46_000),
+        Bar("imports of extensions by the engine", len(engine_imports(found)), 110, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 582, 0),
+        Bar("lines of core, broker, workers and gateway", lines, 45_601, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 22, 5),
-        Bar("commands", len(commands()), 55, 55),
+        Bar("commands", len(commands()), 54, 55),
     ]
 
 
