@@ -234,10 +234,6 @@ def queues_call() -> HttpCall:
     return HttpCall("GET", "/v1/queues")
 
 
-def stores_call() -> HttpCall:
-    return HttpCall("GET", "/v1/stores")
-
-
 def ready_call() -> HttpCall:
     return HttpCall("GET", "/readyz")
 

@@ -17,7 +17,7 @@ from penstock.client import calls, protocol
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
 from penstock.errors import NotFound, WrongRole
-from penstock.words import count, duration, percent, plural, size
+from penstock.words import count, duration, percent, plural
 
 app = typer.Typer(add_completion=False)
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _MANAGE = "takes a key with the role manage"
 
 @dataclass(frozen=True, slots=True)
 class GatewayStatus:
-    """`why`: what keeps the gateway from being ready. `workers`, `stores`: None if the key may not see them."""
+    """`why`: what keeps the gateway from being ready. `workers`: None if the key may not see them."""
 
     url: str
     why: str
@@ -40,14 +40,13 @@ class GatewayStatus:
     workers: Sequence[Row] | None
     failed: Sequence[Row]
     runs: Sequence[Row]
-    stores: Sequence[Row] | None
 
 
 @app.command()
 def status(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Show in ten lines whether all is well: queues, slots, workers, failed jobs, runs, the store.
 
-    It takes a key with the role read; workers and the store are shown to one with the role manage. `--json` prints one object.
+    It takes a key with the role read; workers are shown to one with the role manage. `--json` prints one object.
     """
     # Nobody waits for a gateway that is not there: the answer is that it is not.
     with Client(url, api_key, retry=RetryPolicy(max_attempts=1)) as client:
@@ -65,7 +64,6 @@ def look(client: Client) -> GatewayStatus:
         _allowed(client.workers),
         [*islice(client.failed.jobs(), _MOST_FAILED)],
         [handle.view.body for handle in islice(client.runs(), _MOST_RUNS) if not handle.view.final],
-        _allowed(lambda: protocol.rows_of(client.send(calls.stores_call()))),
     )
 
 
@@ -89,7 +87,7 @@ def lines_of(found: GatewayStatus, *, now: datetime | None = None) -> dict[str, 
         "delayed": _by_model(queues, "delayed"),
         "failed": _failed(found.failed, now),
         "runs": _runs(found.runs),
-        "store": _stores(found.stores),
+        "store": _store(found.why),
     }
 
 
@@ -157,15 +155,10 @@ def _share(progress: Row) -> str:
     return f" {percent((progress['done'] + progress['failed']) / rows)}" if rows else ""
 
 
-def _stores(stores: Sequence[Row] | None) -> str:
-    return _MANAGE if stores is None else "; ".join(map(_store, stores))
-
-
-def _store(store: Row) -> str:
-    limit = store["memory_limit_bytes"]
-    memory = f", {size(store['memory_used_bytes'])}" + (f" of {size(limit)}" if limit else "") + " of memory"
-    trouble = ", cannot write to its disk" if store["persistence_ok"] is False else ""
-    return f"{store['name']} is {store['state']}{memory if store['state'] == 'up' else ''}{trouble}"
+def _store(why: str) -> str:
+    """The gateway's probe writes to the store, so that one that cannot is among the reasons."""
+    parts = (part.partition(": ") for part in why.split("; "))
+    return next((detail for name, _, detail in parts if name == "store"), "takes writes")
 
 
 def _counted(counts: Mapping[str, int], noun: str) -> str:

@@ -14,15 +14,14 @@ def queue(model: str, **others: Any) -> dict[str, Any]:
 
 
 def shown(*queues: dict[str, Any], **others: Any) -> dict[str, str]:
-    found: dict[str, Any] = {"why": "", "workers": [], "failed": [], "runs": [], "stores": [], **others}
+    found: dict[str, Any] = {"why": "", "workers": [], "failed": [], "runs": [], **others}
     return lines_of(GatewayStatus("http://gateway", queues=queues, **found), now=NOW)
 
 
 def test_there_are_ten_lines_and_none_is_empty() -> None:
-    for lines in (shown(), shown(queue("square"), workers=None, stores=None)):
+    for lines in (shown(), shown(queue("square"), workers=None)):
         assert len(lines) == 10
-        # A store's line is that of its stores, of which there is always one.
-        assert [name for name, line in lines.items() if not line and name != "store"] == []
+        assert [name for name, line in lines.items() if not line] == []
 
 
 def test_what_waits_is_counted_by_model_the_longest_queue_first() -> None:
@@ -57,8 +56,7 @@ def test_failed_jobs_are_counted_by_model_and_code() -> None:
 
 
 def test_a_key_that_may_not_manage_is_told_so() -> None:
-    lines = shown(queue("square"), workers=None, stores=None)
-    assert (lines["workers"], lines["store"]) == ("takes a key with the role manage",) * 2
+    assert shown(queue("square"), workers=None)["workers"] == "takes a key with the role manage"
 
 
 def test_runs_that_go_on_are_named_with_their_share() -> None:
@@ -66,7 +64,7 @@ def test_runs_that_go_on_are_named_with_their_share() -> None:
     assert shown(runs=[run])["runs"] == "1 goes on: r1 square running 25 %"
 
 
-def test_a_store_that_is_away_or_cannot_write_is_told() -> None:
-    up = {"name": "main", "state": "up", "memory_used_bytes": 1 << 20, "memory_limit_bytes": 1 << 30, "persistence_ok": False}
-    away = {"name": "b", "state": "away", "memory_used_bytes": None, "memory_limit_bytes": None, "persistence_ok": None}
-    assert shown(stores=[up, away])["store"] == "main is up, 1 MiB of 1 GiB of memory, cannot write to its disk; b is away"
+def test_a_store_that_cannot_be_written_to_is_told() -> None:
+    assert shown()["store"] == "takes writes"
+    assert shown(why="square: no worker")["store"] == "takes writes"
+    assert shown(why="store: unreachable; square: no worker")["store"] == "unreachable"
