@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -44,16 +45,43 @@ class Extension:
     """One capability. `name` is that of its folder and of its entry point in the group `penstock.extensions`.
 
     `verbs`: by their words, `history`, or `models split` for a verb of a group.
+    `settings`: the class of each table in penstock.toml. `version_settings` and `model_settings`: classes whose fields join the
+    table of each version, and of each model. `source_kinds`: kinds of sources that it brings. `modules`: by the name that
+    model code imports, what fills such a module in a child. `declared`: reads a Python file that a command names, and returns
+    the models that it declares, or None.
     """
 
     name: str
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    version_settings: str = ""
+    model_settings: str = ""
+    source_kinds: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    declared: str = ""
+
+    def parts(self) -> list[str]:
+        fields = [part for part in (self.version_settings, self.model_settings, self.declared) if part]
+        verbs = [verb.part for verb in self.verbs.values()]
+        return [*self.settings.values(), *verbs, *fields, *self.source_kinds, *self.modules.values()]
 
     def __post_init__(self) -> None:
-        parts = (*self.settings.values(), *(verb.part for verb in self.verbs.values()))
-        if wrong := [part for part in parts if ":" not in part]:
+        if wrong := [part for part in self.parts() if ":" not in part]:
             raise ConfigError(f"extension {self.name!r} names parts as module:attribute, and not {', '.join(wrong)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredInFile:
+    """What a Python file declares: sources of models by name, and tables of settings by the name of the extension's table."""
+
+    models: dict[str, str]
+    tables: dict[str, dict[str, Any]]
+
+
+def declared_in(path: Path) -> DeclaredInFile | None:
+    """What the file declares to the extension that reads it; None: it is the code of a model. Raises `ConfigError`."""
+    parts = [extension.declared for extension in installed() if extension.declared]
+    return next((found for part in parts if (found := load_part(part)(path)) is not None), None)
 
 
 @cache
@@ -66,6 +94,11 @@ def installed() -> tuple[Extension, ...]:
     if wrong := [name for name, value in found.items() if not isinstance(value, Extension) or value.name != name]:
         raise ConfigError(f"entry points of {GROUP} that name no Extension of their own name: {', '.join(sorted(wrong))}")
     return tuple(found[name] for name in sorted(found))
+
+
+def lent_modules() -> dict[str, str]:
+    """What fills the modules that extensions lend to model code, by the name that the code imports."""
+    return {name: part for extension in installed() for name, part in extension.modules.items()}
 
 
 def load_part(part: str) -> Any:

@@ -184,6 +184,10 @@ class ModelSpec:
     keep_tracebacks: bool = False
     # Each slot records one batch in this many with a profiler (docs/production/profiling.md); None: no batch.
     profile_every: int | None = None
+    # What imports a source of an extension's kind in a child, as `module:attribute`; empty: the source is code or a model file.
+    loader: str = ""
+    # What fills the modules that extensions lend to its code, by the name that the code imports.
+    modules: dict[str, str] = field(default_factory=dict)
     # The stages that run instead of code of its own (docs/reference/pipelines.md); such a model has no source.
     pipeline: PipelineSpec | None = None
 

@@ -20,6 +20,8 @@ from penstock.broker.blobs.places import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
+from penstock.extensions.webhooks.settings import WebhooksSettings, urls_of_models
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
@@ -92,9 +94,10 @@ def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> l
         metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         found.append(ListeningSocket(private, metrics, "metrics_listening", path="/metrics"))
     management = gateway.parts.management
-    if management is not None and settings.has_management_port:
-        access = settings.management_access_rule()
-        host, port = settings.torchserve.management_host, settings.torchserve.management_port
+    own = settings.extension(TorchServeSettings)
+    if management is not None and own.has_own_port(settings):
+        access = own.management_access_rule(settings)
+        host, port = own.management_host, own.management_port
         listener = bind(host, port, shared=shared, setting="torchserve.management_port")
         found.append(ListeningSocket(listener, management.app, "torchserve_management_listening", access=access))
     return found
@@ -109,7 +112,7 @@ def grpc_ports(
     if not wanted:
         return []
     if own and own.grpc_management_port:
-        settings.management_access_rule()
+        settings.extension(TorchServeSettings).management_access_rule(settings)
     _need_grpc(wanted[0])
     # gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
@@ -173,8 +176,8 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         rate_per_s=table.rate_per_s,
         burst=table.burst,
         metrics=_shows_metrics(settings, shared=shared),
-        torchserve_metrics=settings.torchserve.metrics,
-        torchserve_access_log=settings.torchserve.access_log,
+        torchserve_metrics=settings.extension(TorchServeSettings).metrics,
+        torchserve_access_log=settings.extension(TorchServeSettings).access_log,
         blob_dir=None if settings.store.blob_url else settings.blob_dir,
         max_requests=table.max_requests,
         max_predictions=table.max_predictions,
@@ -212,7 +215,7 @@ def _shows_metrics(settings: Settings, *, shared: bool) -> bool:
 
 def webhook_options(settings: Settings) -> WebhookOptions | None:
     """None if webhooks are off. Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
-    table, models = settings.webhooks, {name: model.webhook for name, model in settings.models.items() if model.webhook}
+    table, models = settings.extension(WebhooksSettings), urls_of_models(settings)
     defaults = {f"models.{name}.webhook": url for name, url in models.items()}
     defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
     if table.signing_keys or defaults:
@@ -227,11 +230,11 @@ def webhook_options(settings: Settings) -> WebhookOptions | None:
 
 def torchserve_options(settings: Settings) -> TorchServeOptions | None:
     """None if TorchServe's routes are not served."""
-    table = settings.torchserve
+    table = settings.extension(TorchServeSettings)
     if not table.enabled:
         return None
     own = {name: value for name, value in table if name in TorchServeOptions.__dataclass_fields__}
-    apart = settings.has_management_port
+    apart = table.has_own_port(settings)
     return TorchServeOptions(
         **own,
         is_management_apart=apart,
@@ -304,7 +307,7 @@ def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict
     settled: dict[str, Any] = {
         **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
         **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
-        **{f"PENSTOCK_TORCHSERVE__{name.upper()}": value for name, value in settings.torchserve},
+        **{f"PENSTOCK_TORCHSERVE__{name.upper()}": value for name, value in settings.extension(TorchServeSettings)},
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,

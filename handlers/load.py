@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from penstock.errors import HandlerLoadError, PenstockError
-from penstock.extensions.torchserve.archives.kinds import is_archive
+from penstock.extension import load_part
 from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, model, takes_context
 from penstock.handlers.loaded import Loaded, Stage
 from penstock.handlers.media import JSON, Codec, accepted, codec_for
 from penstock.handlers.modules import (
+    NONE_LENT,
     import_file,
     import_name,
     installed_release,
@@ -37,6 +38,8 @@ from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, RuntimeOptions, buc
 
 # What TOML reads as a key without quotes.
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# The class method that a base class of an extension's has: it takes the folder of the source and returns an `ImportedModel`.
+AS_MODEL = "__penstock_model__"
 SOURCES = "path/to/file.py[:Name], package.module:Name or a model file such as model.onnx"
 
 
@@ -67,11 +70,14 @@ def load(
     runtime: RuntimeOptions | None = None,
     max_batch_size: int | None = None,
     requirements: Sequence[str] = (),
+    loader: str = "",
+    modules: Mapping[str, str] = NONE_LENT,
 ) -> Loaded:
     """The handler named by `source`, initialised; raises `HandlerLoadError` saying what, why and what to do next.
 
     `task` is a built-in task (docs/reference/tasks.md) to put around a model file. `max_batch_size` is that of the
-    code unless given. `requirements` are checked before the code is imported.
+    code unless given. `requirements` are checked before the code is imported. `loader` imports a source of an extension's kind,
+    and `modules` are those that extensions lend to the code.
     """
     if requirements:
         # Few models have any, and everything else does without this import.
@@ -79,7 +85,7 @@ def load(
 
         check_requirements(requirements)
     with _naming_variables(model):
-        found = import_model(source, task=task, options=options, model=model)
+        found = import_model(source, task=task, options=options, model=model, loader=loader, modules=modules)
         largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
         context = Context(
             model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest
@@ -107,10 +113,18 @@ def _naming_variables(model: str) -> Iterator[None]:
         ) from error
 
 
-def import_model(source: str, *, task: str = "", options: dict[str, Any] | None = None, model: str = "") -> ImportedModel:
+def import_model(
+    source: str,
+    *,
+    task: str = "",
+    options: dict[str, Any] | None = None,
+    model: str = "",
+    loader: str = "",
+    modules: Mapping[str, str] = NONE_LENT,
+) -> ImportedModel:
     """The model named by `source`. Runs the top level of its module, never `initialize`. Raises `HandlerLoadError`.
 
-    An archive is imported by its `options`, and may have no name but that of its `model`.
+    A `loader` gets the source, the `options` and the name of the `model`. `modules`: see `load`.
     """
     if is_model_file(source):
         return _model_file(Path(source), task)
@@ -119,24 +133,21 @@ def import_model(source: str, *, task: str = "", options: dict[str, Any] | None 
             f"task {task!r} goes with a model file such as model.onnx, and {source} is code; "
             "leave task out and subclass the task's class there (docs/reference/tasks.md)"
         )
-    if is_archive(source):
-        from penstock.extensions.torchserve.child.model import archive_model
-
-        found = archive_model(Path(source), options or {}, model=model)
-        types = ItemTypes(asks=True)
-        return ImportedModel(found.label, Path(source), found.attributes, types, found.create, found.codec)
+    if loader:
+        imported: ImportedModel = load_part(loader)(Path(source), options or {}, model=model)
+        return imported
     file, _, name = source.rpartition(":") if ".py:" in source else (source, "", "")
     if not file.endswith(".py"):
-        return _from_module(source)
+        return _from_module(source, modules)
     path = Path(file).resolve()
-    return _imported(_pick(import_file(path), name, str(path)), path.parent)
+    return _imported(_pick(import_file(path, modules=modules), name, str(path)), path.parent)
 
 
-def _from_module(source: str) -> ImportedModel:
+def _from_module(source: str, modules: Mapping[str, str]) -> ImportedModel:
     module_name, _, name = source.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise HandlerLoadError(f"{source!r} does not name a model that can be loaded; write {SOURCES}")
-    module = import_name(module_name)
+    module = import_name(module_name, modules=modules)
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
     return _imported(_pick(module, name, module_name), folder)
 
@@ -196,25 +207,20 @@ def _listed(candidates: dict[str, object], module: object) -> str:
 
 
 def _is_model(value: object) -> bool:
-    if isinstance(value, ModelFunction) or _is_predictor(value):
+    if isinstance(value, ModelFunction) or _imports_itself(value):
         return True
     return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
 
 
-def _is_predictor(value: object) -> bool:
-    """Whether it is a subclass of `cog.BasePredictor`. Asked without an import that few models need."""
-    return isinstance(value, type) and any(
-        (base.__module__, base.__name__) == ("penstock.extensions.replicate.child.surface", "BasePredictor")
-        for base in value.__mro__[1:]
-    )
+def _imports_itself(value: object) -> bool:
+    """Whether it is a subclass of a base class that an extension lends to model code, which says how it is a model."""
+    return isinstance(value, type) and any(AS_MODEL in vars(base) for base in value.__mro__[1:])
 
 
 def _imported(found: object, folder: Path) -> ImportedModel:
-    if _is_predictor(found):
-        from penstock.extensions.replicate.child.predictor import PredictorModel
-
-        predictor = PredictorModel(found)  # type: ignore[arg-type]
-        return ImportedModel(predictor.label, folder, predictor.attributes, predictor.types, predictor.handler)
+    if _imports_itself(found):
+        imported: ImportedModel = getattr(found, AS_MODEL)(folder)
+        return imported
     if isinstance(found, ModelFunction):
         _check_function(found)
         return ImportedModel(found.function.__name__, folder, found.attributes, found.types(), found.handler)

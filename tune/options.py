@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import BadRequest
 from penstock.model_spec import ModelSpec
-from penstock.settings.models import VersionSettings
+from penstock.settings.models import version_class
 from penstock.settings.tables import Settings
 from penstock.tune.result import Goal
 from penstock.tune.space import checked, read_pairs
@@ -70,4 +70,4 @@ def subject_of(settings: Settings, name: str) -> TunedModel:
 
 def default_of(key: str) -> Any:
     """The default of a setting of a model."""
-    return VersionSettings.model_fields[key].get_default(call_default_factory=True)
+    return version_class().model_fields[key].get_default(call_default_factory=True)

@@ -96,8 +96,8 @@ def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
 
 def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
     from penstock.cli.serve.plan import declared_model
-    from penstock.extensions.torchserve.archives.kinds import is_archive
     from penstock.settings.remote_sources import is_remote
+    from penstock.settings.source_kinds import kind_of
 
     settings, name = declared_model(model, config, task)
     wanted = version or settings.models[name].chosen_version
@@ -105,11 +105,10 @@ def _spec(model: str, config: Path | None, task: str | None, version: str | None
     if wanted not in found:
         raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(found)}")
     spec = found[wanted]
-    if is_remote(spec.source) or is_archive(spec.source):
+    if is_remote(spec.source) or kind_of(spec.source) is not None:
         from penstock.cli.serve.fetching import located, opened
 
-        here = located(spec, settings)
-        return opened(here, settings) if is_archive(here.source) else here
+        return opened(located(spec, settings), settings)
     return spec
 
 

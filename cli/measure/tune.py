@@ -26,7 +26,6 @@ from penstock.cli.measure.tune_pipeline import (
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.fetching import located, opened
 from penstock.cli.serve.plan import declared_model
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
 from penstock.settings.tables import Settings
@@ -123,13 +122,13 @@ def tune(
     for path in (write, report, resume):
         check_writable(path)
     settings, name = declared_model(model, config, task)
-    if name in settings.pipelines:
+    if name not in settings.models:
         words = PipelineWords(goal, space or [], sweep, inputs, seconds_of(budget), resume)
         raise typer.Exit(_tune_pipeline(settings, name, words, write=write, dry_run=dry_run, report=report, as_json=as_json))
     subject = subject_of(settings, name)
     here = located(subject.spec, settings)
     question = TuneQuestion(
-        spec=opened(here, settings) if is_archive(here.source) else here,
+        spec=opened(here, settings),
         # The processes that are measured load the file here; what is written into the settings keeps the address.
         table=subject.table if here is subject.spec else {**subject.table, "source": here.source},
         goal=goal,

@@ -15,12 +15,11 @@ from rich.table import Table
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.serve.fetching import located, opened
 from penstock.errors import BadRequest
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.loadtest.bodies import read_bodies
 from penstock.settings.tables import Settings
 from penstock.tune.options import named_dimensions, subject_of
 from penstock.tune.pipelines.report import pipeline_rows, text_lines, write_pipeline_report
-from penstock.tune.pipelines.result import PipelineQuestion, PipelineResult, pipeline_json
+from penstock.tune.pipelines.result import PipelineQuestion, PipelineResult, declared_pipeline, pipeline_json
 from penstock.tune.pipelines.search import search_pipeline
 from penstock.tune.question import TuneQuestion
 from penstock.tune.report.findings import CASE_COLUMNS, goal_in_words
@@ -50,14 +49,13 @@ def tuned_pipeline(settings: Settings, name: str, words: PipelineWords) -> Pipel
 
 
 def pipeline_question(settings: Settings, name: str, words: PipelineWords) -> PipelineQuestion:
-    table = settings.pipelines[name]
     if words.goal.rate is not None:
         raise BadRequest("--rate is for one model", hint="a pipeline is tuned for the most requests per second, or --min-rate")
     if not words.inputs:
         raise BadRequest(
             f"{name} is a pipeline: what its stages take is made from real inputs", hint="name some: --input FOLDER"
         )
-    spec = table.pipeline()
+    spec, table = declared_pipeline(settings, name)
     names = list(dict.fromkeys(stage.model for stage in spec.stages))
     for model in names:
         if model not in settings.models:
@@ -68,7 +66,7 @@ def pipeline_question(settings: Settings, name: str, words: PipelineWords) -> Pi
     return PipelineQuestion(
         name,
         spec,
-        table.model_dump(mode="json", exclude_defaults=True),
+        table,
         {model: _model_question(settings, model, names, words, machine) for model in names},
         words.goal,
         tuple(read_bodies(words.inputs)),
@@ -80,7 +78,7 @@ def _model_question(settings: Settings, model: str, names: Sequence[str], words:
     subject = subject_of(settings, model)
     here = located(subject.spec, settings)
     return TuneQuestion(
-        spec=opened(here, settings) if is_archive(here.source) else here,
+        spec=opened(here, settings),
         table=subject.table if here is subject.spec else {**subject.table, "source": here.source},
         goal=words.goal,
         machine=machine,

@@ -14,12 +14,13 @@ from pathlib import Path
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
 from penstock.cli.serve import plan
-from penstock.cli.serve.model_files import missing_of_archives, missing_requirements, model_file_faults, not_here
+from penstock.cli.serve.model_files import missing_of_sources, missing_requirements, model_file_faults, not_here
 from penstock.cli.state import check_readiness
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.running_stack import running_stack
+from penstock.settings.keys import local_url
 from penstock.settings.sources import source_file
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import available_devices, is_on_cpu
@@ -143,7 +144,7 @@ def disk(state_dir: Path) -> Finding:
 
 def port(settings: Settings) -> Finding:
     host, number = settings.gateway.host, settings.gateway.port
-    url = plan.local_url(host, number)
+    url = local_url(host, number)
     try:
         plan.free_port(host, number)
     except StartError as taken:
@@ -193,7 +194,7 @@ def packages(settings: Settings) -> Finding:
     faults, command = missing_requirements(settings)
     if faults:
         return Finding("packages", Level.FAIL, "; ".join(faults), command or "correct `requirements` in penstock.toml")
-    told, command = missing_of_archives(settings)
+    told, command = missing_of_sources(settings)
     if told:
         return Finding("packages", Level.WARN, "; ".join(told), command or "correct the requirements of the archive")
     named = any(spec.requirements for spec in settings.specs())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
+from penstock.settings.extension_tables import hidden_settings
 from penstock.settings.tables import Settings
 from penstock.words import MASK
 
@@ -54,7 +55,7 @@ def check_settings(file: Path | None, *, as_json: bool) -> None:
     settings = _settings(file, need_files=True)
     _need_packages(settings)
     names = settings.served_names
-    missing = _missing_of_archives(settings)
+    missing = _missing_of_sources(settings)
     if as_json:
         return print_json({"ok": True, "models": names, **({"missing_of_archives": missing} if missing else {})})
     for one in missing:
@@ -70,19 +71,20 @@ def _need_packages(settings: Settings) -> None:
         raise ConfigError("packages of models are missing here:", faults=faults, hint=command or None)
 
 
-def _missing_of_archives(settings: Settings) -> list[str]:
+def _missing_of_sources(settings: Settings) -> list[str]:
     """Named, and no fault: such a model is tried, as TorchServe does, and may do without."""
-    from penstock.cli.serve.model_files import missing_of_archives
+    from penstock.cli.serve.model_files import missing_of_sources
 
-    told, command = missing_of_archives(settings)
+    told, command = missing_of_sources(settings)
     return [*told, command] if command else told
 
 
 def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
     """Name, value and origin of every setting; passwords and texts among the options of the user's own code are masked."""
-    own = tuple(_own_options(settings))
-    for name, value in _leaves(settings.model_dump(mode="json")):
-        yield name, MASK if name.startswith(own) and _may_be_secret(value) else _shown(name, value), settings.origin(name)
+    own, hidden = tuple(_own_options(settings)), hidden_settings()
+    for name, value in _leaves(settings.tree()):
+        is_masked = name.startswith(own) and _may_be_secret(value)
+        yield name, MASK if is_masked else _shown(name, value, hidden), settings.origin(name)
 
 
 def _own_options(settings: Settings) -> Iterator[str]:
@@ -112,12 +114,12 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield name, value
 
 
-def _shown(name: str, value: Any) -> Any:
+def _shown(name: str, value: Any, hidden: Set[str]) -> Any:
     """The value without secrets; API keys are shown by their ids."""
     if name == "keys":
         return [key["id"] for key in value]
-    if name == "webhooks.signing_keys":
-        return [MASK] * len(value)
+    if name in hidden:
+        return [MASK] * len(value) if isinstance(value, list) else MASK
     is_store = name in ("store.url", "store.celery_url")
     return _masked(value) if is_store else value
 

@@ -18,6 +18,7 @@ from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import ModelInfo
+from penstock.settings.keys import local_url
 
 if TYPE_CHECKING:
     from penstock.broker.store.sync import RedisStore
@@ -79,7 +80,7 @@ def _faults_of_worker(config: Path | None) -> list[str]:
         raise ConfigError(
             "a worker without a metrics port cannot be checked", hint="set worker.metrics_port (PENSTOCK_WORKER__METRICS_PORT)"
         )
-    seen = _figures(plan.local_url(table.metrics_host, table.metrics_port))
+    seen = _figures(local_url(table.metrics_host, table.metrics_port))
     if seen is None:
         return ["the worker's metrics port does not answer"]
     specs = settings.specs()

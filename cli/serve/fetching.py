@@ -16,6 +16,7 @@ from penstock.cli.display import is_colored, print_faint
 from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
+from penstock.settings.source_kinds import SourcePlace, kind_of
 from penstock.settings.tables import Settings
 from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
@@ -54,17 +55,24 @@ def located(spec: ModelSpec, settings: Settings) -> ModelSpec:
 
 
 def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
-    """The spec of an archive as a child process gets it: unpacked, with its packages. Raises `HandlerLoadError`."""
-    from penstock.extensions.torchserve.worker.archives import WARNINGS, ArchivePlace, archive_spec
+    """The spec with a source on this machine as a child process gets it: an archive is unpacked, with its packages. Raises
+    `PenstockError`.
+    """
+    kind = kind_of(spec.source)
+    if kind is None:
+        return spec
+
+    def warn(event: str, fields: Mapping[str, Any]) -> None:
+        print_faint(f"{event}: {', '.join(f'{name} {value}' for name, value in fields.items() if value)}")
 
     def note(event: str, fields: Mapping[str, Any]) -> None:
-        if event in WARNINGS:
-            print_faint(f"{event}: {', '.join(f'{name} {value}' for name, value in fields.items() if value)}")
+        """Of what went well a command says nothing."""
 
     cache = settings.models_cache
     limits = (cache.max_bytes, cache.install_limit_s, cache.install_max_bytes)
-    place = ArchivePlace(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note)
-    return archive_spec(spec, place)
+    return kind.opened(
+        spec, SourcePlace(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note, warn=warn)
+    )
 
 
 def located_here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import HandlerLoadError
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
-from penstock.handlers.requirements import in_words, install_line, missing_of_text, missing_packages
+from penstock.handlers.requirements import in_words, install_line, missing_packages
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.tasks.options import task_class
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
+from penstock.settings.source_kinds import kind_of
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import is_on_cpu
 
@@ -34,21 +34,8 @@ def model_file_faults(settings: Settings) -> list[str]:
 def _faults(spec: ModelSpec, settings: Settings) -> list[str]:
     if is_model_file(spec.source):
         return file_faults(Path(spec.source), _context(spec, settings), task=spec.task)
-    return _archive_faults(spec) if is_archive(spec.source) else []
-
-
-def _archive_faults(spec: ModelSpec) -> list[str]:
-    from penstock.extensions.torchserve.archives.contents import read_archive
-    from penstock.extensions.torchserve.archives.model_settings import model_settings, refused_settings
-    from penstock.extensions.torchserve.child.options import read_options
-
-    try:
-        read_options(spec.options)
-        found = read_archive(Path(spec.source), handler=str(spec.options.get("handler") or ""))
-    except HandlerLoadError as error:
-        return [f"{error.message}; {error.hint}" if error.hint else error.message]
-    refused = model_settings(found.config).refused
-    return [refused_settings(spec.source, refused)] if refused else []
+    kind = kind_of(spec.source)
+    return [] if kind is None else kind.faults(spec)
 
 
 def missing_requirements(settings: Settings) -> tuple[list[str], str]:
@@ -67,36 +54,26 @@ def missing_requirements(settings: Settings) -> tuple[list[str], str]:
     return faults, install_line(lacking) if lacking else ""
 
 
-def missing_of_archives(settings: Settings) -> tuple[list[str], str]:
-    """One line per archive whose own requirements are not installed here and are not to be installed by its worker, and the
-    command that installs all of them. Such a model is tried all the same, as TorchServe does.
+def missing_of_sources(settings: Settings) -> tuple[list[str], str]:
+    """One line per archive, or other such source, whose own requirements are not installed here and are not to be installed by
+    its worker, and the command that installs all of them. Such a model is tried all the same.
     """
     told: list[str] = []
     lacking: dict[str, str] = {}
     for spec in settings.specs():
-        if not is_archive(spec.source) or not Path(spec.source).exists() or spec.options.get("install_py_dep_per_model"):
+        kind = kind_of(spec.source)
+        if kind is None or not Path(spec.source).exists():
             continue
         try:
-            found = _missing_of_archive(spec)
+            found = kind.missing_packages(spec)
         except HandlerLoadError as error:
-            # What is wrong with the archive itself is among the faults of the model files.
+            # What is wrong with the source itself is among the faults of the model files.
             told.append(f"models.{spec.name} (version {spec.version}): {error.message}")
             continue
         lacking |= found
         if found:
-            told.append(f"models.{spec.name} (version {spec.version}): its archive needs {in_words(found)}")
+            told.append(f"models.{spec.name} (version {spec.version}): its {kind.name} needs {in_words(found)}")
     return told, install_line(lacking) if lacking else ""
-
-
-def _missing_of_archive(spec: ModelSpec) -> dict[str, str]:
-    from penstock.extensions.torchserve.archives.contents import archive_file, read_archive
-
-    path = Path(spec.source)
-    contents = read_archive(path, handler=str(spec.options.get("handler") or ""))
-    file = contents.manifest.requirements_file
-    if not file:
-        return {}
-    return missing_of_text(archive_file(path, contents, file).decode("utf-8", "replace"), f"{path.name}/{file}")
 
 
 def not_here(settings: Settings) -> list[str]:

@@ -22,7 +22,6 @@ from penstock.workers.__main__ import platform_fault
 _CELERY_PORT = 6380
 
 MODELS_VARIABLE = "PENSTOCK_MODELS"
-PIPELINES_VARIABLE = "PENSTOCK_PIPELINES"
 URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 
@@ -171,12 +170,6 @@ def celery_port(settings: Settings) -> int:
         return free_port("127.0.0.1", 0)
 
 
-def local_url(host: str, port: int) -> str:
-    """The URL at which this machine reaches a gateway that listens on `host`."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{reachable}:{port}"
-
-
 def _environment(environ: Mapping[str, str], named: DeclaredModels, flags: Mapping[str, Any], *, task: str) -> dict[str, str]:
     env = dict(environ)
     env.pop("PENSTOCK_CONFIG", None)
@@ -185,8 +178,8 @@ def _environment(environ: Mapping[str, str], named: DeclaredModels, flags: Mappi
     if named.models:
         extra = {"task": task} if task else {}
         env[MODELS_VARIABLE] = json.dumps({name: {"source": source, **extra} for name, source in named.models.items()})
-    if named.pipelines:
-        env[PIPELINES_VARIABLE] = json.dumps(named.pipelines)
+    for name, tables in named.tables.items():
+        env[f"PENSTOCK_{name.upper()}"] = json.dumps(tables)
     for path, value in flags.items():
         if value is not None:
             env["PENSTOCK_" + path.replace(".", "__").upper()] = str(value)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import BadArchive, ConfigError
-from penstock.extensions.pipelines.files import declares_pipelines, read_pipelines
-from penstock.extensions.torchserve.archives.kinds import MANIFEST, archive_stem, is_archive
+from penstock.errors import ConfigError
+from penstock.extension import DeclaredInFile, declared_in
 from penstock.model_spec import name_fault
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
+from penstock.settings.source_kinds import kind_of, source_kinds
 from penstock.settings.sources import why_absent
 
 CONFIG_NAME = "penstock.toml"
@@ -24,13 +24,13 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModels:
-    """`models` maps names to sources (absolute where they are files); `pipelines`: the tables of pipelines that files declare.
-    `config`: the settings file to read, if any.
+    """`models` maps names to sources (absolute where they are files); `tables`: what files declare for the tables of
+    extensions. `config`: the settings file to read, if any.
     """
 
     config: Path | None = None
     models: dict[str, str] = field(default_factory=dict)
-    pipelines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Path) -> DeclaredModels:
@@ -41,22 +41,27 @@ def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Pa
     files = [name for name in arguments if _is_config(name, folder)]
     chosen = _config_file(files, config, folder, alone=not arguments)
     models: dict[str, str] = {}
-    pipelines: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     faults = ["more than one settings file is named: " + ", ".join(files)] if len(files) + bool(config) > 1 else []
     for argument in arguments:
         if argument in files:
             continue
-        if argument.endswith(".py") and declares_pipelines(folder / argument):
-            found = read_pipelines((folder / argument).absolute())
+        found = _declared(folder / argument)
+        if found is not None:
             models |= found.models
-            pipelines |= found.pipelines
+            for name, table in found.tables.items():
+                tables[name] = tables.get(name, {}) | table
         else:
             faults += _add(models, argument, folder)
     if chosen is not None and not chosen.is_file():
         faults.append(f"{chosen}: no such file")
     if faults:
         raise ConfigError("the command line names models that cannot be started:", faults=faults)
-    return DeclaredModels(chosen, models, pipelines)
+    return DeclaredModels(chosen, models, tables)
+
+
+def _declared(path: Path) -> DeclaredInFile | None:
+    return declared_in(path.absolute()) if path.suffix == ".py" else None
 
 
 def named_source(argument: str) -> tuple[str, str]:
@@ -66,8 +71,8 @@ def named_source(argument: str) -> tuple[str, str]:
 
 
 def model_name(source: str) -> str:
-    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name; an archive here
-    has its name in its manifest.
+    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name; a source such as
+    an archive says its own.
 
     Raises `ConfigError` for an address that cannot be read.
     """
@@ -78,19 +83,9 @@ def model_name(source: str) -> str:
     named = _OBJECT.fullmatch(source)
     if named:
         return _NEW_WORD.sub("-", named[2]).lower().strip("_")
-    return _NOT_IN_A_NAME.sub("-", _archive_name(source) if is_archive(source) else Path(source).stem).strip("-_.")
-
-
-def _archive_name(source: str) -> str:
-    # Few commands name archives, and everything else does without this import.
-    from penstock.extensions.torchserve.archives.contents import read_archive
-
-    path = Path(source).expanduser()
-    try:
-        return read_archive(path).manifest.name or archive_stem(path)
-    except (BadArchive, OSError):
-        # What is wrong with it is found with the other settings.
-        return archive_stem(path)
+    kind = kind_of(source)
+    name = Path(source).stem if kind is None else kind.model_name(Path(source).expanduser())
+    return _NOT_IN_A_NAME.sub("-", name).strip("-_.")
 
 
 def _config_file(files: Sequence[str], config: Path | None, folder: Path, *, alone: bool) -> Path | None:
@@ -134,7 +129,7 @@ def _located(source: str, folder: Path) -> tuple[str, str]:
     if named and "/" not in location and not (folder / location).exists() and Path(location).suffix != ".py":
         return source, ""
     path = folder / Path(location).expanduser()
-    is_here = path.is_file() or (path / MANIFEST).is_file()
+    is_here = path.is_file() or (path.is_dir() and any(kind.is_model(path, {}) for kind in source_kinds()))
     return f"{path}{suffix}", "" if is_here else f"{source}: {_missing(path)}"
 
 

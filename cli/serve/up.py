@@ -25,7 +25,7 @@ from penstock.cli.serve.start_watch import StartWatch, farewell, running_jobs
 from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
 from penstock.cli.state import Readiness, check_readiness, note_of_elsewhere, state_lock, write_note
 from penstock.running_stack import RunningStack
-from penstock.settings.keys import is_loopback
+from penstock.settings.keys import is_loopback, local_url
 from penstock.settings.store_url import without_secrets
 from penstock.settings.tables import Settings
 
@@ -117,7 +117,7 @@ def _serve(
 ) -> int:
     settings = chosen.settings
     port = plan.free_port(settings.gateway.host, settings.gateway.port)
-    url = plan.local_url(settings.gateway.host, port)
+    url = local_url(settings.gateway.host, port)
     plan.need_sound_store(settings)
     with store_server(settings, port=celery_port) as server:
         for note in notes:
@@ -230,7 +230,7 @@ def _announce(settings: Settings, url: str, *, celery: str, unserved: Mapping[st
     lines = {
         **({"open": f"{url}/   (the dashboard: queues, jobs, models)"} if settings.has_dashboard else {}),
         "gateway": f"{url}   (API {url}/openapi.json)",
-        **({"manage": _management_url(settings, url)} if settings.torchserve.enabled else {}),
+        **settings.addresses(url),
         "access": settings.access_rule(),
         "models": ", ".join(names) or "none yet",
         "store": _store_word(settings),
@@ -245,21 +245,14 @@ def _announce(settings: Settings, url: str, *, celery: str, unserved: Mapping[st
     return None
 
 
-def _management_url(settings: Settings, url: str) -> str:
-    own = settings.torchserve
-    return (
-        f"{plan.local_url(own.management_host, own.management_port) if settings.has_management_port else url}   (TorchServe's)"
-    )
-
-
 def _metrics_urls(settings: Settings, url: str) -> dict[str, list[str]]:
     """The URLs to scrape: one per gateway process, and the worker's if it has a metrics port."""
     gateway, worker = settings.gateway, settings.worker
     ports = range(gateway.metrics_port, gateway.metrics_port + gateway.processes) if gateway.metrics_port else ()
-    found = [f"{plan.local_url(gateway.metrics_host, port)}/metrics" for port in ports]
+    found = [f"{local_url(gateway.metrics_host, port)}/metrics" for port in ports]
     if not gateway.metrics_port and gateway.processes == 1 and is_loopback(gateway.host):
         found = [f"{url}/metrics"]
-    own = [f"{plan.local_url(worker.metrics_host, worker.metrics_port)}/metrics"] if worker.metrics_port else []
+    own = [f"{local_url(worker.metrics_host, worker.metrics_port)}/metrics"] if worker.metrics_port else []
     return {"gateway": found, "worker": own}
 
 

@@ -40,22 +40,36 @@ _PLAIN = {
 }
 
 
-def explain(invalid: ValidationError, settings: type[BaseModel], origins: Mapping[str, str]) -> list[str]:
-    """Write one sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`."""
-    return [_sentence(fault, settings, origins) for fault in invalid.errors(include_url=False)]
+def explain(
+    invalid: ValidationError,
+    settings: type[BaseModel],
+    origins: Mapping[str, str],
+    *,
+    at: str = "",
+    beside: Sequence[str] = (),
+) -> list[str]:
+    """Write one sentence per fault: `models.square.max_batch_size: must be at least 1, not 0 (from /etc/penstock.toml)`.
+
+    `at`: the name of the table that `settings` checks, if it is not the whole. `beside`: further tables of the whole.
+    """
+    return [_sentence(fault, settings, origins, at, beside) for fault in invalid.errors(include_url=False)]
 
 
-def _sentence(fault: ErrorDetails, settings: type[BaseModel], origins: Mapping[str, str]) -> str:
+def _sentence(
+    fault: ErrorDetails, settings: type[BaseModel], origins: Mapping[str, str], at: str, beside: Sequence[str]
+) -> str:
     path = [str(part) for part in fault["loc"] if part != "[key]"]
-    where = ".".join(path)
+    whole = [at, *path] if at else path
+    where = ".".join(whole)
     origin = origins.get(where) or next((words for leaf, words in origins.items() if leaf.startswith(f"{where}.")), "")
     source = f" (from {origin})" if origin and origin != "default" else ""
-    return f"{where}: {_complaint(fault, path, settings)}{source}"
+    known = [*_keys_beside(path, settings), *(beside if len(path) == 1 else ())]
+    return f"{where}: {_complaint(fault, whole, known)}{source}"
 
 
-def _complaint(fault: ErrorDetails, path: Sequence[str], settings: type[BaseModel]) -> str:
+def _complaint(fault: ErrorDetails, path: Sequence[str], known: Sequence[str]) -> str:
     if fault["type"] == "extra_forbidden":
-        return f"no such setting{_suggestion(path[-1], _keys_beside(path, settings))}"
+        return f"no such setting{_suggestion(path[-1], known)}"
     if fault["type"] == "missing":
         return "missing"
     text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])
@@ -83,7 +97,8 @@ def _suggestion(key: str, known: Sequence[str]) -> str:
 
 def _keys_beside(path: Sequence[str], settings: type[BaseModel]) -> list[str]:
     """Return the fields of the table to which the last key of `path` belongs."""
-    table = settings
+    root = settings.model_fields.get("root")
+    table = (_table_of(root.annotation) or settings) if root else settings
     for key in path[:-1]:
         field = table.model_fields.get(key)
         # A key without a field is a name that the user chose (a model, a version); `table` is already the type below that name.
@@ -94,4 +109,7 @@ def _keys_beside(path: Sequence[str], settings: type[BaseModel]) -> list[str]:
 def _table_of(annotation: Any) -> type[BaseModel] | None:
     """Return the table type of a field that is a table or a mapping of names to tables; None for other fields."""
     candidates = [annotation, *get_args(annotation)]
+    # What extensions add fields to is annotated with where the whole is.
+    wholes = [note.of() for part in candidates for note in getattr(part, "__metadata__", ()) if hasattr(note, "of")]
+    candidates = [*wholes, *candidates]
     return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 
 from penstock.access import KEY_ID, OWNER, Key, Role, is_weak
 from penstock.errors import ConfigError
@@ -21,6 +21,16 @@ class Table(BaseModel):
     """Base of all settings tables. An unknown setting is a fault, because a misspelt limit would otherwise go unnoticed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class Whole:
+    """Annotates a table to which extensions add fields. `of` gives the whole class, which is made at the first check."""
+
+    def __init__(self, of: Callable[[], type[BaseModel]]) -> None:
+        self.of = of
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler.generate_schema(self.of())
 
 
 def _id(text: str) -> str:
@@ -95,6 +105,13 @@ def declared(table: Mapping[str, Any]) -> KeySettings:
         raise ConfigError("this key cannot be used:", faults=explain(invalid, KeySettings, {})) from None
 
 
+class Credentials(NamedTuple):
+    """What callers may send instead of API keys: `what` it is, and `where` it is kept."""
+
+    what: str
+    where: Path
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -102,25 +119,31 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def local_url(host: str, port: int) -> str:
+    """The URL at which this machine reaches a server that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{port}"
+
+
 def access_rule(
     host: str,
     keys: Sequence[KeySettings],
     *,
-    tokens: Path | None = None,
+    beside: Credentials | None = None,
     setting: str = "gateway.host",
     now: datetime | None = None,
 ) -> str:
-    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be. `tokens`: the
-    file with TorchServe's tokens, which count as keys.
+    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be. `beside`:
+    what callers may send instead of keys.
     """
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):
         raise ConfigError("every API key has expired", hint="Put what `penstock keys new NAME --toml` prints into [[keys]].")
     if keys:
         owners = {key.owner or key.id for key in keys}
         rule = f"API keys required ({plural(len(keys), 'key')}, {plural(len(owners), 'owner')})"
-        return rule if tokens is None else f"{rule}, or TorchServe's tokens of {tokens}"
-    if tokens is not None:
-        return f"TorchServe's tokens required, those of {tokens}"
+        return rule if beside is None else f"{rule}, or {beside.what} of {beside.where}"
+    if beside is not None:
+        return f"{beside.what} required, those of {beside.where}"
     if is_loopback(host):
         return "open to every program on this machine, loopback only"
     raise ConfigError(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import fields
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.extensions.autoscaling.settings import scaling_fault, scaling_of
+from penstock.extension import lent_modules
 from penstock.job import MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -24,10 +25,10 @@ from penstock.model_spec import (
     name_fault,
 )
 from penstock.outbound.urls import ANYWHERE, rule_fault
-from penstock.rollout import MOST_SLOTS
 from penstock.settings.environment import PlainVariable, SecretVariable, VariableName
+from penstock.settings.extension_tables import model_fields, version_fields
 from penstock.settings.faults import explain
-from penstock.settings.keys import Table
+from penstock.settings.keys import Table, Whole
 from penstock.settings.remote_sources import source_fault
 
 
@@ -107,11 +108,10 @@ Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...
 
 class VersionSettings(Table):
     """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model.
-    `registered_from`: the URL that a version came from which TorchServe's management registered; nothing reads it but that.
+    Extensions add fields: `version_class`.
     """
 
     source: str = ""
-    registered_from: str = ""
     max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
     max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
     workers: Count = 1
@@ -120,10 +120,6 @@ class VersionSettings(Table):
     workers_per_device: Count = 1
     placement: Literal["dedicated", "shared"] = "dedicated"
     device_memory_bytes: Count | None = None
-    min_workers: int | None = Field(default=None, ge=0, le=MOST_SLOTS)
-    max_workers: int | None = Field(default=None, ge=1, le=MOST_SLOTS)
-    idle_unload_s: Seconds | None = None
-    backlog_goal_s: Seconds = 5.0
     options: dict[str, Any] = Field(default_factory=dict)
     env: dict[VariableName, PlainVariable] = Field(default_factory=dict)
     secrets: dict[VariableName, SecretVariable] = Field(default_factory=dict)
@@ -165,16 +161,22 @@ class VersionSettings(Table):
     recycle_after_batches: Count | None = None
 
 
+@cache
+def version_class() -> type[VersionSettings]:
+    """The table of a version with the fields of the installed extensions."""
+    return create_model("VersionSettings", __base__=(VersionSettings, *version_fields()))
+
+
 class ModelSettings(VersionSettings):
-    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name. `webhook`: where
-    the events of its submits go if neither they nor their key name a URL. `partitions`: how many queues its jobs have.
+    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name.
+    `partitions`: how many queues its jobs have. Extensions add fields: `model_class`.
     """
 
+    model_config = ConfigDict(defer_build=True)
     version: Name = DEFAULT_VERSION
     default_version: str | None = None
-    webhook: str = ""
     partitions: Partitions = 1
-    versions: dict[Name, VersionSettings] = Field(default_factory=dict)
+    versions: dict[Name, Annotated[VersionSettings, Whole(version_class)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _default_version_exists(self) -> ModelSettings:
@@ -194,11 +196,10 @@ class ModelSettings(VersionSettings):
         return self
 
     @model_validator(mode="after")
-    def _slots_have_a_range(self) -> ModelSettings:
+    def _fields_of_extensions_fit(self) -> ModelSettings:
         for version, table in self.tables().items():
             own = self.versions.get(version)
-            fault = scaling_fault(table, self.model_fields_set | (own.model_fields_set if own else set()))
-            if fault:
+            if fault := _fault(table, self.model_fields_set | (own.model_fields_set if own else set())):
                 raise ValueError(f"{fault} (version {version})" if self.versions else fault)
         return self
 
@@ -218,7 +219,7 @@ class ModelSettings(VersionSettings):
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return the full table of each version; what a version leaves out comes from the fields of the model."""
-        shared = {name: getattr(self, name) for name in VersionSettings.model_fields}
+        shared = {name: getattr(self, name) for name in version_class().model_fields}
         own = {self.version: shared} if self.source or not self.versions else {}
         written = {
             version: {name: getattr(table, name) for name in table.model_fields_set} for version, table in self.versions.items()
@@ -231,6 +232,17 @@ class ModelSettings(VersionSettings):
         of `versions`.
         """
         return self.default_version or next(iter(self.tables()))
+
+
+@cache
+def model_class() -> type[ModelSettings]:
+    """The table of a model with the fields of the installed extensions."""
+    return create_model("ModelSettings", __base__=(ModelSettings, *version_fields(), *model_fields()))
+
+
+def _fault(table: Mapping[str, Any], said: Set[str]) -> str:
+    """The first fault that an extension finds with its fields of one version."""
+    return next((fault for fields in version_fields() if (fault := fields.fault(table, said))), "")
 
 
 _PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
@@ -249,7 +261,8 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         limits=Limits(**{field.name: table[field.name] for field in fields(Limits)}),
         runtime=RuntimeOptions(**{field.name: table[field.name] for field in fields(RuntimeOptions)}),
         **{key: table[key] for key in ("source", *_PLACE, *_CODE, *_GIVEN, "options", "env", "secrets", "task", "warm_up")},
-        scaling=scaling_of(table),
+        **{key: value for own in version_fields() for key, value in own.of_spec(table).items()},
+        modules=lent_modules(),
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
         profile_every=table["profile_every"] if table["profile"] else None,
     )
@@ -277,12 +290,12 @@ def refuse_local(table: Mapping[str, Any]) -> None:
 def checked_version(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the full table of one version; raises `ConfigError` with every fault."""
     try:
-        full = VersionSettings.model_validate(dict(table))
+        full = version_class().model_validate(dict(table))
     except ValidationError as invalid:
-        raise ConfigError("this version cannot be used:", faults=explain(invalid, VersionSettings, {})) from None
-    checked = {name: getattr(full, name) for name in VersionSettings.model_fields}
+        raise ConfigError("this version cannot be used:", faults=explain(invalid, version_class(), {})) from None
+    checked = {name: getattr(full, name) for name in version_class().model_fields}
     # Whether one of its values was written for this version or comes from its model is not known here.
-    if fault := scaling_fault(checked, frozenset()):
+    if fault := _fault(checked, frozenset()):
         raise ConfigError("this version cannot be used:", faults=[fault])
     return checked
 

@@ -10,21 +10,19 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from penstock.extensions.torchserve.archives.kinds import ENDINGS, MANIFEST, is_archive
+from penstock.settings.extension_tables import is_list, is_located, is_mapping, table_parts
 from penstock.settings.remote_sources import is_remote
+from penstock.settings.source_kinds import SourceKind, source_kinds
 
 PREFIX = "PENSTOCK_"
 NESTING = "__"
-SECTIONS = (
-    *("store", "gateway", "worker", "runs", "log", "models_cache", "webhooks", "torchserve"),
-    *("models", "pipelines", "workflows", "keys"),
-)
+SECTIONS = ("store", "gateway", "worker", "runs", "log", "models_cache", "models", "keys")
 # Short names that many deployments already set. If both are present, the first one wins.
 URL_VARIABLES = ("PENSTOCK_REDIS_URL", "REDIS_URL")
 _FILE_SUFFIX = "_FILE"
@@ -35,9 +33,6 @@ _FOLDERS = (
     ("worker", "model_dir"),
     ("worker", "profile_dir"),
     ("models_cache", "dir"),
-    ("webhooks", "ca"),
-    ("torchserve", "model_store"),
-    ("torchserve", "key_path"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)
 # In the environment the items of these lists are separated by commas.
@@ -45,14 +40,12 @@ _TEXT_LISTS = (
     ("gateway", "cors_origins"),
     ("gateway", "proxies"),
     ("worker", "models"),
-    ("torchserve", "allowed_urls"),
-    *(("webhooks", name) for name in ("signing_keys", "urls", "retry_s", "circuit_s")),
 )
 # Tables of a model whose entries are environment variables of its child processes.
 _VARIABLES = ("env", "secrets")
 _OBJECT_NAME = re.compile(r":[A-Za-z_]\w*$")
 # A source with one of these endings is a file even without a folder; any other source without a slash is a module.
-_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine", *ENDINGS)
+_MODEL_FILES = (".py", ".onnx", ".pt2", ".pt", ".pth", ".ts", ".safetensors", ".plan", ".engine")
 
 
 @dataclass(slots=True)
@@ -78,9 +71,9 @@ class Layer:
             return [str(self.folder / Path(item).expanduser()) if isinstance(item, str) else item for item in value]
         if not isinstance(value, str) or not value:
             return value
-        if path in _TEXT_LISTS:
+        if path in _TEXT_LISTS or _is_of_extension(path, is_list):
             return [item.strip() for item in value.split(",") if item.strip()]
-        if path in _FOLDERS or _is_of_workflow(path):
+        if path in _FOLDERS or _is_of_extension(path, is_located):
             return str(self.folder / Path(value).expanduser())
         if _is_variable(path[:-1]) and path[-1] == "file":
             return str(self.folder / Path(value).expanduser())
@@ -89,9 +82,9 @@ class Layer:
         return located_source(value, self.folder) if _is_of_version(path, "source") else value
 
 
-def _is_of_workflow(path: tuple[str, ...]) -> bool:
-    """Whether the path is that of a file or folder of a workflow."""
-    return len(path) == 3 and path[0] == "workflows" and path[-1] in ("source", "model_store")
+def _is_of_extension(path: tuple[str, ...], is_so: Callable[[tuple[str, ...]], bool]) -> bool:
+    """Whether the table is an extension's, and says so of the setting at `path`."""
+    return path[0] not in SECTIONS and is_so(path)
 
 
 def located_source(source: str, folder: Path) -> str:
@@ -113,18 +106,20 @@ def absent_files(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[st
 
 
 def _is_model(folder: Path, models: Any, path: tuple[str, ...]) -> bool:
-    """Whether a folder is an unpacked archive: it has a manifest, or the settings name its handler."""
+    """Whether a folder is the source of a version, of an extension's kind."""
     if not _is_of_version(path, "source"):
         return False
     tables = [models[path[1]], *([models[path[1]]["versions"][path[3]]] if len(path) == 5 else [])]
-    return (folder / MANIFEST).is_file() or any("handler" in (table.get("options") or {}) for table in tables)
+    options = {key: value for table in tables for key, value in (table.get("options") or {}).items()}
+    return any(kind.is_model(folder, options) for kind in source_kinds())
 
 
-def names_archives(tree: Mapping[str, Any]) -> bool:
-    """Whether the source of a model in a merged tree is a model archive."""
+def kinds_in(tree: Mapping[str, Any]) -> list[SourceKind]:
+    """The kinds of extensions' sources that models in a merged tree have."""
     models = tree.get("models")
     leaves = _leaves(("models",), models) if isinstance(models, dict) else ()
-    return any(_is_of_version(path, "source") and isinstance(value, str) and is_archive(value) for path, value in leaves)
+    named = [value for path, value in leaves if _is_of_version(path, "source") and isinstance(value, str)]
+    return [kind for kind in source_kinds() if any(map(kind.fits, named))]
 
 
 def _file_of(path: tuple[str, ...], value: str) -> Path | None:
@@ -168,7 +163,14 @@ def _split(source: str) -> tuple[str, str]:
 
 
 def _is_file(location: str) -> bool:
-    return not is_remote(location) and ("/" in location or location.lower().endswith(_MODEL_FILES))
+    if is_remote(location):
+        return False
+    # Metadata of packages is read only for a source that may be a module.
+    return "/" in location or location.lower().endswith(_MODEL_FILES) or location.lower().endswith(_endings_of_kinds())
+
+
+def _endings_of_kinds() -> tuple[str, ...]:
+    return tuple(ending for kind in source_kinds() for ending in kind.endings)
 
 
 def file_layer(config: Path | None) -> Layer:
@@ -199,8 +201,10 @@ def env_layer(env: Mapping[str, str], declared: Mapping[str, Any]) -> Layer:
     """Read the PENSTOCK_* variables. `declared` are the models of the file, whose names variables match in any case."""
     layer = Layer(Path.cwd())
     values = _with_secrets_read(env, layer)
-    for section in ("models", "pipelines"):
-        _put_tables(layer, section, values.get(f"{PREFIX}{section.upper()}", ""))
+    for section in ("models", *table_parts()):
+        text = values.get(f"{PREFIX}{section.upper()}", "")
+        if text and (section == "models" or is_mapping(section)):
+            _put_tables(layer, section, text)
     names = [*declared, *{path[1] for path in layer.values if len(path) > 1 and path[0] == "models"}]
     if values.get(f"{PREFIX}KEYS"):
         _put_keys(layer, values[f"{PREFIX}KEYS"])
@@ -259,8 +263,6 @@ def _with_secrets_read(env: Mapping[str, str], layer: Layer) -> dict[str, str]:
 def _put_tables(layer: Layer, section: str, text: str) -> None:
     """Read the tables of models or pipelines by name."""
     variable = f"{PREFIX}{section.upper()}"
-    if not text:
-        return
     try:
         tables = json.loads(text)
     except ValueError as fault:
@@ -296,7 +298,7 @@ def _put_variable(layer: Layer, name: str, text: str, models: list[str]) -> None
     first, *rest = name.removeprefix(PREFIX).lower().split(NESTING)
     if not rest:
         # Other programs and other parts of penstock also use this prefix, so only a likely misspelling is a fault.
-        section = next((known for known in SECTIONS if first.startswith(f"{known}_")), None)
+        section = next((known for known in (*SECTIONS, *table_parts()) if first.startswith(f"{known}_")), None)
         if section:
             meant = f"{PREFIX}{section}{NESTING}{first.removeprefix(section + '_')}".upper()
             layer.faults.append(f"{name}: is not a setting; sections are set off by two underscores: {meant}")

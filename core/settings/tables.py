@@ -6,28 +6,17 @@ Only the settings, the gateway and the item types of handlers import pydantic.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from penstock.access import Key
 from penstock.errors import ConfigError
-from penstock.extensions.pipelines.settings import (
-    PipelineSettings,
-    WorkflowSettings,
-    added_pipeline,
-    pipeline_faults,
-    pipeline_info,
-    pipeline_spec,
-)
-from penstock.extensions.torchserve.archives.kinds import is_archive
-from penstock.extensions.torchserve.settings.table import TorchServeSettings
-from penstock.extensions.webhooks.settings import WebhooksSettings
+from penstock.extension import load_part
 from penstock.job import BlobPlace
 from penstock.logs import JobLines
 from penstock.model_spec import (
@@ -35,21 +24,25 @@ from penstock.model_spec import (
     ModelInfo,
     ModelSpec,
 )
+from penstock.settings.extension_tables import ExtensionTable, checked_tables, table_parts, tables_in
 from penstock.settings.faults import explain
-from penstock.settings.keys import Keys, Table, access_rule, is_loopback
+from penstock.settings.gateway import GatewaySettings
+from penstock.settings.keys import Credentials, Keys, Table, Whole, access_rule, is_loopback
 from penstock.settings.models import (
     Count,
     ModelSettings,
     Name,
     Seconds,
-    VersionSettings,
     checked_version,
     info_of,
     missing_sources,
+    model_class,
     refuse_local,
     spec_of,
+    version_class,
 )
-from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, merge, names_archives
+from penstock.settings.source_kinds import kind_of
+from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, kinds_in, merge
 from penstock.settings.store_url import StoreRequirement, celery_store_url, store_url
 from penstock.settings.worker import WorkerSettings, fitting, unfit_patterns
 
@@ -57,19 +50,10 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text))
-    except ValueError as error:
-        raise ValueError(f"write an address or a network such as 10.0.0.0/8 ({error})") from None
-
-
-_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\\n]*"'
-_MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
 Bytes = Annotated[int, Field(ge=0)]
-Network = Annotated[str, AfterValidator(_network)]
-# As browsers write it: without a path or a slash at the end. `*` is none, since it would open the API to every page.
-Origin = Annotated[str, Field(pattern=r"^https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?$")]
+
+
+TableT = TypeVar("TableT", bound=ExtensionTable)
 
 
 class StoreSettings(Table):
@@ -101,60 +85,6 @@ class StoreSettings(Table):
     def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:
         if self.durability == "replicated" and not self.url:
             raise ValueError('durability = "replicated" needs `url`: the embedded store has no replica')
-        return self
-
-
-class GatewaySettings(Table):
-    """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
-
-    `max_predictions` answer-now requests, `max_streams` predictions answered with events, `max_waits` long polls, event
-    streams and downloads, and `max_requests` of all others are open at once per process; one owner may have a quarter of each.
-    `proxies` are networks whose addresses may open any number of the `max_connections`; callers on this machine may too. A
-    gateway that stops serves for `drain_s` more while clients leave.
-    `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
-    `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
-    call the API from a browser. `prometheus_url`: a Prometheus that scrapes this deployment, for histories that the store does
-    not keep; its series have `prometheus_labels`, as PromQL writes matchers.
-    `grpc_port`: where `host` also serves the Open Inference Protocol over gRPC; 0: nowhere. With `grpc_certificate` and
-    `grpc_key`, files in PEM, that port speaks TLS.
-    """
-
-    host: str = Field(default="127.0.0.1", min_length=1)
-    port: int = Field(default=8080, ge=0, le=65_535)
-    processes: Count = 1
-    max_requests: Count = 2_048
-    max_predictions: Count = 2_048
-    max_streams: Count = 2_048
-    max_waits: Count = 10_000
-    max_connections: Count = 12_000
-    max_connections_per_address: Count = 3_000
-    proxies: tuple[Network, ...] = ()
-    drain_s: float = Field(default=2.0, ge=0)
-    max_json_bytes: Count = 4 * MIB
-    max_raw_bytes: Count = 32 * MIB
-    max_json_depth: Count = 64
-    sync_timeout_s: Seconds = 60.0
-    heartbeat_s: Seconds = 15.0
-    head_timeout_s: Seconds = 10.0
-    body_timeout_s: Seconds = 30.0
-    idle_timeout_s: Seconds = 15.0
-    rate_per_s: float = Field(default=0.0, ge=0)
-    burst: Count = 200
-    metrics_host: str = Field(default="127.0.0.1", min_length=1)
-    metrics_port: int = Field(default=0, ge=0, le=65_535)
-    dashboard: bool | None = None
-    root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
-    cors_origins: tuple[Origin, ...] = ()
-    prometheus_url: str = Field(default="", pattern=r"^(https?://[^/@?#\s]+(/[^@?#\s]*)?)?$")
-    prometheus_labels: str = Field(default="", pattern=_MATCHERS)
-    grpc_port: int = Field(default=0, ge=0, le=65_535)
-    grpc_certificate: Path | None = None
-    grpc_key: Path | None = None
-
-    @model_validator(mode="after")
-    def _certificate_has_its_key(self) -> GatewaySettings:
-        if (self.grpc_certificate is None) != (self.grpc_key is None):
-            raise ValueError("grpc_certificate and grpc_key are set together: files of a certificate and of its private key")
         return self
 
 
@@ -203,21 +133,20 @@ class LogSettings(Table):
 
 
 class Settings(Table):
-    """All settings of a process. Paths are absolute."""
+    """All settings of a process. Paths are absolute. The tables of extensions are beside the fields: `extension`."""
 
+    # What extensions add to the tables of models is known at the first check.
+    model_config = ConfigDict(defer_build=True)
     store: StoreSettings
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     runs: RunsSettings = Field(default_factory=RunsSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     models_cache: ModelsCacheSettings = Field(default_factory=ModelsCacheSettings)
-    webhooks: WebhooksSettings = Field(default_factory=WebhooksSettings)
-    torchserve: TorchServeSettings = Field(default_factory=TorchServeSettings)
-    models: dict[Name, ModelSettings] = Field(default_factory=dict)
-    pipelines: dict[Name, PipelineSettings] = Field(default_factory=dict)
-    workflows: dict[Name, WorkflowSettings] = Field(default_factory=dict)
+    models: dict[Name, Annotated[ModelSettings, Whole(model_class)]] = Field(default_factory=dict)
     keys: Keys = ()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _tables: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def load(
@@ -245,17 +174,13 @@ class Settings(Table):
         written = (from_file, from_env, flag_layer(flags or {}))
         tree, origins = merge(default, *written)
         below = [default]
-        if tree.get("workflows"):
-            # Few deployments have workflows of TorchServe's.
-            from penstock.extensions.torchserve.settings.workflows import workflow_layer
-
-            below.append(workflow_layer(tree, need_files=need_files))
+        for kind in tables_in(tree).values():
+            layer = kind.layer(tree, need_files=need_files)
+            below += [layer] if layer is not None else []
+        if len(below) > 1:
             tree, origins = merge(*below, *written)
-        if names_archives(tree):
-            # Few models are archives, and all others do without this import.
-            from penstock.extensions.torchserve.settings.archives import archive_layer
-
-            tree, origins = merge(default, archive_layer(tree), *below[1:], *written)
+        if kinds := kinds_in(tree):
+            tree, origins = merge(default, *(kind.layer(tree) for kind in kinds), *below[1:], *written)
         faults = [fault for layer in (*written, *below) for fault in layer.faults]
         faults += absent_files(tree, origins) if need_files else []
         return cls._checked(tree, origins, faults=faults, config=config)
@@ -263,13 +188,16 @@ class Settings(Table):
     @classmethod
     def _checked(cls, tree: dict[str, Any], origins: dict[str, str], *, faults: list[str], config: Path | None) -> Settings:
         faults = faults + missing_sources(tree)
+        tables, of_tables = checked_tables(tree, origins)
         try:
-            settings = cls.model_validate(tree)
+            settings = cls.model_validate({name: table for name, table in tree.items() if name not in table_parts()})
         except ValidationError as invalid:
-            faults += explain(invalid, cls, origins)
+            faults += explain(invalid, cls, origins, beside=list(table_parts()))
         else:
-            faults += pipeline_faults(settings.pipelines, settings.models)
+            settings._tables = tables
+            faults += [fault for table in tables.values() for fault in table.faults(settings)] if not of_tables else []
             faults += unfit_patterns(settings.worker.models, settings.served_names)
+        faults += of_tables
         if faults:
             raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins
@@ -307,27 +235,39 @@ class Settings(Table):
 
     def access_rule(self) -> str:
         """Describe who is served; raises `ConfigError` if a gateway would serve the network without keys."""
-        return access_rule(self.gateway.host, self.keys, tokens=self.torchserve.key_path)
+        return access_rule(self.gateway.host, self.keys, beside=self.credentials())
+
+    def credentials(self) -> Credentials | None:
+        """What callers may send beside API keys, by an extension's table."""
+        return next((found for table in self._tables.values() if (found := table.credentials()) is not None), None)
 
     @property
     def has_dashboard(self) -> bool:
         """Whether the gateway serves the dashboard: as the setting says, by default on loopback only."""
         return is_loopback(self.gateway.host) if self.gateway.dashboard is None else self.gateway.dashboard
 
-    @property
-    def has_management_port(self) -> bool:
-        """Whether TorchServe's management has an address of its own. Where it has the gateway's, one listener serves both."""
-        return self.torchserve.has_port_beside(self.gateway.host, self.gateway.port)
+    def extension(self, kind: type[TableT]) -> TableT:
+        """The table of an extension, by its class; with its defaults where no source has it."""
+        found = next((table for table in self._tables.values() if isinstance(table, kind)), None)
+        return kind() if found is None else found
 
-    def management_access_rule(self) -> str:
-        """As `access_rule`, for the address of TorchServe's management."""
-        table = self.torchserve
-        return access_rule(table.management_host, self.keys, tokens=table.key_path, setting="torchserve.management_host")
+    def addresses(self, url: str) -> dict[str, str]:
+        """What extensions serve beside the gateway at `url`, by a word, for the lines of `penstock up`."""
+        return {word: line for table in self._tables.values() for word, line in table.addresses(self, url).items()}
+
+    def sample_series(self) -> list[str]:
+        """Where the classes are of the series that a worker's page of metrics has beside the engine's own."""
+        return [part for table in self._tables.values() if (part := table.sample_series())]
+
+    def tree(self) -> dict[str, Any]:
+        """Every setting as JSON has it, those of all installed extensions included."""
+        tables = {name: self._tables.get(name) or load_part(part)() for name, part in table_parts().items()}
+        return self.model_dump(mode="json") | {name: table.model_dump(mode="json") for name, table in tables.items()}
 
     @property
     def served_names(self) -> list[str]:
-        """The models and pipelines, which callers name alike."""
-        return [*self.models, *self.pipelines]
+        """The models with code of their own, and those that an extension drives; callers name them alike."""
+        return [*self.models, *(spec.name for spec in self.driven_specs())]
 
     def of_worker(self) -> Settings:
         """What a worker process serves of these settings."""
@@ -335,12 +275,13 @@ class Settings(Table):
             return self
         named = set(fitting(self.worker.models, self.served_names))
         models = {name: table for name, table in self.models.items() if name in named}
-        pipelines = {name: table for name, table in self.pipelines.items() if name in named}
-        return self.model_copy(update={"models": models, "pipelines": pipelines})
+        own = self.model_copy(update={"models": models})
+        own._tables = {name: table.only(named) for name, table in self._tables.items()}
+        return own
 
-    def pipeline_specs(self) -> list[ModelSpec]:
-        """Return one spec per pipeline."""
-        return [pipeline_spec(name, table) for name, table in self.pipelines.items()]
+    def driven_specs(self) -> list[ModelSpec]:
+        """Return one spec per model without code of its own, which an extension drives."""
+        return [spec for table in self._tables.values() for spec in table.specs()]
 
     def specs(self) -> list[ModelSpec]:
         """Return one spec per model and version that runs code of its own, in the order of the settings."""
@@ -354,34 +295,33 @@ class Settings(Table):
         """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
         `ConfigError`.
         """
-        if "stages" in table:
-            return added_pipeline(name, version, table)
+        kinds: list[type[ExtensionTable]] = [load_part(part) for part in table_parts().values()]
+        for kind in kinds:
+            if (driven := kind.added(name, version, table)) is not None:
+                return driven
         refuse_local(table)
         model = self.models.get(name)
-        shared = {field: getattr(model, field) for field in VersionSettings.model_fields} if model else {}
-        said = self._said_by_archive(name, table)
-        # Options are several settings: those of the table stand over those of the archive, one by one.
+        shared = {field: getattr(model, field) for field in version_class().model_fields} if model else {}
+        said = self._said_by_source(name, table)
+        # Options are several settings: those of the table stand over those of the source, one by one.
         full = shared | said | dict(table) | ({"options": said["options"]} if "options" in said else {})
         return spec_of(name, version, checked_version(full), keeps_tracebacks=self.worker.keeps_tracebacks)
 
-    def _said_by_archive(self, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-        """What the archive of a version that is added says of it, where nobody wrote it below the model's name."""
+    def _said_by_source(self, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """What a source such as an archive says of a version that is added, where nobody wrote it below the model's name."""
         source = table.get("source")
-        if not isinstance(source, str) or not is_archive(source):
+        kind = kind_of(source) if isinstance(source, str) else None
+        if kind is None:
             return {}
-        from penstock.extensions.torchserve.settings.archives import ARCHIVE, archive_table
-
         options = table.get("options")
-        said = archive_table(source, options if isinstance(options, dict) else {}, self.models_dir)
-        unwritten = ("default", ARCHIVE)
+        said = kind.settings(str(source), options if isinstance(options, dict) else {}, self.models_dir)
+        unwritten = ("default", kind.origin)
         own = {key: value for key, value in said.items() if key != "version"}
         return {key: value for key, value in own.items() if self.origin(f"models.{name}.{key}").startswith(unwritten)}
 
     def policy_left_open(self, spec: ModelSpec) -> frozenset[str]:
-        """Return the fields of the batch policy that no source sets for this version; the handler may set these fields. An
-        archive always says them.
-        """
-        if is_archive(spec.source):
+        """Return the fields of the batch policy that no source sets for this version; the handler may set these fields."""
+        if kind_of(spec.source) is not None:
             return frozenset()
         tables = (f"models.{spec.name}", f"models.{spec.name}.versions.{spec.version}")
         set_by = {field.name: {self.origin(f"{table}.{field.name}") for table in tables} for field in fields(BatchPolicy)}
@@ -389,8 +329,8 @@ class Settings(Table):
 
     def model_infos(self) -> list[ModelInfo]:
         """Return what a gateway knows of each model before a worker reports; the limits are those of the chosen version."""
-        pipelines = [pipeline_info(name, table) for name, table in self.pipelines.items()]
-        return [info_of(name, model) for name, model in self.models.items()] + pipelines
+        driven = [info for table in self._tables.values() for info in table.infos()]
+        return [info_of(name, model) for name, model in self.models.items()] + driven
 
     def origin(self, path: str) -> str:
         """Return where the value at a dotted path came from: `flag`, `env NAME`, the path of the file, or `default`."""

@@ -2,4 +2,4 @@
 
 from penstock.extension import Extension
 
-extension = Extension("autoscaling")
+extension = Extension("autoscaling", version_settings="penstock.extensions.autoscaling.settings:ScalingFields")

@@ -8,7 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
+from pydantic import Field
+
 from penstock.model_spec import ScalingPolicy
+from penstock.rollout import MOST_SLOTS
+from penstock.settings.extension_tables import ExtensionFields
+from penstock.settings.keys import Table
+from penstock.settings.models import Seconds
+
+
+class ScalingFields(ExtensionFields, Table):
+    """The fields of a version whose slots follow its work."""
+
+    min_workers: int | None = Field(default=None, ge=0, le=MOST_SLOTS)
+    max_workers: int | None = Field(default=None, ge=1, le=MOST_SLOTS)
+    idle_unload_s: Seconds | None = None
+    backlog_goal_s: Seconds = 5.0
+
+    @classmethod
+    def fault(cls, table: Mapping[str, Any], said: Set[str]) -> str:
+        return scaling_fault(table, said)
+
+    @classmethod
+    def of_spec(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"scaling": scaling_of(table)}
 
 
 def scaling_of(table: Mapping[str, Any]) -> ScalingPolicy | None:

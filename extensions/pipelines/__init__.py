@@ -2,4 +2,8 @@
 
 from penstock.extension import Extension
 
-extension = Extension("pipelines")
+extension = Extension(
+    "pipelines",
+    settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
+    declared="penstock.extensions.pipelines.files:declared_pipelines",
+)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError, PenstockError
+from penstock.extension import DeclaredInFile, lent_modules
 
 # To import a library of models may take this long on a cold disk.
 _WITHIN_S = 120.0
@@ -25,6 +26,14 @@ class FoundPipelines:
 
     pipelines: dict[str, dict[str, Any]] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
+
+
+def declared_pipelines(path: Path) -> DeclaredInFile | None:
+    """None if the file declares no pipeline. Raises `ConfigError`."""
+    if not declares_pipelines(path):
+        return None
+    found = read_pipelines(path)
+    return DeclaredInFile(found.models, {"pipelines": found.pipelines})
 
 
 def declares_pipelines(path: Path) -> bool:
@@ -63,7 +72,7 @@ def _declared(path: Path) -> FoundPipelines:
     from penstock.handlers.modules import import_file
 
     found = FoundPipelines()
-    for value in vars(import_file(path)).values():
+    for value in vars(import_file(path, modules=lent_modules())).values():
         if isinstance(value, DeclaredPipeline):
             found.pipelines[value.name] = value.table
             found.models |= value.models

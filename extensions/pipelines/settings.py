@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, RootModel, ValidationError, model_validator
 
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.spec import MOST_AT_ONCE, PipelineSpec, PipelineStage, circle_of, faults
 from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
+from penstock.settings.extension_tables import ExtensionTable
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
 from penstock.settings.models import Count, HeaderNames, Name, Partitions, Seconds
+
+if TYPE_CHECKING:
+    from penstock.settings.tables import Settings
 
 # Most jobs that one claim takes. They all begin at once.
 _CLAIMED = BatchPolicy(max_batch_size=64, max_wait_s=0.0)
@@ -68,15 +71,6 @@ class PipelineSettings(Table):
         return Limits(**{name: getattr(self, name) for name in own})
 
 
-class WorkflowSettings(Table):
-    """A workflow of TorchServe's, a .war file. Its models lie in `model_store`, by default that of `torchserve`, else beside
-    it.
-    """
-
-    source: Path
-    model_store: Path | None = None
-
-
 def pipeline_spec(name: str, table: PipelineSettings) -> ModelSpec:
     return ModelSpec(
         name,
@@ -128,3 +122,25 @@ def _unknown_model(where: str, model: str, known: Sequence[str]) -> Iterator[str
     near = get_close_matches(model, known, n=1)
     meant = f"did you mean {near[0]}?" if near else f"declare it in [models.{model}], or name it in `elsewhere`"
     yield f"{where}: no model is named {model!r}; {meant}"
+
+
+class PipelineTables(ExtensionTable, RootModel[dict[Name, PipelineSettings]]):
+    """The pipelines by name: models that workers drive through their stages."""
+
+    root: dict[Name, PipelineSettings] = Field(default_factory=dict)
+
+    @classmethod
+    def added(cls, name: str, version: str, table: Mapping[str, Any]) -> ModelSpec | None:
+        return added_pipeline(name, version, table) if "stages" in table else None
+
+    def faults(self, settings: Settings) -> Iterator[str]:
+        return pipeline_faults(self.root, settings.models)
+
+    def specs(self) -> list[ModelSpec]:
+        return [pipeline_spec(name, table) for name, table in self.root.items()]
+
+    def infos(self) -> list[ModelInfo]:
+        return [pipeline_info(name, table) for name, table in self.root.items()]
+
+    def only(self, names: Collection[str]) -> PipelineTables:
+        return PipelineTables({name: table for name, table in self.root.items() if name in names})

@@ -2,4 +2,4 @@
 
 from penstock.extension import Extension
 
-extension = Extension("replicate")
+extension = Extension("replicate", modules={"cog": "penstock.extensions.replicate.child.surface:fill"})

@@ -11,4 +11,10 @@ extension = Extension(
             Panel.SERVE,
         )
     },
+    settings={
+        "torchserve": "penstock.extensions.torchserve.settings.table:TorchServeSettings",
+        "workflows": "penstock.extensions.torchserve.settings.table:WorkflowTables",
+    },
+    version_settings="penstock.extensions.torchserve.settings.table:RegisteredFields",
+    source_kinds=("penstock.extensions.torchserve.source_kind:archive_kind",),
 )

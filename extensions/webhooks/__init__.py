@@ -12,4 +12,6 @@ extension = Extension(
             asks_gateway=True,
         )
     },
+    settings={"webhooks": "penstock.extensions.webhooks.settings:WebhooksSettings"},
+    model_settings="penstock.extensions.webhooks.settings:WebhookFields",
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
 from penstock.errors import InvalidInput
 from penstock.extensions.webhooks.webhook import key_bytes
 from penstock.outbound.urls import ANYWHERE, parse_url
+from penstock.settings.extension_tables import FILE, ExtensionFields, ExtensionTable
 from penstock.settings.keys import Table
 from penstock.settings.models import Count, Seconds, UrlRules
+
+if TYPE_CHECKING:
+    from penstock.settings.tables import Settings
 
 MOST_KEYS = 2
 # With the first attempt these are eight over a day: the last one is cut short, so that it ends when the day does.
@@ -37,7 +41,7 @@ def _base(url: str) -> str:
     return url.rstrip("/")
 
 
-class WebhooksSettings(Table):
+class WebhooksSettings(ExtensionTable, Table):
     """Webhooks are on where `signing_keys` is set. Keys belong into the environment or a file: PENSTOCK_WEBHOOKS__SIGNING_KEYS
     or PENSTOCK_WEBHOOKS__SIGNING_KEYS_FILE. Two are valid at a time, separated by a comma, the new one first.
 
@@ -52,7 +56,7 @@ class WebhooksSettings(Table):
 
     signing_keys: Annotated[tuple[str, ...], AfterValidator(_signing_keys)] = Field(default=(), repr=False)
     urls: UrlRules = (ANYWHERE,)
-    ca: str = ""
+    ca: Annotated[str, FILE] = ""
     timeout_s: Seconds = 15.0
     retry_s: tuple[Seconds, ...] = Field(default=RETRY_S, min_length=1, max_length=20)
     give_up_s: Seconds = 86_400.0
@@ -62,3 +66,15 @@ class WebhooksSettings(Table):
     max_result_bytes: int = Field(default=16 * 1024, ge=0, le=1024 * 1024)
     max_undelivered: Count = 10_000
     public_url: Annotated[str, AfterValidator(_base)] = ""
+
+
+class WebhookFields(ExtensionFields, Table):
+    """`webhook`: where the events of a model's submits go if neither they nor their key name a URL."""
+
+    webhook: str = ""
+
+
+def urls_of_models(settings: Settings) -> dict[str, str]:
+    """Where the events of models go by default, by the model's name."""
+    found = {name: model.webhook for name, model in settings.models.items() if isinstance(model, WebhookFields)}
+    return {name: url for name, url in found.items() if url}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from penstock.errors import ConfigError
-from penstock.settings.tables import GatewaySettings
+from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
 

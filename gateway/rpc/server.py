@@ -21,7 +21,7 @@ from penstock.gateway.asgi.negotiation import MAX_HEADER_BYTES
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.rpc.guard import MessagePlaces, RpcGuard
-from penstock.settings.tables import GatewaySettings
+from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
 

@@ -49,7 +49,7 @@ class Example:
 
     def __init__(self, files: Path) -> None:
         settings = Settings.load(EXAMPLE / "penstock.toml", {}, need_files=True)
-        [spec] = settings.pipeline_specs()
+        [spec] = settings.driven_specs()
         assert spec.pipeline is not None
         self.pipeline: PipelineSpec = spec.pipeline
         options = {"figures": {"files": str(files / "detector")}, "pose": {"files": str(files)}, "skeleton": {}}

@@ -17,6 +17,8 @@ LEVELS = ("debug", "info", "warning", "error")
 # Events that are no text where they are logged, by the file and the expression.
 EVENTS = {
     ("gateway/asgi/server.py", "aside.event"): ("metrics_listening", "torchserve_management_listening"),
+    ("workers/fetch/fetches.py", "event"): ("archive_opened", "archive_packages_installed"),
+    ("workers/fetch/fetches.py", "warning"): ("archive_setting_differs", "archive_packages_missing"),
     ("workers/fleet/periodic_thread.py", "self._failure_event"): (
         *("beat_missed", "sweep_missed", "sources_not_seen", "autoscaling_missed"),
         *("celery_clients_not_served", "pod_deletion_cost_not_written"),
@@ -40,6 +42,12 @@ FIELDS: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ),
     ("gateway/jobs/submitting/submitter.py", "fields"): JOB_FIELDS,
     ("gateway/key_routes.py", "_who(request, caller)"): ("by", "address"),
+    ("workers/fetch/fetches.py", "fields"): {
+        "archive_opened": ("archive", "folder", "sha256"),
+        "archive_packages_installed": ("folder", "s"),
+        "archive_setting_differs": ("setting", "what", "why", "ours"),
+        "archive_packages_missing": ("why", "packages", "hint"),
+    },
     ("extensions/autoscaling/worker/autoscaler.py", "facts"): ("before", "slots", "reason", "waiting"),
     ("workers/fleet/size.py", "{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)}"): tuple(
         column.lower() for column in COLUMNS

@@ -15,6 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from penstock.model_spec import Variable
 from penstock.settings import sources
+from penstock.settings.extension_tables import is_list, table_class, table_parts
+from penstock.settings.models import model_class
 from penstock.settings.tables import Settings
 
 # What the reader writes in place of a name of his own, by the table that it names.
@@ -38,12 +40,20 @@ class SettingRow:
 
 
 def setting_rows() -> list[SettingRow]:
-    return [row for name, field in Settings.model_fields.items() for row in _of_section(name, field)]
+    own = [row for name, field in Settings.model_fields.items() for row in _of_section(name, field.annotation)]
+    return own + [row for name in table_parts() for row in _of_section(name, _class_of(name))]
 
 
-def _of_section(name: str, field: FieldInfo) -> Iterator[SettingRow]:
+def _class_of(name: str) -> Any:
+    """The type of an extension's table, as a field would have it."""
+    kind = table_class(name)
+    root = kind.model_fields.get("root") if kind else None
+    return root.annotation if root else kind
+
+
+def _of_section(name: str, annotation: Any) -> Iterator[SettingRow]:
     table = f"{name}.NAME" if name in NAMED else name
-    yield from _rows(table, _table_class(field.annotation))
+    yield from _rows(table, model_class() if name == "models" else _table_class(annotation))
 
 
 def _rows(table: str, settings: type[BaseModel]) -> Iterator[SettingRow]:
@@ -69,9 +79,10 @@ def _is_table(annotation: Any) -> bool:
 def _variable(path: str, field: FieldInfo) -> str:
     """The environment variable. Lists of a model are written in its table, which PENSTOCK_MODELS holds as JSON."""
     first, *rest = path.split(".")
-    is_list = get_origin(_bare(field.annotation)) is tuple
     separated = (*sources._TEXT_LISTS, *sources._FOLDER_LISTS)
-    if path.startswith(LISTS) or _is_table(field.annotation) or (is_list and (first, *rest) not in separated):
+    is_separated = (first, *rest) in separated or (first in table_parts() and is_list((first, *rest)))
+    is_many = get_origin(_bare(field.annotation)) is tuple
+    if path.startswith(LISTS) or _is_table(field.annotation) or (is_many and not is_separated):
         return ""
     return sources.PREFIX + sources.NESTING.join((first, *rest)).upper()
 

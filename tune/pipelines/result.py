@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.extensions.pipelines.settings import PipelineTables
 from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.loadtest.generator.connection import RequestBody
+from penstock.settings.tables import Settings
 from penstock.tune.question import TuneQuestion
 from penstock.tune.result import Choice, ConfigurationVerdict, Figures, Goal, Measured, Overheads, SearchTime
 
@@ -31,6 +33,12 @@ class PipelineQuestion:
     inputs: tuple[RequestBody, ...]
     budget_s: float = 600.0
     folder: Path | None = None
+
+
+def declared_pipeline(settings: Settings, name: str) -> tuple[PipelineSpec, dict[str, Any]]:
+    """A pipeline of the settings, and its table as it is declared."""
+    table = settings.extension(PipelineTables).root[name]
+    return table.pipeline(), table.model_dump(mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True, slots=True)

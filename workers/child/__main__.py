@@ -41,9 +41,10 @@ def _load(order: LoadModel, speaker: Speaker) -> tuple[Loaded, Calls, Ready]:
         runtime=order.runtime,
         max_batch_size=order.max_batch_size,
         requirements=order.requirements,
+        loader=order.loader,
+        modules=order.modules,
     )
-    loaded = _given(loaded, order)
-    calls = Calls(loaded)
+    calls = Calls(loaded := _given(loaded, order))
     warm = _warm_up(loaded, order, calls, speaker)
     info = loaded.info()
     return (

@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 
 from penstock.errors import PenstockError
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
+from penstock.settings.source_kinds import SourceKind, SourcePlace, kind_of
 from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, ModelCache
 
@@ -45,7 +45,7 @@ class ModelFetches:
 
     def locate(self, spec: ModelSpec) -> Located | None:
         """Raises `PenstockError` once for each attempt that failed; the next call begins another."""
-        if not is_remote(spec.source) and not is_archive(spec.source):
+        if not is_remote(spec.source) and kind_of(spec.source) is None:
             return spec, ""
         key = (spec.name, spec.version)
         with self._guard:
@@ -88,7 +88,8 @@ class _Fetch(threading.Thread):
         spec = self._spec
         try:
             here, source = self._fetched(spec) if is_remote(spec.source) else (spec, "")
-            self.found = (self._unpacked(here) if is_archive(here.source) else here), source
+            kind = kind_of(here.source)
+            self.found = (self._opened(here, kind) if kind is not None else here), source
         except PenstockError as error:
             self.error = error
         except Exception as error:
@@ -113,17 +114,16 @@ class _Fetch(threading.Thread):
         self._locks.append(found.lock)
         return replace(spec, source=found.path), found.source
 
-    def _unpacked(self, spec: ModelSpec) -> ModelSpec:
-        # Few models are archives, and all others do without this import.
-        from penstock.extensions.torchserve.worker.archives import WARNINGS, ArchivePlace, archive_spec
-
+    def _opened(self, spec: ModelSpec, kind: SourceKind) -> ModelSpec:
         def note(event: str, fields: Mapping[str, Any]) -> None:
-            say = log.warning if event in WARNINGS else log.info
-            say(event, model=spec.name, version=spec.version, **fields)
+            log.info(event, model=spec.name, version=spec.version, **fields)
+
+        def warn(warning: str, fields: Mapping[str, Any]) -> None:
+            log.warning(warning, model=spec.name, version=spec.version, **fields)
 
         limits = (self._limits.max_bytes, self._limits.install_limit_s, self._limits.install_max_bytes)
-        place = ArchivePlace(self._folder, *limits, hold=self._locks.append, say=self._progress.say, note=note)
-        return archive_spec(spec, place)
+        say = self._progress.say
+        return kind.opened(spec, SourcePlace(self._folder, *limits, hold=self._locks.append, say=say, note=note, warn=warn))
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from penstock.broker.store import ops, registry
 from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
+from penstock.extension import load_part
 from penstock.extensions.celery_clients.worker.clients import CLIENTS_NOT_SERVED, CeleryDoor
 from penstock.extensions.history.worker import HistoryKeeper
 from penstock.model_spec import ModelInfo, SlotInfo
@@ -61,7 +62,8 @@ class Fleet:
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
         self._spans = batch_spans()
-        self._metrics = WorkerMetrics(name, models=len(settings.models), torchserve=settings.torchserve.metrics)
+        series = [load_part(part)() for part in settings.sample_series()]
+        self._metrics = WorkerMetrics(name, models=len(settings.models), beside=series)
         self._versions = ServedVersions(settings)
         self._times, self._others = TimesKeeper(), OtherEntries()
         self._swept_models = set(settings.served_names)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError, PenstockError
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_spec import ModelSpec
 from penstock.rollout import SETTLED_AFTER_S, Rollout
+from penstock.settings.source_kinds import kind_of
 from penstock.settings.tables import Settings
 
 Key = tuple[str, str]
@@ -24,7 +24,7 @@ def key_of(spec: ModelSpec) -> Key:
 
 def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[dict[Key, ModelSpec], dict[Key, str]]:
     """The specs of all versions that can be loaded here, and for each other version the reason why it cannot."""
-    own = {key_of(spec): spec for spec in (*settings.specs(), *settings.pipeline_specs())}
+    own = {key_of(spec): spec for spec in (*settings.specs(), *settings.driven_specs())}
     specs, refused = dict(own), dict[Key, str]()
     for model, rollout in rollouts.items():
         for version, table in rollout.added.items():
@@ -45,9 +45,9 @@ def _added(settings: Settings, model: str, version: str, table: Mapping[str, Any
     if spec.pipeline is not None:
         return spec
     source = find_source(spec.source, settings.worker.model_dir)
-    if not is_archive(source):
+    if kind_of(source) is None:
         return replace(spec, source=source)
-    # Only now it is known where the archive lies that says more of its model.
+    # Only now it is known where the source lies that says more of its model.
     return settings.added_spec(model, version, {**table, "source": source})
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
-from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
+from penstock.settings.source_kinds import kind_of
 from penstock.settings.tables import Settings
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.profiling import Profiler
@@ -207,7 +207,7 @@ class Roster:
 
     def _locate(self, spec: ModelSpec) -> tuple[ModelSpec, str] | None:
         """Finds a model's files. A worker whose models are all files that lie here loads nothing of fetching."""
-        if not is_remote(spec.source) and not is_archive(spec.source):
+        if not is_remote(spec.source) and kind_of(spec.source) is None:
             return spec, ""
         with self._guard:
             self._fetches = self._fetches or self._new_fetches()

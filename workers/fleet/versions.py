@@ -32,7 +32,7 @@ class ServedVersions:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.specs = [*settings.specs(), *settings.pipeline_specs()]
+        self.specs = [*settings.specs(), *settings.driven_specs()]
         self.infos = {info.name: info for info in settings.model_infos()}
         self.rollouts: Mapping[str, Rollout] = {}
         self.marks: Mapping[str, str] = {}

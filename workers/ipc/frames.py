@@ -30,7 +30,7 @@ INPUT_MISSING = (
 
 
 class LoadModel(Struct, tag="load", array_like=True):
-    """The first frame to a child: which model it serves. `cores` empty: no pinning. Sizes in bytes."""
+    """The first frame to a child: which model it serves. `cores` empty: no pinning. Sizes in bytes. Parts as in `load`."""
 
     model: str
     version: str
@@ -55,6 +55,8 @@ class LoadModel(Struct, tag="load", array_like=True):
     input_urls: tuple[str, ...] = ()
     input_urls_s: float = 10.0
     input_urls_ca: str = ""
+    loader: str = ""
+    modules: dict[str, str] = {}
 
 
 class JobFacts(Struct, array_like=True, gc=False):
@@ -298,8 +300,7 @@ class SupervisorWire:
     def __init__(self, sock: socket.socket, *, mask: Callable[[FromChild], FromChild] | None = None) -> None:
         self._sock = sock
         self._mask = mask
-        self._inbox = bytearray()
-        self._outbox = bytearray()
+        self._inbox, self._outbox = bytearray(), bytearray()
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -353,8 +354,7 @@ class SupervisorWire:
                 return not data
 
     def _frames(self) -> list[FromChild]:
-        frames: list[FromChild] = []
-        start, inbox = 0, self._inbox
+        frames, start, inbox = list[FromChild](), 0, self._inbox
         while len(inbox) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(inbox, start)
             _check(length)

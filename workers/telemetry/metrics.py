@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, start_http_server
 
@@ -21,11 +20,8 @@ from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.telemetry.handler_series import HandlerSeries
+from penstock.workers.telemetry.handler_series import HandlerSeries, SampleSeries
 from penstock.workers.telemetry.histograms import Histogram, Histograms
-
-if TYPE_CHECKING:
-    from penstock.extensions.torchserve.worker.series import TorchServeSeries
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
 # scrape of 50 models would have 11,000 series.
@@ -64,8 +60,8 @@ class _ModelMetrics:
 class WorkerMetrics(Observer):
     """What Prometheus scrapes from this worker. It counts nothing until `serve` opened a port."""
 
-    def __init__(self, worker: str, *, models: int = 1, torchserve: bool = False) -> None:
-        """`torchserve`: also show what handlers of archives count under TorchServe's names."""
+    def __init__(self, worker: str, *, models: int = 1, beside: Sequence[SampleSeries] = ()) -> None:
+        """`beside`: extensions' own series of what handlers count."""
         self._worker = worker
         self._detailed = models <= DETAILED_MODELS
         self.registry = registry = CollectorRegistry()
@@ -92,13 +88,9 @@ class WorkerMetrics(Observer):
         )
         self._handlers = HandlerSeries()
         registry.register(self._handlers)
-        self._torchserve: TorchServeSeries | None = None
-        if torchserve:
-            # Few workers show these names, and all others do without the module.
-            from penstock.extensions.torchserve.worker.series import TorchServeSeries
-
-            self._torchserve = TorchServeSeries()
-            registry.register(self._torchserve)
+        self._beside = beside
+        for series in beside:
+            registry.register(series)
         self._models: dict[str, _ModelMetrics] = {}
         self.serving = False
 
@@ -187,8 +179,8 @@ class WorkerMetrics(Observer):
 
     def on_measured(self, spec: ModelSpec, slot: str, samples: Sequence[MetricSample]) -> None:
         if self.serving:
-            if self._torchserve is not None:
-                self._torchserve.add(samples)
+            for series in self._beside:
+                series.add(samples)
             self._handlers.add(spec, slot, samples)
 
     def _shared(self, spec: ModelSpec) -> str:

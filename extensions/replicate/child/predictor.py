@@ -7,6 +7,7 @@ import typing
 from collections import abc
 from collections.abc import Generator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import HandlerLoadError
@@ -15,6 +16,7 @@ from penstock.extensions.replicate.child.outputs import has_files, output_of
 from penstock.extensions.replicate.child.surface import BasePredictor, ConcatenateIterator
 from penstock.handlers.contract import Context, Handler
 from penstock.handlers.decorator import CoroutineItems, FunctionHandler, ItemFunction, ModelAttributes, StreamingItems
+from penstock.handlers.load import ImportedModel
 from penstock.handlers.schema import ItemTypes, output_schema
 
 # D84: docs/design/runtimes.md
@@ -47,6 +49,11 @@ class PredictorModel:
         handler.predictor = predictor
         handler.output_schema = predictor.output_schema()
         return handler
+
+
+def imported_predictor(found: type[BasePredictor], folder: Path) -> ImportedModel:
+    model = PredictorModel(found)
+    return ImportedModel(model.label, folder, model.attributes, model.types, model.handler)
 
 
 class Predictor:

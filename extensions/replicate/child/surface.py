@@ -7,7 +7,11 @@ import io
 import pathlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.handlers.load import ImportedModel
 
 T = TypeVar("T", covariant=True)
 # What stands for "no default": None is a default of its own.
@@ -16,8 +20,21 @@ REQUIRED: Any = ...
 NAMES = ("BaseModel", "BasePredictor", "ConcatenateIterator", "File", "Input", "Path", "Secret")
 
 
+def fill(module: ModuleType) -> None:
+    """Make an empty module the `cog` that predictors import."""
+    module.__dict__.update(__getattr__=lookup, __all__=[*NAMES])
+
+
 class BasePredictor:
     """Base class of a predictor: `setup` runs once per process, `predict` once per job."""
+
+    @classmethod
+    def __penstock_model__(cls, folder: pathlib.Path) -> ImportedModel:
+        """The class as a model whose source lies in `folder` (`penstock.handlers.load`)."""
+        # A file may import the name without a predictor of its own.
+        from penstock.extensions.replicate.child.predictor import imported_predictor
+
+        return imported_predictor(cls, folder)
 
     def setup(self, *args: Any, **kwargs: Any) -> Any:
         """Load what `predict` needs."""

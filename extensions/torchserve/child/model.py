@@ -21,7 +21,9 @@ from penstock.extensions.torchserve.child.reads_first import why_one_by_one
 from penstock.extensions.torchserve.child.resolve import EntryPoint, entry_point, missing_here
 from penstock.extensions.torchserve.child.rows import RowCodec, row_codec
 from penstock.handlers.decorator import ModelAttributes
+from penstock.handlers.load import ImportedModel
 from penstock.handlers.media import ANYTHING
+from penstock.handlers.schema import ItemTypes
 
 # The second one says that forms are not read before they are here: each of their fields is an entry of the row.
 _ACCEPTS = (ANYTHING, "multipart/form-data")
@@ -64,6 +66,12 @@ def archive_model(folder: Path, options: Mapping[str, Any], *, model: str = "") 
     sends_chunks = any(_SENDING in text for text, _ in files)
     create = partial(ArchiveHandler, entry, archive, said, one_by_one=reason, sends_chunks=sends_chunks)
     return ArchiveModel(entry.label, attributes, row_codec(decodes=said.decode_input_request), create)
+
+
+def imported_archive(folder: Path, options: Mapping[str, Any], *, model: str = "") -> ImportedModel:
+    """The loader of archives: `archive_model` as the model that the child goes on with."""
+    found = archive_model(folder, options, model=model)
+    return ImportedModel(found.label, folder, found.attributes, ItemTypes(asks=True), found.create, found.codec)
 
 
 def _enter(folder: Path, said: ArchiveOptions) -> None:

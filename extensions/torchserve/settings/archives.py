@@ -14,7 +14,7 @@ from penstock.extensions.torchserve.archives.contents import read_archive
 from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.extensions.torchserve.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.model_cache.entries import Entries
-from penstock.settings.models import VersionSettings
+from penstock.settings.models import version_class
 from penstock.settings.remote_sources import is_remote, read_source
 from penstock.settings.sources import Layer
 
@@ -100,7 +100,7 @@ def _reset_others(layer: Layer, tree: Mapping[str, Any]) -> None:
         for version, own in (tree["models"][name].get("versions") or {}).items():
             path = ("models", name, "versions", version, rest[0])
             if isinstance(own, dict) and own.get("source") and rest[0] not in own and path not in layer.values:
-                layer.put(path, VersionSettings.model_fields[rest[0]].get_default(call_default_factory=True), "default")
+                layer.put(path, version_class().model_fields[rest[0]].get_default(call_default_factory=True), "default")
 
 
 def _values(path: Path, handler: str, _: tuple[int, int, int]) -> tuple[str, Mapping[str, Any]] | None:

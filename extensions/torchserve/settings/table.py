@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from penstock.settings.keys import Table
-from penstock.settings.models import Count, Seconds
+from penstock.settings.extension_tables import ExtensionFields, ExtensionTable
+from penstock.settings.keys import Credentials, Table, access_rule, local_url
+from penstock.settings.models import Count, Name, Seconds
+
+if TYPE_CHECKING:
+    from penstock.settings.sources import Layer
+    from penstock.settings.tables import Settings
 
 _MOST_PATTERN_CHARS = 1_000
 # What would silently do nothing without the routes.
@@ -31,7 +37,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-class TorchServeSettings(Table):
+class TorchServeSettings(ExtensionTable, Table):
     """With `enabled`, a gateway also answers TorchServe's routes, for every model. `metrics`: whether `/metrics` has
     TorchServe's names too, with or without the routes, and `access_log`: whether each answer writes the lines of its front end.
 
@@ -76,3 +82,51 @@ class TorchServeSettings(Table):
     def has_port_beside(self, host: str, port: int) -> bool:
         """Whether management has an address of its own, other than that of the gateway."""
         return self.enabled and self.management_port != 0 and (self.management_host, self.management_port) != (host, port)
+
+    def has_own_port(self, settings: Settings) -> bool:
+        """Whether management has an address of its own. Where it has the gateway's, one listener serves both."""
+        return self.has_port_beside(settings.gateway.host, settings.gateway.port)
+
+    def management_access_rule(self, settings: Settings) -> str:
+        """As `Settings.access_rule`, for the address of management."""
+        return access_rule(self.management_host, settings.keys, beside=self.credentials(), setting="torchserve.management_host")
+
+    def credentials(self) -> Credentials | None:
+        return Credentials("TorchServe's tokens", self.key_path) if self.key_path is not None else None
+
+    def sample_series(self) -> str:
+        return "penstock.extensions.torchserve.worker.series:TorchServeSeries" if self.metrics else ""
+
+    def addresses(self, settings: Settings, url: str) -> dict[str, str]:
+        if not self.enabled:
+            return {}
+        own = local_url(self.management_host, self.management_port) if self.has_own_port(settings) else url
+        return {"manage": f"{own}   (TorchServe's)"}
+
+
+class RegisteredFields(ExtensionFields, Table):
+    """`registered_from`: the URL that a version came from which management registered; nothing reads it but that."""
+
+    registered_from: str = ""
+
+
+class WorkflowSettings(Table):
+    """A workflow of TorchServe's, a .war file. Its models lie in `model_store`, by default that of `torchserve`, else beside
+    it.
+    """
+
+    source: Path
+    model_store: Path | None = None
+
+
+class WorkflowTables(ExtensionTable, RootModel[dict[Name, WorkflowSettings]]):
+    """The workflows by name."""
+
+    root: dict[Name, WorkflowSettings] = Field(default_factory=dict)
+
+    @classmethod
+    def layer(cls, tree: Mapping[str, Any], *, need_files: bool) -> Layer:
+        # Few deployments have workflows.
+        from penstock.extensions.torchserve.settings.workflows import workflow_layer
+
+        return workflow_layer(tree, need_files=need_files)

@@ -55,7 +55,7 @@ def test_the_pipeline_and_its_models_become_settings_of_the_processes(
     chosen = make_plan(["people.py"], config=None, flags={}, environ={}, folder=tmp_path, need_files=True)
     assert list(chosen.settings.models) == ["boxes"]
     assert json.loads(chosen.env["PENSTOCK_MODELS"]) == {"boxes": {"source": f"{people}:boxes"}}
-    [spec] = chosen.settings.pipeline_specs()
+    [spec] = chosen.settings.driven_specs()
     assert (spec.name, spec.limits.deadline_s, [stage.model for stage in spec.pipeline.stages]) == (  # type: ignore[union-attr]
         "people",
         9.0,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.extensions.pipelines.settings import PipelineTables
 from penstock.settings.tables import Settings
 
 MODELS = '[models.detect]\nsource = "m.py"\n[models.pose]\nsource = "m.py"\n'
@@ -35,7 +36,7 @@ def test_a_pipeline_is_a_model_of_its_name_with_limits_of_its_own(tmp_path: Path
         input = { image = "input", boxes = "boxes.boxes" }
         """,
     )
-    [spec] = settings.pipeline_specs()
+    [spec] = settings.driven_specs()
     assert (spec.name, spec.version, spec.limits.deadline_s, spec.source) == ("people", "1", 60.0, "")
     assert spec.pipeline is not None
     joints = spec.pipeline.stage("joints")
@@ -68,12 +69,12 @@ def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path, text:
 
 def test_models_of_other_workers_are_named(tmp_path: Path) -> None:
     settings = load(tmp_path, '[pipelines.p]\nelsewhere = ["zebra"]\nstages = [{name = "a", model = "zebra"}]')
-    assert list(settings.pipelines) == ["p"]
+    assert list(settings.extension(PipelineTables).root) == ["p"]
 
 
 def test_pipelines_come_from_the_environment_too(tmp_path: Path) -> None:
     env = {"PENSTOCK_PIPELINES": '{"p": {"stages": [{"name": "a", "model": "pose"}]}}'}
-    assert list(load(tmp_path, "", env).pipelines) == ["p"]
+    assert list(load(tmp_path, "", env).extension(PipelineTables).root) == ["p"]
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, "", {"PENSTOCK_PIPELINES": "[]"})
     assert "must be a JSON object of pipelines by name" in refused.value.faults[0]

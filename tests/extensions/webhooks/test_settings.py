@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cli.ops.config import rows_of
 from penstock.errors import ConfigError
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.settings.tables import Settings
 
@@ -20,18 +21,18 @@ def loaded(**variables: str) -> Settings:
 
 
 def test_webhooks_are_off_by_default_and_then_call_public_hosts_alone() -> None:
-    table = loaded().webhooks
+    table = loaded().extension(WebhooksSettings)
     assert (table.signing_keys, table.urls, table.timeout_s, table.per_endpoint) == ((), ("*",), 15.0, 4)
 
 
 def test_two_keys_come_from_the_environment_or_from_a_file(tmp_path: Path) -> None:
-    assert loaded(SIGNING_KEYS=f"{NEW},{OLD}").webhooks.signing_keys == (NEW, OLD)
+    assert loaded(SIGNING_KEYS=f"{NEW},{OLD}").extension(WebhooksSettings).signing_keys == (NEW, OLD)
     (tmp_path / "keys").write_text(f"{NEW}, {OLD}\n")
-    assert loaded(SIGNING_KEYS_FILE=str(tmp_path / "keys")).webhooks.signing_keys == (NEW, OLD)
+    assert loaded(SIGNING_KEYS_FILE=str(tmp_path / "keys")).extension(WebhooksSettings).signing_keys == (NEW, OLD)
 
 
 def test_lists_come_from_the_environment_too() -> None:
-    table = loaded(URLS="*,http://hooks.internal:8000/", RETRY_S="1,2.5", CIRCUIT_S="1,5").webhooks
+    table = loaded(URLS="*,http://hooks.internal:8000/", RETRY_S="1,2.5", CIRCUIT_S="1,5").extension(WebhooksSettings)
     assert table.urls == ("*", "http://hooks.internal:8000/")
     assert (table.retry_s, table.circuit_s) == ((1.0, 2.5), (1.0, 5.0))
 

@@ -287,6 +287,8 @@ def _load_order(spec: ModelSpec, pin: Pin, max_batch_size: int) -> LoadModel:
         max_stream_bytes=spec.limits.max_stream_bytes,
         requirements=spec.requirements,
         keep_tracebacks=spec.keep_tracebacks,
+        loader=spec.loader,
+        modules=spec.modules,
         told=(*spec.request_headers, *spec.query),
         max_run_s=spec.limits.max_run_s,
         input_urls=spec.input_urls,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from penstock.errors import ConfigError
 from penstock.gateway import serving
 from penstock.gateway.options import GatewayOptions
-from penstock.settings.tables import GatewaySettings
+from penstock.settings.gateway import GatewaySettings
 
 
 def test_a_port_without_its_packages_is_refused_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:

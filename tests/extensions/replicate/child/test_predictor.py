@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from penstock.errors import HandlerLoadError
+from penstock.extension import lent_modules
 from penstock.handlers.contract import Failure
 from penstock.handlers.load import import_model, load
 from penstock.handlers.loaded import Loaded
@@ -81,7 +82,7 @@ def written(folder: Path, text: str, name: str = "predict.py") -> str:
 
 
 def loaded(folder: Path, text: str) -> Loaded:
-    return load(written(folder, text), "mine")
+    return load(written(folder, text), "mine", modules=lent_modules())
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -249,10 +250,11 @@ def test_a_name_of_cog_that_is_not_here_is_named(tmp_path: Path) -> None:
 
 
 def test_cog_is_ours_for_code_that_imports_it_and_for_nobody_else(tmp_path: Path) -> None:
-    import_model(written(tmp_path, "import penstock\n@penstock.model\ndef f(x: int): return x\n", "plain.py"))
+    plain = written(tmp_path, "import penstock\n@penstock.model\ndef f(x: int): return x\n", "plain.py")
+    import_model(plain, modules=lent_modules())
     assert "cog" not in sys.modules
-    assert not any(type(finder).__name__ == "_CogFinder" for finder in sys.meta_path)
-    import_model(written(tmp_path, HELLO))
+    assert not any(type(finder).__name__ == "_LentFinder" for finder in sys.meta_path)
+    import_model(written(tmp_path, HELLO), modules=lent_modules())
     assert "cog" in sys.modules
     del sys.modules["cog"]
     written(tmp_path, "mine = True\n", "cog.py")

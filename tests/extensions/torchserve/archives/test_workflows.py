@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import BadArchive, ConfigError
 from penstock.extensions.torchserve.archives.workflows import WorkflowNode, read_workflow
+from penstock.extensions.torchserve.settings.table import WorkflowTables
 from penstock.settings.tables import Settings
 
 SPEC = """
@@ -71,7 +72,7 @@ def test_a_workflow_is_settings_of_a_pipeline_and_of_a_model_per_node_and_the_fi
         ("handler_error",),
     )
     assert (both.source, both.options["handler"], both.max_batch_size) == (str(source), "functions.py:both", 1)
-    [spec] = settings.pipeline_specs()
+    [spec] = settings.driven_specs()
     assert spec.pipeline is not None
     assert [(one.name, one.model, one.input) for one in spec.pipeline.stages] == [
         ("prepare", "zoo__prepare", ""),
@@ -121,4 +122,4 @@ def test_nodes_that_wait_for_each_other_and_files_that_are_missing_are_refused_a
     assert any("stages a, b wait for each other" in fault for fault in refused.value.faults)
     assert any("gone.war: no such file" in fault for fault in refused.value.faults)
     config.write_text('[workflows.gone]\nsource = "gone.war"\n')
-    assert list(Settings.load(config, {}).workflows) == ["gone"]
+    assert list(Settings.load(config, {}).extension(WorkflowTables).root) == ["gone"]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.extensions.torchserve.worker.archives import LOADER
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.inputs.request import packed
@@ -45,7 +46,7 @@ def archive_process() -> Iterator[None]:
 
 
 def loaded(folder: Path, source: str, *, options: dict[str, Any] | None = None, **model: Any) -> Loaded:
-    return load(str(write_archive(folder, source, **model)), "mine", options=options)
+    return load(str(write_archive(folder, source, **model)), "mine", options=options, loader=LOADER)
 
 
 def item(data: bytes, media: str = "application/json", headers: dict[str, str] | None = None, **said: Any) -> Item:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerLoadError
+from penstock.extensions.torchserve.worker.archives import LOADER
 from penstock.handlers.load import load
 from penstock.workers.ipc.frames import Output
 from tests.extensions.torchserve.child.archives import item, loaded, outcomes, write_archive
@@ -43,7 +44,7 @@ def test_an_image_classifier_needs_no_file(tmp_path: Path) -> None:
     folder = archive(tmp_path, "image_classifier", serializedFile="colours.pt")
     torch.jit.script(Colours()).save(folder / "colours.pt")
     (folder / "index_to_name.json").write_text('{"0": "red", "1": "green", "2": "blue"}')
-    model = load(str(folder), "mine")
+    model = load(str(folder), "mine", loader=LOADER)
     rows = [
         item(buffer.getvalue(), "image/png"),
         item(buffer.getvalue(), "application/octet-stream"),
@@ -60,7 +61,7 @@ def test_a_base_handler_needs_no_file(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the handler runs a torch model: pip install 'penstock-inference[torch]'")
     folder = archive(tmp_path, "base_handler", serializedFile="double.pt")
     torch.jit.script(torch.nn.Identity()).save(folder / "double.pt")
-    assert load(str(folder), "mine").info().description.endswith("handler BaseHandler.")
+    assert load(str(folder), "mine", loader=LOADER).info().description.endswith("handler BaseHandler.")
 
 
 @pytest.mark.parametrize(("name", "package"), [("torchvision", "torchvision"), ("transformers", "transformers")])

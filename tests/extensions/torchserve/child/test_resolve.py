@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerLoadError
+from penstock.extensions.torchserve.worker.archives import LOADER
 from penstock.handlers.load import load
 from tests.extensions.torchserve.child.archives import item, loaded, output, write_archive
 
@@ -68,10 +69,10 @@ def test_the_option_stands_over_the_manifest(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_manifest_needs_the_option(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(FUNCTION)
-    model = load(str(tmp_path), "mine", options={"handler": "other.py"})
+    model = load(str(tmp_path), "mine", options={"handler": "other.py"}, loader=LOADER)
     assert json.loads(output(model, item(b"1")).data) == 1
     with pytest.raises(HandlerLoadError, match="names no handler"):
-        load(str(tmp_path), "mine")
+        load(str(tmp_path), "mine", loader=LOADER)
 
 
 def test_handlers_of_other_files_of_the_archive_can_be_imported(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_handlers_of_other_files_of_the_archive_can_be_imported(tmp_path: Path) 
 def test_a_handler_called_as_a_module_that_is_loaded_already_is_the_archives_own(tmp_path: Path) -> None:
     write_archive(tmp_path, "", handler="json.py")
     (tmp_path / "json.py").write_text(FUNCTION)
-    model = load(str(tmp_path), "mine")
+    model = load(str(tmp_path), "mine", loader=LOADER)
     assert output(model, item(b"7")).data == b"7"
 
 
@@ -107,7 +108,7 @@ def test_the_archives_own_import_error_is_told_and_no_built_in_stands_for_it(tmp
     write_archive(tmp_path, "", handler="image_classifier.py")
     (tmp_path / "image_classifier.py").write_text("import no_such_package\n")
     with pytest.raises(HandlerLoadError, match="needs the module 'no_such_package'"):
-        load(str(tmp_path), "mine")
+        load(str(tmp_path), "mine", loader=LOADER)
 
 
 def test_a_name_that_ts_does_not_have_is_told_with_its_line(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.mar").write_bytes(b"PK")
     for name, words in (("a.mar", "is packed"), ("b.mar", "does not exist")):
         with pytest.raises(HandlerLoadError, match=words):
-            load(str(tmp_path / name), "mine")
+            load(str(tmp_path / name), "mine", loader=LOADER)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from penstock.extensions.torchserve.cli.server_keys import IGNORED, OF_MODELS
 from penstock.extensions.torchserve.cli.server_settings import HANDLED, RULES, server_settings
 from penstock.extensions.torchserve.cli.startup_models import MachineSize
 from penstock.extensions.torchserve.cli.translation import TorchServeCommandLine, TranslatedDeployment, as_toml, translated
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.settings.tables import Settings
 from tests import archives
 
@@ -148,7 +149,7 @@ def test_models_of_the_store_are_declared_with_what_the_file_says_of_them(tmp_pa
     )
     specs = {(spec.name, spec.version): spec for spec in settings(found, tmp_path).specs()}
     assert set(specs) == {("noop", "1.0"), ("two", "1.0"), ("two", "2.0"), ("plain", "1.0")}
-    registered = settings(found, tmp_path).torchserve
+    registered = settings(found, tmp_path).extension(TorchServeSettings)
     assert (registered.default_workers, registered.default_queue_depth) == (2, 50)
     assert (registered.default_response_timeout_s, registered.default_startup_timeout_s) == (60, 90)
     one, two = specs["noop", "1.0"], specs["two", "2.0"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.serving import child_environment, torchserve_options
 from penstock.settings.tables import Settings
 
@@ -17,26 +18,28 @@ def loaded(**variables: str) -> Settings:
 
 def test_nothing_of_it_is_on_by_default() -> None:
     settings = loaded()
-    assert not settings.torchserve.enabled
-    assert not settings.torchserve.metrics
+    assert not settings.extension(TorchServeSettings).enabled
+    assert not settings.extension(TorchServeSettings).metrics
     assert torchserve_options(settings) is None
 
 
 def test_the_names_of_metrics_need_no_routes() -> None:
     settings = loaded(METRICS="true")
-    assert settings.torchserve.metrics
+    assert settings.extension(TorchServeSettings).metrics
     assert torchserve_options(settings) is None
 
 
 def test_paths_are_beside_the_file_that_names_them(tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
     config.write_text('[torchserve]\nenabled = true\nmodel_store = "store"\nkey_path = "keys.json"\n')
-    table = Settings.load(config, env={}).torchserve
+    table = Settings.load(config, env={}).extension(TorchServeSettings)
     assert (table.model_store, table.key_path) == (tmp_path / "store", tmp_path / "keys.json")
 
 
 def test_urls_are_patterns_that_the_environment_separates_by_commas() -> None:
-    table = loaded(ENABLED="true", ALLOWED_URLS=r"https://models\.example\.com/.*, s3://bucket/.*").torchserve
+    table = loaded(ENABLED="true", ALLOWED_URLS=r"https://models\.example\.com/.*, s3://bucket/.*").extension(
+        TorchServeSettings
+    )
     assert table.allowed_urls == (r"https://models\.example\.com/.*", "s3://bucket/.*")
 
 
@@ -66,7 +69,7 @@ def test_processes_beside_each_other_have_the_same_table() -> None:
     settings = loaded(ENABLED="true", MODEL_API="true", ALLOWED_URLS="https://a/.*,https://b/.*")
     environment = child_environment(settings, port=8080)
     again = Settings.load(env={name: value for name, value in environment.items() if name.startswith("PENSTOCK_")})
-    assert again.torchserve == settings.torchserve
+    assert again.extension(TorchServeSettings) == settings.extension(TorchServeSettings)
 
 
 KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["manage"]\n'
@@ -75,6 +78,10 @@ KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["manag
 def _settings(tmp_path: Path, text: str) -> Settings:
     (tmp_path / "penstock.toml").write_text(text)
     return Settings.load(tmp_path / "penstock.toml", {})
+
+
+def _access(settings: Settings) -> str:
+    return settings.extension(TorchServeSettings).management_access_rule(settings)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +94,15 @@ def _settings(tmp_path: Path, text: str) -> Settings:
     ],
 )
 def test_management_has_a_listener_unless_its_address_is_that_of_the_gateway(tmp_path: Path, lines: str, apart: bool) -> None:
-    assert _settings(tmp_path, f"[torchserve]\nenabled = true\n{lines}\n").has_management_port is apart
+    settings = _settings(tmp_path, f"[torchserve]\nenabled = true\n{lines}\n")
+    assert settings.extension(TorchServeSettings).has_own_port(settings) is apart
 
 
 def test_management_beyond_loopback_needs_keys_or_tokens(tmp_path: Path) -> None:
     text = '[torchserve]\nenabled = true\nmanagement_port = 8081\nmanagement_host = "0.0.0.0"\n'
     with pytest.raises(ConfigError, match=r"torchserve\.management_host is '0\.0\.0\.0' and there are no API keys"):
-        _settings(tmp_path, text).management_access_rule()
-    assert _settings(tmp_path, text + KEY).management_access_rule() == "API keys required (1 key, 1 owner)"
+        _access(_settings(tmp_path, text))
+    assert _access(_settings(tmp_path, text + KEY)) == "API keys required (1 key, 1 owner)"
 
 
 def test_the_rule_of_access_names_the_file_of_tokens(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock.cli.exits import StartError
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
+from penstock.settings.keys import local_url
 
 
 def test_models_of_the_command_line_travel_in_the_environment(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_port_zero_takes_a_free_one() -> None:
 
 @pytest.mark.parametrize(("host", "url"), [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("h", "http://h:1")])
 def test_a_gateway_on_all_addresses_is_reached_by_loopback(host: str, url: str) -> None:
-    assert plan.local_url(host, 1) == url
+    assert local_url(host, 1) == url
 
 
 def test_a_task_of_the_command_line_goes_to_the_models_named_there(tmp_path: Path) -> None:
