@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tests import house
 from tests.pages import cli_page
+from tests.pages.setting_rows import setting_rows
 
 ENGINE = ("core", "broker", "workers", "handlers", "gateway", "client", "cli")
 COUNTED = ("core", "broker", "workers", "gateway")
@@ -56,6 +57,7 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("lines of core, broker, workers and gateway", lines, 45_601, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 22, 5),
         Bar("commands", len(commands()), 54, 55),
+        Bar("settings", len(setting_rows()), 193, 165),
     ]
 
 
