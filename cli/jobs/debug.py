@@ -138,6 +138,8 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
         runtime=spec.runtime,
         max_batch_size=spec.policy.max_batch_size,
         requirements=spec.requirements,
+        loader=spec.loader,
+        modules=spec.modules,
     )
     print_faint(f"{spec.name} {spec.version} on {device}: loaded in {milliseconds((time.perf_counter() - began) * 1e3)}")
     return loaded

@@ -24,7 +24,7 @@ END_WITHIN_S = 20.0
 _END = "\x1e"
 # Commands that stay, and the output that says that they work.
 _STAYS = {
-    r"penstock (up|torchserve)\b": r" is ready in ",
+    r"penstock (up|torchserve(?!.* --write))\b": r" is ready in ",
     r"penstock flower\b": r"Visit me at",
     r"python -m penstock\.gateway\b": r"gateway_listening",
     r"python -m penstock\.workers\b|celery\b.* worker\b": r" ready\.",

@@ -25,7 +25,7 @@ ATTACKS = (
     ),
     Cure(
         "A3",
-        "core/settings/tables.py",
+        "core/settings/gateway.py",
         '    host: str = Field(default="127.0.0.1", min_length=1)',
         '    host: str = Field(default="0.0.0.0", min_length=1)',
         ("tests/acceptance/test_cli.py::test_by_default_one_port_is_open_and_that_on_loopback",),

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from penstock import trace_context
 from penstock.broker.records import ClaimedJob
@@ -24,6 +23,7 @@ from penstock.workers.slot.context import Observer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Link
 
 log = structlog.get_logger(__name__)
 SERVICE = "penstock-worker"
@@ -50,6 +50,9 @@ class BatchSpans(Observer):
         names.close(self._provider)
 
     def _send(self, spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
+        # The package is an extra: a worker without it runs untraced.
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
         now, now_ns = time.monotonic(), time.time_ns()
         span = self._tracer.start_span(
             f"process {queue_name(spec.name)}",
@@ -82,6 +85,8 @@ def _attributes(spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str]) -> d
 
 
 def _link(job: ClaimedJob, error: str) -> Link | None:
+    from opentelemetry.trace import Link, SpanContext, TraceFlags
+
     found = trace_context.stored(job.trace) if job.trace else None
     if found is None:
         return None
