@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -33,6 +34,7 @@ from penstock.gateway.asgi.negotiation import (
     parse_infer_target,
     parse_submit_target,
     read_head,
+    trace_header,
 )
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
@@ -299,6 +301,8 @@ class Gateway:
         async def send_and_note(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
+                if "trace" in scope and status[0] < HTTPStatus.BAD_REQUEST:
+                    message["headers"] = [*message["headers"], *trace_header(scope["trace"])]
             await send(message)
 
         try:

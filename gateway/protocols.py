@@ -79,7 +79,6 @@ class ForeignProtocols:
             self._options,
             predict=self._predict,
             store=self._store,
-            registry=self._registry,
             results=self._results,
             lifetime=self._lifetime,
             uploads=self._uploads,
@@ -120,7 +119,8 @@ class ForeignProtocols:
             predict=self._predict,
             store=store,
             results=self._results,
+            uploads=self._uploads,
             waiting=self._held,
             streaming=lambda caller: self._streams.held(caller, instead_of=self._requests),
         )
-        return CogMount(predictions, options, store=store, registry=self._registry, uploads=self._uploads).router()
+        return CogMount(predictions, options, store=store, registry=self._registry).router()

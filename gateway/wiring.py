@@ -53,6 +53,7 @@ from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.metrics_endpoint import scrape_router
 from penstock.gateway.telemetry.scrape import scrape
 from penstock.gateway.telemetry.tracing import Tracing
+from penstock.job import Call
 
 if TYPE_CHECKING:
     from penstock.extensions.torchserve.gateway.door import TorchServeDoor
@@ -97,10 +98,10 @@ class GatewayParts:
         )
         self._preferred = PreferredWait(self._submitter, store=store, lifetime=lifetime, waiting=self._waiting)
         self.submit = SubmitEndpoint(self._submitter, store=store, results=self._results, preferred=self._preferred)
-        self.predict, self.explain = self._answer_now("predictions"), self._answer_now("explanations")
+        self.predict, self.explain = self._answer_now(Call.PREDICT), self._answer_now(Call.EXPLAIN)
         self.inference = self._inferences()
         self.infer = InferEndpoint(self.inference, options, uploads=self._uploads)
-        self._replays = Replays(self._submitter, store=store, blobs=blobs, registry=self.registry)
+        self._replays = Replays(self._submitter, options, store=store, blobs=blobs)
         self._inbox = Inbox(store, self.registry, self._replays)
         self._file_store = FileStore(options.files_dir)
         self.files, self._runs, self._deliveries = self._file_services(self._file_store)
@@ -149,10 +150,9 @@ class GatewayParts:
             submitter=self._submitter,
             registry=self.registry,
             results=self._results,
-            metrics=self.metrics,
         )
 
-    def _answer_now(self, route: str) -> PredictEndpoint:
+    def _answer_now(self, call: Call) -> PredictEndpoint:
         return PredictEndpoint(
             self._submitter,
             self._options,
@@ -163,7 +163,7 @@ class GatewayParts:
             lifetime=self._lifetime,
             follower=self._follower,
             reading=lambda caller: self._waiting.reading(caller, instead_of=self.predictions),
-            route=route,
+            call=call,
         )
 
     def _torchserve(self, own: TorchServeOptions | None) -> tuple[TorchServeDoor | None, Management | None]:
@@ -261,9 +261,7 @@ class GatewayParts:
             self._submitter,
             options,
             store=store,
-            registry=self.registry,
             uploads=self._uploads,
-            metrics=self.metrics,
             charge=self.auth.admit,
         )
         cancels = CancelTagged(store, registry=self.registry, job_log=GatewayJobLog(options.log_jobs))

@@ -136,9 +136,10 @@ class ForeignRefusal(PenstockError):
 
     kind = "refused"
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 STATUS: dict[type[PenstockError], int] = {

@@ -119,10 +119,10 @@ class Inbox:
     async def _replay_one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
         try:
             # The key contains the job's id, so that two people who press the button at once make one new job per old one.
-            submitted, _, _ = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
+            made = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
         except (CallerError, CapacityError) as refusal:
             return refusal
-        return submitted.id
+        return made.submitted.id
 
     async def lines(
         self, caller: Caller, model: str, *, group: str = "", fault: str = "", after: str = ""

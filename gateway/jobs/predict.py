@@ -22,11 +22,12 @@ from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.registry import ModelRegistry, why_unserved
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import BatchRecord, Job, JobId, JobState, Payload
+from penstock.job import BatchRecord, Call, Job, JobId, JobState, Payload
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
@@ -56,9 +57,10 @@ class PredictEndpoint:
         lifetime: Lifetime,
         follower: JobFollower,
         reading: Callable[[Caller], AbstractContextManager[None]],
-        route: str = "predictions",
+        call: Call = Call.PREDICT,
     ) -> None:
-        self._route = route
+        self._call = call
+        self._route = "explanations" if call is Call.EXPLAIN else "predictions"
         self._job_log = GatewayJobLog(options.log_jobs)
         self._submitter = submitter
         self._options = options
@@ -73,7 +75,9 @@ class PredictEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""
         started = time.perf_counter()
-        request = await self._submitter.read(scope, receive, head, route=self._route, model=model, version=version)
+        kind, call = self._route, self._call
+        draft = self._submitter.inputs.draft(scope, receive, head, model, version, kind=kind, call=call, is_awaited=True)
+        request = await self._submitter.prepare(draft)
         self.count_request(model, version)
         # Most requests ask for one answer, and pass none of the code of streams.
         accept = head.get(b"accept", b"")

@@ -7,9 +7,11 @@ import random
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
+from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.backlog import eta_s
@@ -17,17 +19,18 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import KeptInput, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict, Gone, NotFound
-from penstock.gateway.asgi import negotiation, wire
+from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import job_body
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.inputs.request import unpacked
-from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Job, JobId, JobState, Payload, new_job_id, parse_job_id
+from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 if TYPE_CHECKING:
     from penstock.extensions.webhooks.webhook import Webhook
@@ -37,14 +40,19 @@ REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobSta
 _FILES_AT_ONCE = 4
 
 
+class Replay(NamedTuple):
+    submitted: Submitted
+    request: SubmitRequest
+
+
 class Replays:
     """A replay is stored like any submit: admission, quota and idempotency apply to it too."""
 
-    def __init__(self, submitter: Submitter, *, store: AsyncStore, blobs: BlobStore, registry: ModelRegistry) -> None:
+    def __init__(self, submitter: Submitter, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore) -> None:
         self._submitter = submitter
+        self._webhooks = options.webhooks
         self._store = store
         self._blobs = blobs
-        self._registry = registry
         self._files = asyncio.Semaphore(_FILES_AT_ONCE)
 
     def router(self) -> APIRouter:
@@ -63,22 +71,21 @@ class Replays:
     async def answer(
         self,
         job_id: str,
+        request: Request,
         caller: CallerParam,
         version: Annotated[str, Query(description="The version to run; without it, the one that the job failed with.")] = "",
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
-        key = negotiation.idempotency_key(
-            {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1")}
-        )
-        submitted, entry, chosen = await self.replay(parse_job_id(job_id), caller, version=version, key=key)
-        wait_s = eta_s(submitted.depth - 1, entry.backlog, chosen.capacity, time.monotonic())
+        made = await self.replay(parse_job_id(job_id), caller, version=version, asked=request)
+        submitted, backlog = made.submitted, made.request.model.backlog
+        wait_s = eta_s(submitted.depth - 1, backlog, made.request.version.capacity, time.monotonic())
         found = await visible_job(self._store, submitted.id, caller)
         headers = {"location": f"/v1/jobs/{found.id}", "retry-after": str(retry_after(wait_s or 1.0, draw=random.random()))}
         return Response(job_body(found, eta_s=wait_s), status_code=202, media_type="application/json", headers=headers)
 
     async def replay(
-        self, job: JobId, caller: Caller, *, version: str = "", key: str = ""
-    ) -> tuple[Submitted, ModelEntry, VersionEntry]:
+        self, job: JobId, caller: Caller, *, version: str = "", key: str | None = None, asked: Request | None = None
+    ) -> Replay:
         """The new job, or the earlier one of the same idempotency key. Raises as a submit, or `Conflict` for no input."""
         old = await visible_job(self._store, job, caller)
         check_replayable(old)
@@ -86,39 +93,47 @@ class Replays:
         async with self._files if kept.payload.blob else nullcontext():
             if kept.payload.blob:
                 kept = replace(kept, payload=await self._read(old, kept.payload))
-            return await self._submit(old, kept, caller, version=version, key=key)
+            return await self._submit(old, kept, caller, version, key, asked)
 
     async def _submit(
-        self, old: Job, kept: KeptInput, caller: Caller, *, version: str, key: str
-    ) -> tuple[Submitted, ModelEntry, VersionEntry]:
-        entry, chosen = await self._version(old, version)
-        if chosen.name != old.version:
-            given = unpacked(kept.payload)
-            if given.content_type not in (FORM_MEDIA, TENSORS_MEDIA):
-                negotiation.media_type(wire.header_value(given.content_type), accepts=chosen.accepts)
-            await self._submitter.check(given, chosen)
-        digest = fingerprint("replay", old.model, version, Payload("", str(old.id).encode())) if key else ""
-        options = SubmitOptions(priority=old.priority, tags=old.tags)
-        owner, hook = _caller_of_copy(caller, old.owner), await self._webhook(old)
-        request = SubmitRequest(
-            entry, chosen, kept.payload, options, owner, key, digest, kept.call, replay_of=old.id, webhook=hook
+        self, old: Job, kept: KeptInput, caller: Caller, version: str, key: str | None, asked: Request | None
+    ) -> Replay:
+        draft = Draft(
+            model=old.model,
+            version=version,
+            caller=_caller_of_copy(caller, old.owner),
+            kind="replay",
+            call=kept.call,
+            is_awaited=False,
+            input=partial(self._input, old, kept.payload),
+            options=SubmitOptions(priority=old.priority, tags=old.tags),
+            head=negotiation.read_head(asked.headers.raw) if asked is not None else {},
+            scope=asked.scope if asked is not None else {},
+            key=key,
+            said=Payload("", str(old.id).encode()),
+            replay_of=old.id,
+            webhook=await self._webhook(old),
         )
-        return await self._submitter.submit(request, new_job_id(old.model, old.id.partition)), entry, chosen
+        request = await self._submitter.prepare(draft if version else await self._as_it_failed(draft, old))
+        submitted = await self._submitter.submit(request, new_job_id(old.model, old.id.partition))
+        return Replay(submitted, request)
+
+    async def _input(self, old: Job, payload: Payload, version: VersionEntry) -> Payload:
+        return payload if version.name == old.version else await self._submitter.inputs.stored(payload, version)
 
     async def _webhook(self, old: Job) -> Webhook | None:
         """The new job's events go where those of the old one went."""
-        if self._submitter.webhooks is None:
+        if self._webhooks is None:
             return None
         from penstock.extensions.webhooks.gateway.requested import kept_webhook
 
-        return await kept_webhook(self._submitter.webhooks, self._store, old)
+        return await kept_webhook(self._webhooks, self._store, old)
 
-    async def _version(self, old: Job, wanted: str) -> tuple[ModelEntry, VersionEntry]:
-        """The version to run; raises `Conflict` if the one that failed is gone, rather than choose another one silently."""
-        if wanted:
-            return await self._registry.find(old.model, wanted)
+    async def _as_it_failed(self, draft: Draft, old: Job) -> Draft:
+        """With the version that failed; raises `Conflict` if it is gone, rather than choose another one silently."""
         try:
-            return await self._registry.find(old.model, old.version)
+            found = await self._submitter.settle(structs.replace(draft, version=old.version))
+            return structs.replace(draft, settled=found)
         except NotFound as gone:
             raise Conflict(
                 f"job {old.id} ran with version {old.version!r}, which no longer exists",

@@ -21,7 +21,7 @@ from grpc import aio
 
 from penstock.errors import BadRequest, CapacityError, PenstockError, RateLimited, Unauthorized
 from penstock.gateway.asgi.connection import ClientConnection
-from penstock.gateway.asgi.negotiation import Head, read_head
+from penstock.gateway.asgi.negotiation import Head, read_head, trace_header
 from penstock.gateway.asgi.problems import TooSlow
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
@@ -58,6 +58,8 @@ class Rpc:
     head: Head
     context: Any
     address: str
+    # Gets the trace of the job, as the scope of an HTTP request does.
+    scope: dict[str, Any] = field(default_factory=dict)
     connection: ClientConnection = field(default_factory=ClientConnection)
 
     @property
@@ -158,7 +160,10 @@ class RpcGuard:
         try:
             rpc = self._admitted(method, context, headers)
             with self.place_in(method.places, rpc.caller):
-                return await self._until_revoked(serve(rpc), rpc.caller)
+                answer = await self._until_revoked(serve(rpc), rpc.caller)
+            if trace := trace_header(rpc.scope.get("trace")):
+                context.set_trailing_metadata(tuple((name.decode(), value.decode()) for name, value in trace))
+            return answer
         except (ClientGone, asyncio.CancelledError):
             code = grpc.StatusCode.CANCELLED
             raise

@@ -67,7 +67,8 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: 
     if status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, method=method, exc_info=error)
     code = codes.get(status, grpc.StatusCode.INTERNAL)
-    wait_s = problems.retry_after(shown.retry_after_s, draw=random.random()) if isinstance(shown, CapacityError) else 0
+    after_s = shown.retry_after_s if isinstance(shown, (CapacityError, ForeignRefusal)) else None
+    wait_s = 0 if after_s is None else problems.retry_after(after_s, draw=random.random())
     trailing: list[tuple[str, str | bytes]] = [("x-request-id", request_id)]
     if wait_s:
         # The second one is what gRPC's own retries wait for.

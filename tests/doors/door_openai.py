@@ -30,6 +30,7 @@ class EmbeddingsDoor(HttpDoor):
         "idempotency": "one request may be many jobs, which are answered together",
         "key_reused": "one request may be many jobs, which are answered together",
         "split_repeat": "there are no repeats without an idempotency key",
+        "counted": "the body names the model, so one that is too large is counted as of the model `unknown`",
         "cancel": "who hangs up cancels",
     }
 

@@ -44,6 +44,7 @@ class ReplicateDoor(HttpDoor):
         "key_reused": "Replicate's protocol has no such header",
         "split_repeat": "there are no repeats without an idempotency key",
         "priority": "Replicate's protocol has no priorities",
+        "counted": "the body names the version, so one that is too large is counted as of the model `unknown`",
         "split": "a prediction names its version; POST .../models/{owner}/{name}/predictions follows the split",
     }
 
@@ -89,7 +90,7 @@ class ReplicateModelDoor(ReplicateDoor):
     other_methods: ClassVar[Sequence[str]] = ("GET", "PATCH")
     refusals: ClassVar[Mapping[str, Refusal]] = _FAILED
     lacks: ClassVar[Mapping[str, str]] = {
-        **{feature: reason for feature, reason in ReplicateDoor.lacks.items() if feature != "split"},
+        **{feature: reason for feature, reason in ReplicateDoor.lacks.items() if feature not in ("split", "counted")},
         "versions": "the path names the model; POST /replicate/v1/predictions names a version",
         "unknown_version": "the path names the model; POST /replicate/v1/predictions names a version",
     }

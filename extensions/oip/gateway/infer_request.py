@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadRequest, InvalidInput, UnsupportedMedia
+from penstock.errors import BadRequest, InvalidInput, TooLarge, UnsupportedMedia
 from penstock.extensions.oip.gateway.metadata import TensorPort
 from penstock.extensions.oip.gateway.tensor_json import tensor_of_json
 from penstock.gateway.asgi.bodies import parse_json
@@ -86,13 +86,13 @@ def read_infer_request(
     """The request. `header_length` is where its JSON ends and its tensors begin; None: there are no binary tensors. `model`:
     whom the path names.
 
-    The data of binary tensors are views of `body`. Raises `BadRequest` and `InvalidInput`.
+    The data of binary tensors are views of `body`. Raises `BadRequest`, `InvalidInput` and `TooLarge`.
     """
     end = len(body) if header_length is None else header_length
     if end > len(body):
         raise BadRequest(f"Inference-Header-Content-Length is {end}, and the body has {len(body)} bytes")
     if end > max_json_bytes:
-        raise BadRequest(f"the JSON has {end} bytes; the limit is {max_json_bytes}", hint="Send large tensors as binary data.")
+        raise TooLarge(f"the JSON has {end} bytes; the limit is {max_json_bytes}", hint="Send large tensors as binary data.")
     found = _json_request(body[:end] if end < len(body) else body, max_depth)
     if model and found.model_name not in (None, "", model):
         raise BadRequest(f"the path names the model {model!r}, and `model_name` {found.model_name[:_SHOWN]!r}")

@@ -10,22 +10,21 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest
 from penstock.extensions.oip.gateway.infer_answer import InferResult
 from penstock.extensions.oip.gateway.infer_request import InferRequest, without_batch_axis
 from penstock.extensions.oip.gateway.metadata import input_ports
-from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import JSON, Head
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submit_options import fingerprint
-from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter, request_of
+from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SubmitRequest
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.tensors import check_tensors
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry, why_unserved
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
@@ -66,14 +65,12 @@ class Inference:
         submitter: Submitter,
         registry: ModelRegistry,
         results: ResultReader,
-        metrics: GatewayMetrics,
     ) -> None:
         self._predict = predict
         self._submitter = submitter
         self._options = options
         self._registry = registry
         self._results = results
-        self._metrics = metrics
 
     async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
         return await self._registry.find(model, version)
@@ -122,34 +119,53 @@ class Inference:
     async def _prepare(
         self, model: str, version: str, read: ReadRequest, asking: InferCaller, size: int
     ) -> tuple[InferRequest, SubmitRequest, bool]:
-        entry, chosen = await self._registry.find(model, version, asking.headers)
-        try:
-            steps = (read, entry, chosen, asking)
-            made = _prepared(*steps) if size <= SMALL_BYTES else await asyncio.to_thread(_prepared, *steps)
-            key = negotiation.idempotency_key(asking.head)
-        except PenstockError as error:
-            self._metrics.count_refusal(entry.name, error)
-            raise
-        request, submit, had_axis = made
-        digest = fingerprint("infer", model, version, submit.input) if key else ""
-        submit = replace(submit, key=key, fingerprint=digest) if key else submit
-        return request, self._submitter.traced(submit, asking.scope, asking.head), had_axis
+        reading = _InferReading(read, is_large=size > SMALL_BYTES)
+        draft = Draft(
+            model=model,
+            version=version,
+            caller=asking.caller,
+            kind="infer",
+            is_awaited=True,
+            input=reading.input,
+            options=reading.options,
+            headers=asking.headers,
+            head=asking.head,
+            scope=asking.scope,
+        )
+        submit = await self._submitter.prepare(draft)
+        return replace(reading.request, tensors=()), submit, reading.had_axis
 
 
-def _prepared(
-    read: ReadRequest,
-    entry: ModelEntry,
-    version: VersionEntry,
-    asking: InferCaller,
-) -> tuple[InferRequest, SubmitRequest, bool]:
-    """The request as one that can be stored. The data of its tensors is copied once."""
-    request = read(version)
-    tensors, had_axis = without_batch_axis(request.tensors, input_ports(version))
-    check_tensors(tensors, version)
-    _refuse_unknown(request, entry)
-    payload, options = Payload(TENSORS_MEDIA, encode_tensors(tensors)), replace(request.options, query=request.more)
-    submit = request_of(entry, version, payload, caller=asking.caller, headers=asking.headers, options=options)
-    return replace(request, tensors=()), submit, had_axis
+class _InferReading:
+    """One request while it is read: its options stand beside its tensors."""
+
+    def __init__(self, read: ReadRequest, *, is_large: bool) -> None:
+        self._read = read
+        self._is_large = is_large
+        self._version: VersionEntry | None = None
+        self.request = InferRequest(())
+        self.had_axis = False
+
+    async def options(self, entry: ModelEntry, version: VersionEntry) -> SubmitOptions:
+        self.request, self._version = await self._run(self._read, version), version
+        _refuse_unknown(self.request, entry)
+        return replace(self.request.options, query=self.request.more)
+
+    async def input(self, version: VersionEntry) -> Payload:
+        if version is not self._version:
+            # A raw body is the tensor that this version names.
+            self.request = await self._run(self._read, version)
+        found: Payload = await self._run(self._payload, version)
+        return found
+
+    async def _run(self, step: Callable[[VersionEntry], Any], version: VersionEntry) -> Any:
+        return await asyncio.to_thread(step, version) if self._is_large else step(version)
+
+    def _payload(self, version: VersionEntry) -> Payload:
+        """The data of the tensors is copied once."""
+        tensors, self.had_axis = without_batch_axis(self.request.tensors, input_ports(version))
+        check_tensors(tensors, version)
+        return Payload(TENSORS_MEDIA, encode_tensors(tensors))
 
 
 def _refuse_unknown(request: InferRequest, entry: ModelEntry) -> None:

@@ -166,7 +166,7 @@ class InferenceService:
 
 def asking_of(rpc: Rpc, connection: ClientConnection) -> InferCaller:
     """The caller as an inference knows it. Nobody waits beyond the call's deadline."""
-    return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, within_s=rpc.remaining_s)
+    return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, rpc.scope, within_s=rpc.remaining_s)
 
 
 def _read(found: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:

@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
+from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.records import Push
@@ -19,15 +21,16 @@ from penstock.errors import BadParameter
 from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
-from penstock.gateway.asgi.negotiation import JSON
+from penstock.gateway.asgi.negotiation import JSON, read_head
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.predict import LAST_PUSH_S, PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
-from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
+from penstock.gateway.jobs.submitting.submitter import Submitter
+from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.job import JobId, Payload
 
@@ -61,7 +64,6 @@ class Embeddings:
         *,
         predict: PredictEndpoint,
         store: AsyncStore,
-        registry: ModelRegistry,
         results: ResultReader,
         lifetime: Lifetime,
         uploads: wire.BodyMemory,
@@ -72,7 +74,6 @@ class Embeddings:
         self._submitter = submitter
         self._options = options
         self._store = store
-        self._registry = registry
         self._results = results
         self._lifetime = lifetime
         self._uploads = uploads
@@ -90,8 +91,9 @@ class Embeddings:
         return router
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
-        wanted = read_request(await json_body(request, self._options, self._uploads))
-        requests = await self._requests(wanted, caller, request.headers.raw)
+        with self._submitter.counting():
+            wanted = read_request(await json_body(request, self._options, self._uploads))
+        requests = await self._requests(wanted, caller, request)
         jobs = [request.new_job_id() for request in requests]
         try:
             with self._held(caller):
@@ -104,16 +106,31 @@ class Embeddings:
         headers = {"x-penstock-job": str(jobs[0]), "x-penstock-version": requests[0].version.name}
         return Response(orjson.dumps(answer_of(wanted, vectors)), media_type=JSON, headers=headers)
 
-    async def _requests(self, wanted: EmbeddingRequest, caller: Caller, headers: RawHeaders) -> list[SubmitRequest]:
+    async def _requests(self, wanted: EmbeddingRequest, caller: Caller, request: Request) -> list[SubmitRequest]:
         """One request per input, all checked before the first is stored."""
-        entry, version = await self._registry.find(wanted.model, headers=headers)
-        if wanted.tokens and not (version.validator is None or version.validator.is_valid(wanted.inputs[0])):
-            raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
-        check = self._submitter.json_request
-        found = [await check(orjson.dumps(text), entry, version, caller=caller, headers=headers) for text in wanted.inputs]
-        if not version.capacity.ready_slots:
+        draft = Draft(
+            model=wanted.model,
+            caller=caller,
+            kind="embeddings",
+            is_awaited=True,
+            headers=request.headers.raw,
+            head=read_head(request.headers.raw),
+            scope=request.scope,
+            # One request may be many jobs, which are answered together: it has no repeat.
+            key="",
+        )
+        draft = structs.replace(draft, settled=await self._submitter.settle(draft))
+        drafts = [structs.replace(draft, input=partial(self._input, wanted, at)) for at in range(len(wanted.inputs))]
+        found = [await self._submitter.prepare(one) for one in drafts]
+        if not found[0].version.capacity.ready_slots:
             await self._predict.require_worker(found[0])
         return found
+
+    async def _input(self, wanted: EmbeddingRequest, at: int, version: VersionEntry) -> Payload:
+        given = wanted.inputs[at]
+        if wanted.tokens and not at and not (version.validator is None or version.validator.is_valid(given)):
+            raise BadParameter(f"model {wanted.model!r} takes texts, not token ids", param="input")
+        return await self._submitter.inputs.json(orjson.dumps(given), version)
 
     async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
         """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""

@@ -14,19 +14,17 @@ from penstock.broker.records import QueueStats
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.extensions.replicate.cog.health import health_view
-from penstock.extensions.replicate.cog.predictions import CogPredictions
-from penstock.extensions.replicate.cog.request import cog_request
+from penstock.extensions.replicate.cog.predictions import AskedOfCog, CogPredictions
 from penstock.extensions.replicate.gateway.document import COG_VERSION, cog_document
 from penstock.extensions.replicate.gateway.predictions import base_url
 from penstock.gateway.asgi.connection import connection_of
-from penstock.gateway.asgi.negotiation import idempotency_key, parse_preference, read_head
-from penstock.gateway.asgi.problems import NotAcceptable
-from penstock.gateway.asgi.wire import BodyMemory, ClientGone, json_body, json_response
+from penstock.gateway.asgi.negotiation import parse_preference
+from penstock.gateway.asgi.wire import ClientGone, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.events.encoding import SSE
 from penstock.gateway.models.queues import stats_of_model
-from penstock.gateway.models.registry import ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 
 PREFIX = "/cog/{model}"
@@ -54,13 +52,11 @@ class CogMount:
         *,
         store: AsyncStore,
         registry: ModelRegistry,
-        uploads: BodyMemory,
     ) -> None:
         self._predictions = predictions
         self._options = options
         self._store = store
         self._registry = registry
-        self._uploads = uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["cog"])
@@ -122,23 +118,18 @@ class CogMount:
         return json_response({})
 
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:
-        entry, version = await self._registry.find(model, headers=request.headers.raw)
-        is_stream = SSE in accept
-        if is_stream:
-            _require_stream(entry.name, version)
-        key = idempotency_key(read_head(request.headers.raw))
-        wanted = cog_request(await json_body(request, self._options, self._uploads), named)
-        submit, known = await self._predictions.checked(wanted, entry, version, request, caller, key)
-        base = base_url(request, self._options)
-        if is_stream:
+        asked = AskedOfCog(model, named, request, caller, SSE in accept)
+        submit, known = await self._predictions.checked(asked)
+        base, given = base_url(request, self._options), asked.read.input
+        if asked.is_stream:
             connection = connection_of(request.scope)
             return StreamedResponse(lambda send: self._predictions.stream(submit, known, send, connection, base))
         if _ASYNC.encode() in parse_preference(prefer.encode("latin-1")).applied:
             job, view = await self._predictions.answer_later(submit, known, base)
             headers = {"preference-applied": _ASYNC, "x-penstock-job": str(job.id), "x-penstock-version": job.version}
-            return json_response({**view, "input": wanted.input}, status=202, headers=headers)
+            return json_response({**view, "input": given}, status=202, headers=headers)
         job = await self._predictions.answer(submit, known, request)
-        view = {**await self._predictions.view(job, base), "input": wanted.input}
+        view = {**await self._predictions.view(job, base), "input": given}
         return json_response(view, headers={"x-penstock-job": str(job.id), "x-penstock-version": job.version})
 
 
@@ -155,10 +146,3 @@ class StreamedResponse(Response):
         except ClientGone:
             # Nobody reads the response any more, and its job is cancelled.
             return
-
-
-def _require_stream(model: str, version: VersionEntry) -> None:
-    if version.info is not None and not version.info.streams:
-        raise NotAcceptable(
-            f"model {model!r} does not yield, so it has no {SSE}", hint="Leave out Accept, or ask for application/json."
-        )

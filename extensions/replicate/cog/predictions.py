@@ -5,32 +5,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 from fastapi import Request
+from msgspec import structs
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, MalformedId, NotFound
 from penstock.extensions.replicate.cog.events import CogEvents
-from penstock.extensions.replicate.cog.request import CogRequest, is_prediction_id, key_of, tag_of
+from penstock.extensions.replicate.cog.request import CogRequest, cog_request, is_prediction_id, key_of, tag_of
 from penstock.extensions.replicate.gateway.outputs import shown_output
 from penstock.extensions.replicate.gateway.request import in_words, wanted_letters
 from penstock.extensions.replicate.gateway.views import cog_view
-from penstock.extensions.webhooks.gateway.requested import webhook_of
-from penstock.extensions.webhooks.webhook import AS_COG, Webhook
+from penstock.extensions.webhooks.webhook import AS_COG
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import read_head
+from penstock.gateway.asgi.problems import NotAcceptable
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.job_list import newest, records
+from penstock.gateway.jobs.events.encoding import SSE
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
+from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.job import Job, JobId, JobState, Payload, parse_job_id
@@ -39,6 +43,23 @@ from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 INLINE_BYTES = 4 * 1024 * 1024
 # A place of the caller, for as long as it waits or reads.
 Held = Callable[[Caller], AbstractContextManager[None]]
+
+
+@dataclass
+class AskedOfCog:
+    """A request for a prediction. `named`: the id in its path. `wanted` is its body, which is read once the model is known."""
+
+    model: str
+    named: str
+    request: Request
+    caller: Caller
+    is_stream: bool
+    wanted: CogRequest | None = None
+
+    @property
+    def read(self) -> CogRequest:
+        assert self.wanted is not None
+        return self.wanted
 
 
 class CogPredictions:
@@ -52,6 +73,7 @@ class CogPredictions:
         predict: PredictEndpoint,
         store: AsyncStore,
         results: ResultReader,
+        uploads: wire.BodyMemory,
         waiting: Held,
         streaming: Held,
     ) -> None:
@@ -60,45 +82,47 @@ class CogPredictions:
         self._predict = predict
         self._store = store
         self._results = results
+        self._uploads = uploads
         self._waiting = waiting
         self._streaming = streaming
 
-    async def checked(
-        self,
-        wanted: CogRequest,
-        entry: ModelEntry,
-        version: VersionEntry,
-        request: Request,
-        caller: Caller,
-        key: str,
-    ) -> tuple[SubmitRequest, Job | None]:
-        """The request of a new prediction; and the one that its id names already, unless that ended without an output.
-
-        `key` is the idempotency key of a prediction without an id.
-        """
-        head, known, hook = read_head(request.headers.raw), None, self._webhook(wanted, caller, entry.name)
-        options = SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else ())
-        try:
-            submit = await self._submitter.json_request(
-                orjson.dumps(wanted.input), entry, version, caller=caller, headers=request.headers.raw, options=options
-            )
-        except InvalidInput as error:
-            raise in_words(error) from None
-        if wanted.id:
-            known = await self._newest(entry, wanted.id, caller)
+    async def checked(self, asked: AskedOfCog) -> tuple[SubmitRequest, Job | None]:
+        """The request of a new prediction; and the one that its id names already, unless that ended without an output."""
+        request = asked.request
+        draft = Draft(
+            model=asked.model,
+            caller=asked.caller,
+            kind="cog",
+            is_awaited=True,
+            input=partial(self._input, asked),
+            options=partial(self._wanted, asked),
+            headers=request.headers.raw,
+            head=read_head(request.headers.raw),
+            scope=request.scope,
+        )
+        settled = await self._submitter.settle(draft)
+        draft, known = structs.replace(draft, settled=settled), None
+        if asked.read.id:
+            known = await self._newest(settled.model, asked.read.id, asked.caller)
             is_over = known is not None and known.state.final and known.state is not JobState.SUCCEEDED
             # As in Cog, a repeat is known by its id alone.
-            key, said, known = key_of(wanted.id, known if is_over else None), Payload(""), None if is_over else known
-        else:
-            said = submit.input
-        digest = fingerprint("cog", entry.name, "", said) if key else ""
-        submit = replace(submit, key=key, fingerprint=digest, webhook=hook)
-        return self._submitter.traced(submit, request.scope, head), known  # type: ignore[arg-type]
+            draft = structs.replace(draft, key=key_of(asked.read.id, known if is_over else None), said=Payload(""))
+            known = None if is_over else known
+        return await self._submitter.prepare(draft), known
 
-    def _webhook(self, wanted: CogRequest, caller: Caller, model: str) -> Webhook | None:
+    async def _wanted(self, asked: AskedOfCog, entry: ModelEntry, version: VersionEntry) -> SubmitOptions:
+        if asked.is_stream:
+            _require_stream(entry.name, version)
+        wanted = asked.wanted = cog_request(await wire.json_body(asked.request, self._options, self._uploads), asked.named)
         url = wanted.webhook or ""
         letters = wanted_letters(url, wanted.webhook_events_filter, AS_COG)
-        return webhook_of(self._options.webhooks, url, caller=caller, model=model, letters=letters) if url else None
+        return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), webhook=url, webhook_letters=letters)
+
+    async def _input(self, asked: AskedOfCog, version: VersionEntry) -> Payload:
+        try:
+            return await self._submitter.inputs.json(orjson.dumps(asked.read.input), version)
+        except InvalidInput as error:
+            raise in_words(error) from None
 
     async def answer_later(self, submit: SubmitRequest, known: Job | None, base: str) -> tuple[Job, dict[str, Any]]:
         """The job and its prediction as they are; a prediction that is stored now is `starting`."""
@@ -175,6 +199,13 @@ class CogPredictions:
         tag, queues = tag_of(prediction_id), queues_of_model(entry.info)
         found, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
         return next(iter(await records(self._store, found)), None)
+
+
+def _require_stream(model: str, version: VersionEntry) -> None:
+    if version.info is not None and not version.info.streams:
+        raise NotAcceptable(
+            f"model {model!r} does not yield, so it has no {SSE}", hint="Leave out Accept, or ask for application/json."
+        )
 
 
 def _kept_s(submit: SubmitRequest) -> float | None:

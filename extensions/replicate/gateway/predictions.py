@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -24,21 +25,21 @@ from penstock.extensions.replicate.gateway.request import (
 )
 from penstock.extensions.replicate.gateway.stream import PredictionStream
 from penstock.extensions.replicate.gateway.views import PREFIX, prediction_view, version_id
-from penstock.extensions.webhooks.gateway.requested import webhook_of
-from penstock.gateway.asgi.negotiation import JSON
+from penstock.gateway.asgi.negotiation import JSON, read_head
 from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.events.encoding import SSE, STREAM_HEADERS
 from penstock.gateway.jobs.job_list import JobList
 from penstock.gateway.jobs.results import ResultReader, ended, visible_job
+from penstock.gateway.jobs.submitting.draft import Draft
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
 from penstock.inputs.request import unpacked
-from penstock.job import Job, JobId, JobState, parse_job_id
+from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 
 _PAGE = 100
 # A client that polls gets the beginning of a longer stream, and all of it at the end. One part is one reply of the store.
@@ -59,6 +60,21 @@ _BODY = {
 }
 CancelAfter = Annotated[str | None, Header(description="The deadline of the prediction: 90s, 5m, 1h30m")]
 Prefer = Annotated[str, Header(description="wait, wait=N")]
+
+
+@dataclass
+class AskedPrediction:
+    """A request for a prediction. `wanted` is its body, which is read once the model of the path is known."""
+
+    request: Request
+    caller: Caller
+    cancel_after: str | None
+    wanted: PredictionRequest | None = None
+
+    @property
+    def read(self) -> PredictionRequest:
+        assert self.wanted is not None
+        return self.wanted
 
 
 class Predictions:
@@ -107,9 +123,11 @@ class Predictions:
     async def create(
         self, request: Request, caller: CallerParam, prefer: Prefer = "", cancel_after: CancelAfter = None
     ) -> Response:
-        wanted = prediction_request(await self._body(request), needs_version=True)
+        with self._submitter.counting():
+            wanted = prediction_request(await self._body(request), needs_version=True)
         entry, version = await self._version(wanted.version)
-        return await self._create(request, caller, wanted, entry, version, prefer, cancel_after)
+        asked = AskedPrediction(request, caller, cancel_after, wanted)
+        return await self._create(asked, entry.name, version.name, prefer)
 
     async def create_of_model(
         self,
@@ -120,9 +138,7 @@ class Predictions:
         prefer: Prefer = "",
         cancel_after: CancelAfter = None,
     ) -> Response:
-        wanted = prediction_request(await self._body(request), needs_version=False)
-        entry, version = await self._registry.find(name, headers=request.headers.raw)
-        return await self._create(request, caller, wanted, entry, version, prefer, cancel_after)
+        return await self._create(AskedPrediction(request, caller, cancel_after), name, "", prefer)
 
     async def page(
         self,
@@ -171,26 +187,27 @@ class Predictions:
         except NotFound as error:
             raise InvalidInput(f"the version cannot be used: {error.message}", hint=error.hint) from None
 
-    async def _create(
-        self,
-        request: Request,
-        caller: Caller,
-        wanted: PredictionRequest,
-        entry: ModelEntry,
-        version: VersionEntry,
-        prefer: str,
-        cancel_after: str | None,
-    ) -> Response:
-        base = base_url(request, self._options)
-        given = await self._inputs.resolved(wanted.input, base, caller)
-        url, letters = wanted_events(wanted)
-        hook = webhook_of(self._options.webhooks, url, caller=caller, model=entry.name, letters=letters)
-        submit = await self._checked(request, caller, entry, version, given, cancel_after_s(cancel_after))
-        submit = submit if hook is None else replace(submit, webhook=hook)
+    async def _create(self, asked: AskedPrediction, model: str, version: str, prefer: str) -> Response:
+        request, caller = asked.request, asked.caller
+        draft = Draft(
+            model=model,
+            version=version,
+            caller=caller,
+            kind="replicate",
+            is_awaited=False,
+            input=partial(self._checked, asked),
+            options=partial(self._wanted, asked),
+            headers=request.headers.raw,
+            head=read_head(request.headers.raw),
+            scope=request.scope,
+            # The protocol has no repeats.
+            key="",
+        )
+        submit, base = await self._submitter.prepare(draft), base_url(request, self._options)
         waits = self._preferred.allowed_s(submit, wait_s(prefer))
         submitted, _ = await self._preferred.submit(submit, waits)
         job = await visible_job(self._store, submitted.id, caller)
-        view = await self._view(job, base) | {"input": wanted.input}
+        view = await self._view(job, base) | {"input": asked.read.input}
         if not job.state.final:
             # Clients take every other word for the end.
             view["status"] = "starting"
@@ -199,22 +216,19 @@ class Predictions:
         headers |= applied
         return json_response(view, status=201, headers=headers)
 
-    async def _checked(
-        self,
-        request: Request,
-        caller: Caller,
-        entry: ModelEntry,
-        version: VersionEntry,
-        given: dict[str, Any],
-        deadline_s: float | None,
-    ) -> SubmitRequest:
+    async def _wanted(self, asked: AskedPrediction, entry: ModelEntry, _: VersionEntry) -> SubmitOptions:
+        if asked.wanted is None:
+            asked.wanted = prediction_request(await self._body(asked.request), needs_version=False)
+        url, letters = wanted_events(asked.wanted)
+        deadline_s = cancel_after_s(asked.cancel_after)
         # A longer time changes nothing: the model's own limit comes first.
-        most, headers = entry.info.limits.deadline_s, request.headers.raw
-        options = SubmitOptions(deadline_s=None if deadline_s is None else min(deadline_s, most))
+        deadline_s = None if deadline_s is None else min(deadline_s, entry.info.limits.deadline_s)
+        return SubmitOptions(deadline_s=deadline_s, webhook=url, webhook_letters=letters)
+
+    async def _checked(self, asked: AskedPrediction, version: VersionEntry) -> Payload:
+        given = await self._inputs.resolved(asked.read.input, base_url(asked.request, self._options), asked.caller)
         try:
-            return await self._submitter.json_request(
-                orjson.dumps(given), entry, version, caller=caller, headers=headers, options=options
-            )
+            return await self._submitter.inputs.json(orjson.dumps(given), version)
         except InvalidInput as error:
             raise in_words(error) from None
 

@@ -21,15 +21,14 @@ from penstock.errors import CallerError, Gone, PenstockError
 from penstock.extensions.splits.comparison import JobEnd, Match, compared
 from penstock.extensions.splits.split import Split
 from penstock.extensions.splits.store import count_split
-from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.inputs.request import unpacked
-from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call, JobId, JobState, Payload, Priority
+from penstock.job import Call, JobId, JobState, Payload, Priority
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
-    from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+    from penstock.gateway.jobs.submitting.draft import SubmitRequest
+    from penstock.gateway.jobs.submitting.submitter import Submitter
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +74,7 @@ class Shadows:
     async def _copy(self, request: SubmitRequest, job: JobId) -> None:
         copy, wanted = request.model.backlog.new_job_id(request.model.info, owner="", key=""), copied(request)
         try:
-            await self._check(wanted)
+            await self._submitter.inputs.stored(wanted.input, wanted.version)
             with self._store.waiter(job, copy) as waiter:
                 channel = self._store.channel
                 await self._submitter.store(wanted, copy, deadline_s=WITHIN_S, result_ttl_s=KEPT_S, reply_to=channel)
@@ -116,12 +115,6 @@ class Shadows:
             if push is not None and push.id not in ends:
                 ends[push.id] = await self._end(push.id)
         return ends[job], ends[copy]
-
-    async def _check(self, wanted: SubmitRequest) -> None:
-        given = unpacked(wanted.input)
-        if given.content_type not in (FORM_MEDIA, TENSORS_MEDIA):
-            negotiation.media_type(wire.header_value(given.content_type), accepts=wanted.version.accepts)
-        await self._submitter.check(given, wanted.version)
 
     async def _end(self, job: JobId) -> JobEnd | None:
         found = await self._store.result(job)

@@ -25,7 +25,7 @@ from penstock.gateway.asgi.wire import NOSNIFF, Scope, Send
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, server_timing
 from penstock.gateway.jobs.results import ResultReader, ended, first_is_gone
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.job import JobId
 from penstock.outputs.response_head import BODILESS, ResponseHead, split_head
 

@@ -40,7 +40,6 @@ class TorchServeDoor:
             submitter=parts.submitter,
             registry=parts.registry,
             answers=answers,
-            metrics=parts.metrics,
             uploads=parts.uploads,
             streaming=parts.streaming,
         )

@@ -35,8 +35,8 @@ _NAME_OF_STATUS = {401: "InvalidKeyException", 403: "InvalidKeyException", 404: 
 class TorchServeError(ForeignRefusal):
     """A refusal with the status and the exception's name of TorchServe. `hint` is not sent: its error object has no place."""
 
-    def __init__(self, status: int, name: str, message: str) -> None:
-        super().__init__(status, message)
+    def __init__(self, status: int, name: str, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(status, message, retry_after_s=retry_after_s)
         self.name = name
 
     @property

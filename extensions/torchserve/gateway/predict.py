@@ -6,16 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from functools import partial
 
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest
 from penstock.extensions.torchserve.gateway.answer import TorchServeAnswers, WaitingRequest
 from penstock.extensions.torchserve.gateway.errors import no_path
 from penstock.extensions.torchserve.gateway.refusals import word_refusals
 from penstock.extensions.torchserve.gateway.request import (
     form_fields_of,
-    handler_headers,
     model_name_in,
+    of_version,
     own_options,
     query_fields,
     read_again,
@@ -23,16 +23,16 @@ from penstock.extensions.torchserve.gateway.request import (
 )
 from penstock.extensions.torchserve.gateway.routes import INVOCATIONS, TorchServeTarget
 from penstock.gateway.asgi.connection import connection_of
-from penstock.gateway.asgi.negotiation import JSON, Head, idempotency_key, is_streamed, refuse_encoded
+from penstock.gateway.asgi.negotiation import JSON, Head, is_streamed, refuse_encoded
 from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, read_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
-from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter, request_of
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, options_in
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.inputs.form import FormPart
 from penstock.job import JobState, Payload
 
@@ -48,7 +48,6 @@ class TorchServePredictions:
         submitter: Submitter,
         registry: ModelRegistry,
         answers: TorchServeAnswers,
-        metrics: GatewayMetrics,
         uploads: BodyMemory,
         streaming: Callable[[Caller], AbstractContextManager[None]],
     ) -> None:
@@ -57,7 +56,6 @@ class TorchServePredictions:
         self._submitter = submitter
         self._registry = registry
         self._answers = answers
-        self._metrics = metrics
         self._uploads = uploads
         self._streaming = streaming
 
@@ -94,13 +92,27 @@ class TorchServePredictions:
             raise no_path()
         if not target.model:
             target, receive = await self._invoked(scope, receive, head, target, fields)
-        entry, version = await self._registry.find(target.model, target.version, scope["headers"])
+        draft = Draft(
+            model=target.model,
+            version=target.version,
+            caller=scope["caller"],
+            kind=target.route,
+            is_awaited=True,
+            input=partial(self._input, scope, receive, head, fields),
+            options=partial(self._options_of, scope["query_string"], target),
+            headers=scope["headers"],
+            head=head,
+            scope=scope,
+        )
+        settled = await self._submitter.settle(draft)
+        return target, await self._submitter.prepare(of_version(draft, settled, target, head[b"x-request-id"]))
+
+    async def _options_of(
+        self, query: bytes, target: TorchServeTarget, entry: ModelEntry, version: VersionEntry
+    ) -> SubmitOptions:
         self._predict.count_request(target.model, target.version)
-        try:
-            return target, await self._request(scope, receive, head, target, fields, entry, version)
-        except PenstockError as error:
-            self._metrics.count_refusal(entry.name, error)
-            raise
+        own = own_options(query, entry.info.query) if query and not target.has_fields else b""
+        return await options_in(own)(entry, version) if own else NO_OPTIONS
 
     async def _invoked(
         self, scope: Scope, receive: Receive, head: Head, target: TorchServeTarget, fields: Sequence[FormPart]
@@ -119,40 +131,16 @@ class TorchServePredictions:
         word_refusals(scope, named)
         return named, receive
 
-    async def _request(
-        self,
-        scope: Scope,
-        receive: Receive,
-        head: Head,
-        target: TorchServeTarget,
-        fields: Sequence[FormPart],
-        entry: ModelEntry,
-        version: VersionEntry,
-    ) -> SubmitRequest:
-        submitter, caller = self._submitter, scope["caller"]
-        query = own_options(scope["query_string"], entry.info.query) if scope["query_string"] and not target.has_fields else b""
-        options = await submitter.options_in(query, entry) if query else NO_OPTIONS
-        key, webhook = idempotency_key(head), submitter.webhook_of(options, caller, entry.name, has_default=False)
-        payload = await self._input(scope, receive, head, fields, version)
-        headers = scope["headers"]
-        if version.takes_raw:
-            headers = handler_headers(headers, target, head[b"x-request-id"])
-        request = request_of(entry, version, payload, caller=caller, headers=headers, options=options)
-        if webhook is not None:
-            request = replace(request, webhook=webhook)
-        route = _route(target, version)
-        return submitter.addressed(request, scope, head, route=route, version=target.version, key=key, given=payload)
-
     async def _input(
         self, scope: Scope, receive: Receive, head: Head, fields: Sequence[FormPart], version: VersionEntry
     ) -> Payload:
         if not fields:
-            return await self._submitter.input(receive, head, version, owner=scope["caller"].owner)
+            return await self._submitter.inputs.body(receive, head, scope["caller"].owner, version)
         refuse_encoded(head)
         body = await self._body(receive, head, scope)
         found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._options)
         if found.content_type == JSON:
-            await self._submitter.check(found, version)
+            await self._submitter.inputs.check(found, version)
         return found
 
     async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
@@ -173,10 +161,3 @@ def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: Ve
 
 def _media(head: Head) -> str:
     return head.get(b"content-type", b"").decode("latin-1")
-
-
-def _route(target: TorchServeTarget, version: VersionEntry) -> str:
-    """What kind of call it is. A handler of TorchServe's reads from its headers that it is to explain."""
-    if target.explain == "True" and not version.takes_raw:
-        return "explanations"
-    return f"{target.route} {target.url_path or ''}"

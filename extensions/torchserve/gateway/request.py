@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlencode
 
+from msgspec import structs
+
 from penstock.errors import BadRequest
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 from penstock.gateway.asgi import multipart
 from penstock.gateway.asgi.negotiation import MULTIPART, base_type
 from penstock.gateway.asgi.wire import Receive
+from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SettledDraft
 from penstock.gateway.jobs.submitting.form_input import MOST_RAW_PARTS
 from penstock.gateway.jobs.submitting.submit_options import NAMES
 from penstock.inputs.form import FormPart
 from penstock.inputs.urlencoded import URLENCODED, pairs_of
+from penstock.job import Call
 
 # The field of TorchServe's row that holds a body which is no form.
 BODY = "body"
 MODEL_NAME = "model_name"
 _OURS = frozenset({b"explain", b"url_path", b"describe", b"x-request-id"})
-RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 def handler_headers(headers: RawHeaders, target: TorchServeTarget, request_id: bytes) -> list[tuple[bytes, bytes]]:
@@ -31,6 +34,19 @@ def handler_headers(headers: RawHeaders, target: TorchServeTarget, request_id: b
     if target.url_path is not None:
         found.append((b"url_path", target.url_path.encode("latin-1", "replace")))
     return found
+
+
+def of_version(draft: Draft, settled: SettledDraft, target: TorchServeTarget, request_id: bytes) -> Draft:
+    """The draft once its version is known: a handler of TorchServe's reads from its headers what else the request asks for."""
+    takes_raw = settled.version.takes_raw
+    is_explained = target.explain == "True" and not takes_raw
+    return structs.replace(
+        draft,
+        settled=settled,
+        kind="explanations" if is_explained else f"{target.route} {target.url_path or ''}",
+        call=Call.EXPLAIN if is_explained else Call.PREDICT,
+        headers=handler_headers(draft.headers, target, request_id) if takes_raw else draft.headers,
+    )
 
 
 def own_options(query: bytes, of_model: Sequence[str]) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.extensions.torchserve.gateway.answer import bytes_in, check_size, head_in
 from penstock.extensions.torchserve.gateway.errors import bad_request
 from penstock.extensions.torchserve.gateway.parts import TorchServeParts
-from penstock.extensions.torchserve.gateway.request import handler_headers
+from penstock.extensions.torchserve.gateway.request import of_version
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 from penstock.extensions.torchserve.grpc.messages import (
     CODES,
@@ -34,14 +35,14 @@ from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.jobs.predict import answer_deadline
 from penstock.gateway.jobs.results import ended, first_is_gone
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
-from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, request_of
+from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
 from penstock.gateway.rpc.refusals import refusal_of
 from penstock.gateway.rpc.streams import RequestStreams
-from penstock.job import JobId
+from penstock.job import JobId, Payload
 
 _PREDICT = "/predictions/{model}"
 # A job that nobody needs any more is not made; one whose caller has less time than this is late anyway.
@@ -117,7 +118,8 @@ class InferenceApis:
 
     async def _answers(self, rpc: Rpc, found: Any, connection: ClientConnection) -> AsyncIterator[bytes]:
         started = time.perf_counter()
-        request = await self._request(rpc, found)
+        # The metadata of a stream belong to all of its requests.
+        request = await self._request(rpc, found, key="")
         deadline_s = await self._deadline(rpc, request)
         if request.version.info is None or not request.version.info.streams:
             end = await self._parts.predict.end_of(request, connection, deadline_s)
@@ -140,23 +142,34 @@ class InferenceApis:
         total_s = time.perf_counter() - started
         self._parts.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
 
-    async def _request(self, rpc: Rpc, found: Any) -> SubmitRequest:
+    async def _request(self, rpc: Rpc, found: Any, *, key: str | None = None) -> SubmitRequest:
+        """`key`: in place of that among the metadata."""
         parts = self._parts
         if not found.model_name:
             raise bad_request("Parameter model_name is required.")
-        entry, version = await parts.registry.find(found.model_name, found.model_version, rpc.headers)
+        draft = Draft(
+            model=found.model_name,
+            version=found.model_version,
+            caller=rpc.caller,
+            kind=_PREDICT,
+            is_awaited=True,
+            input=partial(self._input, found),
+            headers=rpc.headers,
+            head=rpc.head,
+            scope=rpc.scope,
+            key=key,
+        )
+        settled = await parts.submitter.settle(draft)
         parts.predict.count_request(found.model_name, found.model_version)
-        try:
-            payload = await asyncio.to_thread(input_of, fields_of(found), version, parts.options)
-            if payload.content_type == JSON:
-                await parts.submitter.check(payload, version)
-        except PenstockError as error:
-            parts.metrics.count_refusal(entry.name, error)
-            raise
         sent = rpc.head.get(b"x-request-id")
         request_id = request_id_of(sent) if sent else str(uuid.uuid4())
-        headers = handler_headers(rpc.headers, _target(found), request_id.encode("ascii")) if version.takes_raw else rpc.headers
-        return request_of(entry, version, payload, caller=rpc.caller, headers=headers, options=NO_OPTIONS)
+        return await parts.submitter.prepare(of_version(draft, settled, _target(found), request_id.encode("ascii")))
+
+    async def _input(self, found: Any, version: VersionEntry) -> Payload:
+        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._parts.options)
+        if payload.content_type == JSON:
+            await self._parts.submitter.inputs.check(payload, version)
+        return payload
 
     async def _deadline(self, rpc: Rpc, request: SubmitRequest) -> float:
         """Seconds that the answer may take: the model's limit, and not beyond the call's own. Raises `NoWorker`."""

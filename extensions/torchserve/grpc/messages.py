@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from penstock.errors import PenstockError, TooLarge
+from penstock.errors import CapacityError, PenstockError, TooLarge
 from penstock.extensions.torchserve.gateway.errors import TorchServeError
 from penstock.extensions.torchserve.gateway.refusals import prediction_error
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
@@ -43,8 +43,8 @@ CODES: Mapping[int, Any] = {
 
 def worded(error: PenstockError, target: TorchServeTarget) -> TorchServeError:
     """The refusal as TorchServe's clients read it: the message, and below it the name of the exception."""
-    found = prediction_error(error, target)
-    return TorchServeError(found.status, found.name, f"{found.message}\n{found.name}")
+    found, wait_s = prediction_error(error, target), error.retry_after_s if isinstance(error, CapacityError) else None
+    return TorchServeError(found.status, found.name, f"{found.message}\n{found.name}", retry_after_s=wait_s)
 
 
 def fields_of(found: Any) -> list[FormPart]:

@@ -11,8 +11,8 @@ from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
 from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.inputs.request import packed
 from penstock.job import Payload

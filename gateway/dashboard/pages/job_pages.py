@@ -169,8 +169,8 @@ class JobPages:
         job = parse_job_id(job_id)
         fields = await form(request)
         key = f"page {job} {fields.get('seen', '')[:100]}"
-        submitted, _, _ = await self._replays.replay(job, caller, version=fields.get("version", ""), key=key)
-        return self._renderer.redirect(f"/ui/jobs/{submitted.id}")
+        made = await self._replays.replay(job, caller, version=fields.get("version", ""), key=key)
+        return self._renderer.redirect(f"/ui/jobs/{made.submitted.id}")
 
     async def _input(self, job: Job) -> ShownPayload | None:
         stored = await self._store.input(job.id)

@@ -50,6 +50,7 @@ class TryPages:
         head = read_head(request.headers.raw)
         scope = {**request.scope, "caller": caller}
         receive: Receive = request.receive  # type: ignore[assignment]
-        found = await self._submitter.read(scope, receive, head, route="jobs", model=model, version=version)
+        draft = self._submitter.inputs.draft(scope, receive, head, model, version, kind="jobs", is_awaited=False)
+        found = await self._submitter.prepare(draft)
         submitted = await self._submitter.submit(found, new_job_id(found.model.name))
         return self._renderer.redirect(f"/ui/jobs/{submitted.id}")

@@ -15,7 +15,7 @@ from penstock.gateway.jobs.events.encoding import STREAM_HEADERS, EventEncoder
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.events.told import ToldEvent
 from penstock.gateway.jobs.results import ended_without_output
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.job import Job, JobId, JobState
 
 _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STREAM_HEADERS.items()]

@@ -7,7 +7,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.job import JobId
 
 

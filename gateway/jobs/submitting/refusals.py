@@ -10,7 +10,7 @@ from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import KeyReused, PenstockError, QuotaSpent
 
 if TYPE_CHECKING:
-    from penstock.gateway.jobs.submitting.submitter import SubmitRequest
+    from penstock.gateway.jobs.submitting.draft import SubmitRequest
 
 
 def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:

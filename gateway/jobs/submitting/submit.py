@@ -13,8 +13,9 @@ from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import Receive, Scope, Send
 from penstock.gateway.jobs.results import ResultReader, first_is_gone
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import accepted_body, job_body
 
 
@@ -36,7 +37,8 @@ class SubmitEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""
-        request = await self._submitter.read(scope, receive, head, route="jobs", model=model, version=version)
+        draft = self._submitter.inputs.draft(scope, receive, head, model, version, kind="jobs", is_awaited=False)
+        request = await self._submitter.prepare(draft)
         preference = negotiation.parse_preference(head.get(b"prefer"))
         extra: Headers = [(b"preference-applied", preference.applied)] if preference.applied else []
         extra += negotiation.trace_header(request.trace)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
 from fastapi import APIRouter, Query, Request
+from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.records import SubmitStatus, Submitted
@@ -27,12 +28,12 @@ from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.schemas import JOB_PARAMETERS
-from penstock.gateway.jobs.submitting.submit_options import fingerprint, parse_submit_options
-from penstock.gateway.jobs.submitting.submitter import RawHeaders, SubmitRequest, Submitter
+from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
+from penstock.gateway.jobs.submitting.submit_options import options_in
+from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import accepted_body, job_view
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import Payload
 
 MAX_INPUTS = 1_000
@@ -66,7 +67,7 @@ _ANSWER = {
 PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
 # Takes the Authorization header, the address and a cost.
 Charge = Callable[[bytes | None, str, float], object]
-Checked = list[SubmitRequest | PenstockError]
+Prepared = list[SubmitRequest | PenstockError]
 
 
 class SubmitMany:
@@ -76,17 +77,13 @@ class SubmitMany:
         options: GatewayOptions,
         *,
         store: AsyncStore,
-        registry: ModelRegistry,
         uploads: BodyMemory,
-        metrics: GatewayMetrics,
         charge: Charge,
     ) -> None:
         self._submitter = submitter
         self._options = options
         self._store = store
-        self._registry = registry
         self._uploads = uploads
-        self._metrics = metrics
         self._charge = charge
 
     def router(self) -> APIRouter:
@@ -115,27 +112,39 @@ class SubmitMany:
     ) -> Response:
         head = negotiation.read_head(request.headers.raw)
         key = _key(head)
-        entry, chosen = await self._registry.find(model, version, request.headers.raw)
-        options = parse_submit_options(request.scope["query_string"], of_model=entry.info.query, of_route=_OWN)
-        inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
+        draft = Draft(
+            model=model,
+            version=version,
+            caller=caller,
+            kind="jobs:batch",
+            is_awaited=False,
+            options=options_in(request.scope["query_string"], of_route=_OWN),
+            headers=request.headers.raw,
+            head=head,
+            scope=request.scope,
+        )
+        draft = structs.replace(draft, settled=await self._submitter.settle(draft))
+        with self._submitter.counting(model):
+            inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
         self._charge_for(request, head, len(inputs))
-        hook = self._submitter.webhook_of(options, caller, entry.name)
-        plain = SubmitRequest(entry, chosen, Payload(JSON), await self._submitter.timed(options), caller, webhook=hook)
-        checked = await self._checked(inputs, plain, request.headers.raw)
+        requests = await self._prepared(inputs, draft, key)
         is_whole = partial == "false"
         if is_whole:
-            _refuse_all(checked)
-        requests = _with_keys(checked, inputs, key=key, version=version) if key else checked
+            _refuse_all(requests)
         outcomes = await self._stored(requests, caller, is_whole=is_whole, may_repeat=bool(key))
-        rows = await asyncio.gather(*(self._row(index, one, plain) for index, one in enumerate(outcomes)))
+        made = zip(requests, outcomes, strict=True)
+        rows = await asyncio.gather(*(self._row(index, *pair) for index, pair in enumerate(made)))
         refused = sum("error" in row for row in rows)
         return json_response({"data": rows, "accepted": len(rows) - refused, "refused": refused}, status=202)
 
-    async def _row(self, index: int, outcome: Submitted | PenstockError, plain: SubmitRequest) -> dict[str, Any]:
+    async def _row(
+        self, index: int, request: SubmitRequest | PenstockError, outcome: Submitted | PenstockError
+    ) -> dict[str, Any]:
         if isinstance(outcome, PenstockError):
             return _refusal(index, outcome)
+        assert isinstance(request, SubmitRequest)
         if outcome.status is SubmitStatus.CREATED:
-            version, options = plain.version.name, plain.options
+            version, options = request.version.name, request.options
             position, eta_s = (None, options.delay_s) if options.delay_s else (max(0, outcome.depth - 1), None)
             body = accepted_body(
                 outcome.id, version=version, priority=options.priority, position=position, eta_s=eta_s, tags=options.tags
@@ -159,30 +168,31 @@ class SubmitMany:
         body = await read_body(receive, head, limit=self._options.max_raw_bytes, memory=self._uploads, owner=caller.owner)
         return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
 
-    async def _checked(self, inputs: Sequence[bytes], plain: SubmitRequest, headers: RawHeaders) -> Checked:
-        """The request of each input, or why it is refused."""
-        negotiation.media_type(JSON.encode(), accepts=plain.version.accepts)
-        found: Checked = []
+    async def _prepared(self, inputs: Sequence[bytes], draft: Draft, key: str) -> Prepared:
+        """The request of each input, or why it is refused. Each has the key of all with its place, by which a repeat finds its
+        job again. Raises `UnsupportedMedia` where the model takes no JSON at all.
+        """
+        assert draft.settled is not None
+        with self._submitter.counting(draft.settled.model.name):
+            negotiation.media_type(JSON.encode(), accepts=draft.settled.version.accepts)
+        found: Prepared = []
         for index, data in enumerate(inputs):
             if index % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            found.append(await self._check(data, plain, headers))
+            one = structs.replace(draft, input=partial(self._input, data), key=f"{key}/{index}" if key else "")
+            try:
+                found.append(await self._submitter.prepare(one))
+            except PenstockError as error:
+                found.append(error)
         return found
 
-    async def _check(self, data: bytes, plain: SubmitRequest, headers: RawHeaders) -> SubmitRequest | PenstockError:
-        try:
-            if len(data) > self._options.max_json_bytes:
-                raise too_large(len(data), self._options.max_json_bytes)
-            found = await self._submitter.json_request(
-                data, plain.model, plain.version, caller=plain.caller, headers=headers, options=plain.options
-            )
-            return found if plain.webhook is None else replace(found, webhook=plain.webhook)
-        except PenstockError as error:
-            self._metrics.count_refusal(plain.model.name, error)
-            return error
+    async def _input(self, data: bytes, version: VersionEntry) -> Payload:
+        if len(data) > self._options.max_json_bytes:
+            raise too_large(len(data), self._options.max_json_bytes)
+        return await self._submitter.inputs.json(data, version)
 
     async def _stored(
-        self, requests: Checked, caller: Caller, *, is_whole: bool, may_repeat: bool
+        self, requests: Prepared, caller: Caller, *, is_whole: bool, may_repeat: bool
     ) -> list[Submitted | PenstockError]:
         """The outcome of each input. With `is_whole`, the first refusal is raised.
 
@@ -240,21 +250,9 @@ def _key(head: Head) -> str:
     return key
 
 
-def _with_keys(checked: Checked, inputs: Sequence[bytes], *, key: str, version: str) -> Checked:
-    """The requests with idempotency keys: each is the batch's key and its place, so that a repeat finds each job again."""
-    found: Checked = []
-    for index, (request, data) in enumerate(zip(checked, inputs, strict=True)):
-        if isinstance(request, PenstockError):
-            found.append(request)
-        else:
-            digest = fingerprint("jobs:batch", request.model.name, version, Payload(JSON, data))
-            found.append(replace(request, key=f"{key}/{index}", fingerprint=digest))
-    return found
-
-
-def _refuse_all(checked: Checked) -> None:
+def _refuse_all(requests: Prepared) -> None:
     """Raises one error for all inputs that are refused. If they were read, it has the place of each fault."""
-    refused = [(index, error) for index, error in enumerate(checked) if isinstance(error, PenstockError)]
+    refused = [(index, error) for index, error in enumerate(requests) if isinstance(error, PenstockError)]
     if not refused:
         return
     hint = "Correct them, or send partial=true to store the others."
@@ -262,7 +260,7 @@ def _refuse_all(checked: Checked) -> None:
         if not isinstance(error, InvalidInput):
             raise BadRequest(f"input {index} cannot be read, and none was stored: {error.message}", hint=hint)
     faults = [fault for index, error in refused for fault in _faults(index, error)]
-    message = f"{len(refused)} of {len(checked)} inputs cannot be used; none was stored"
+    message = f"{len(refused)} of {len(requests)} inputs cannot be used; none was stored"
     raise InvalidInput(message, errors=faults[:MAX_ERRORS], hint=hint)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import BadRequest
 from penstock.gateway.asgi.negotiation import parse_moment, parse_query, parse_seconds, refuse_unknown
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import MAX_DELAY_S, Payload, Priority
 from penstock.run import checked_tags
 
@@ -29,11 +30,15 @@ class SubmitOptions:
     # As the caller wrote them; what they may be is checked where webhooks are sent.
     webhook: str = ""
     webhook_events: tuple[str, ...] = ()
+    # The events and the form of their bodies, in place of the names, where a protocol has words of its own for them.
+    webhook_letters: str = ""
     # The parameters that the model's settings name.
     query: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_OPTIONS = SubmitOptions()
+# What reads the options of a draft once its model is known.
+OptionsOf = Callable[[ModelEntry, VersionEntry], Awaitable[SubmitOptions]]
 
 
 def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route: Sequence[str] = ()) -> SubmitOptions:
@@ -47,6 +52,15 @@ def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route
     found = {name: parameters[name] for name in of_model if name in parameters and name not in own}
     options = _submit_options(**{name: parameters[name] for name in NAMES if name in parameters})
     return replace(options, query=found) if found else options
+
+
+def options_in(query: bytes, *, of_route: Sequence[str] = ()) -> OptionsOf:
+    """What reads the options of a draft out of a query, as `parse_submit_options` does."""
+
+    async def read(entry: ModelEntry, _: VersionEntry) -> SubmitOptions:
+        return parse_submit_options(query, of_model=entry.info.query, of_route=of_route)
+
+    return read
 
 
 def _submit_options(
@@ -70,6 +84,12 @@ def _submit_options(
         webhook=webhook or "",
         webhook_events=tuple(filter(None, (webhook_events or "").split(","))),
     )
+
+
+def started_later(options: SubmitOptions, *, now: float) -> SubmitOptions:
+    """The options with the delay until the moment that they name. `now`: by the store's clock. Raises `BadRequest`."""
+    assert options.not_before is not None
+    return replace(options, delay_s=checked_delay(max(0.0, options.not_before - now), name="not_before"))
 
 
 def checked_delay(seconds: float, *, name: str) -> float:

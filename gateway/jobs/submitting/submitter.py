@@ -1,11 +1,10 @@
-"""Requests become stored jobs: check, admit, store. One function per step, in the order of the steps."""
+"""Requests that were prepared become stored jobs: admit, store. One function per step, in the order of the steps."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,67 +20,25 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.errors import BadRequest, PenstockError
 from penstock.failpoints import failpoint
-from penstock.gateway.asgi import bodies, negotiation, wire
-from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
-from penstock.gateway.asgi.wire import Receive, Scope
+from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
-from penstock.gateway.jobs.submitting.submit_options import (
-    NO_OPTIONS,
-    SubmitOptions,
-    checked_delay,
-    fingerprint,
-    parse_submit_options,
-)
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
+from penstock.gateway.jobs.submitting.inputs import InputReader
+from penstock.gateway.jobs.submitting.preparing import Preparation
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import SendSpan, Tracing
-from penstock.inputs.form import decode_form
-from penstock.inputs.request import packed, wanted_headers
-from penstock.job import FORM_MEDIA, NPY_MEDIA, TENSORS_MEDIA, Call, JobId, Payload, Priority
+from penstock.gateway.telemetry.tracing import Tracing
+from penstock.job import JobId, Payload, Priority
 from penstock.logs import JobLines
-from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from penstock.extensions.splits.gateway.shadows import Shadows
-    from penstock.extensions.webhooks.webhook import Webhook
 
 log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
 # written at a time, each in a thread of its own.
 _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
-# By kind of route; a route that is not listed asks for a prediction.
-_CALLS = {"explanations": Call.EXPLAIN}
-RawHeaders = Iterable[tuple[bytes, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
-    """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
-
-    `trace` goes into the job and the response: it is the caller's context or, if tracing is on, that of `sending`.
-    """
-
-    model: ModelEntry
-    version: VersionEntry
-    input: Payload
-    options: SubmitOptions
-    caller: Caller
-    key: str = ""
-    fingerprint: str = ""
-    call: Call = Call.PREDICT
-    trace: TraceContext | None = None
-    sending: SendSpan | None = None
-    replay_of: JobId | None = None
-    webhook: Webhook | None = None
-
-    @property
-    def trace_text(self) -> str:
-        return self.trace.text if self.trace is not None else ""
-
-    def new_job_id(self) -> JobId:
-        return self.model.backlog.new_job_id(self.model.info, owner=self.caller.owner, key=self.key)
 
 
 class GatewayJobLog:
@@ -103,7 +60,7 @@ class GatewayJobLog:
 
 
 class Submitter:
-    """Turns requests into stored jobs."""
+    """Turns drafts into stored jobs."""
 
     def __init__(
         self,
@@ -113,17 +70,18 @@ class Submitter:
         blobs: BlobStore,
         registry: ModelRegistry,
         metrics: GatewayMetrics,
-        uploads: wire.BodyMemory,
+        uploads: BodyMemory,
         tracing: Tracing | None = None,
     ) -> None:
-        self.webhooks = options.webhooks
-        self._tracing = tracing
+        self.inputs = InputReader(options, uploads)
+        preparation = Preparation(options, store=store, registry=registry, metrics=metrics, tracing=tracing)
+        # They are called as they are: each request would pay for a method that hands on.
+        self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
         self._options = options
         self._job_log = GatewayJobLog(options.log_jobs)
         self._store = store
         self._blobs = blobs
         self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
-        self._uploads = uploads
         self._blob_writes = GroupCommit(
             self._write_blobs,
             size_of=lambda blob: len(blob[1]),
@@ -133,82 +91,6 @@ class Submitter:
         self._registry = registry
         self._metrics = metrics
         self._shadows: Shadows | None = None
-
-    async def read(self, scope: Scope, receive: Receive, head: Head, *, route: str, model: str, version: str) -> SubmitRequest:
-        """The request, read and checked, the cheapest check first; raises on the first fault."""
-        entry, chosen = await self._registry.find(model, version, scope["headers"])
-        try:
-            options = NO_OPTIONS if not scope["query_string"] else await self.options_in(scope["query_string"], entry)
-            key = negotiation.idempotency_key(head)
-            if key and chosen.split:
-                from penstock.extensions.splits.gateway.entry import version_of_repeat
-
-                chosen = await version_of_repeat(self._store, entry, chosen, owner=scope["caller"].owner, key=key)
-            webhook = self.webhook_of(options, scope["caller"], entry.name, has_default=route == "jobs")
-            payload = await self.input(receive, head, chosen, owner=scope["caller"].owner)
-            request = request_of(entry, chosen, payload, caller=scope["caller"], headers=scope["headers"], options=options)
-        except PenstockError as error:
-            self._metrics.count_refusal(entry.name, error)
-            raise
-        if webhook is not None:
-            request = replace(request, webhook=webhook)
-        return self.addressed(request, scope, head, route=route, version=version, key=key, given=payload)
-
-    def addressed(
-        self, request: SubmitRequest, scope: Scope, head: Head, *, route: str, version: str, key: str, given: Payload
-    ) -> SubmitRequest:
-        """The request with what its address and its headers say: kind of call, idempotency key, trace. `given`: its body."""
-        if key or route in _CALLS:
-            digest = fingerprint(route, request.model.name, version, given) if key else ""
-            request = replace(request, key=key, fingerprint=digest, call=_CALLS.get(route, Call.PREDICT))
-        return request if b"traceparent" not in head and self._tracing is None else self.traced(request, scope, head)
-
-    async def json_request(
-        self,
-        data: bytes,
-        entry: ModelEntry,
-        version: VersionEntry,
-        *,
-        caller: Caller,
-        headers: RawHeaders,
-        options: SubmitOptions = NO_OPTIONS,
-    ) -> SubmitRequest:
-        """The request with an input in JSON, checked. Raises `BadRequest`, `InvalidInput`, or `UnsupportedMedia`."""
-        negotiation.media_type(JSON.encode(), accepts=version.accepts)
-        payload = Payload(JSON, data)
-        await self.check(payload, version)
-        return request_of(entry, version, payload, caller=caller, headers=headers, options=options)
-
-    def webhook_of(self, options: SubmitOptions, caller: Caller, model: str, *, has_default: bool = True) -> Webhook | None:
-        """Where the events of a job go. `has_default` is False for a caller who waits for the output and names no URL."""
-        named, webhooks = options.webhook or options.webhook_events, self.webhooks
-        if not named and not (has_default and (caller.webhook or (webhooks is not None and webhooks.of_models))):
-            return None
-        # Few jobs have a webhook, and the others do without this import.
-        from penstock.extensions.webhooks.gateway.requested import webhook_of
-
-        return webhook_of(webhooks, options.webhook, options.webhook_events, caller=caller, model=model)
-
-    def traced(self, request: SubmitRequest, scope: Scope, head: Head) -> SubmitRequest:
-        """The request with the trace that its caller sent, or that begins with it."""
-        trace, sending = negotiation.caller_trace(head), None
-        if self._tracing is not None:
-            sending = self._tracing.begin(request.model.name, request.version.name, trace, size_bytes=len(request.input.data))
-            trace = sending.trace
-        # The response to a failed request carries it too.
-        scope["trace"] = trace
-        return replace(request, trace=trace, sending=sending)
-
-    async def options_in(self, query: bytes, model: ModelEntry) -> SubmitOptions:
-        """The options of a job that a query names, and the parameters of its model. Raises `BadRequest`."""
-        return await self.timed(parse_submit_options(query, of_model=model.info.query))
-
-    async def timed(self, options: SubmitOptions) -> SubmitOptions:
-        """The options with the delay until the moment that they name, which is one by the store's clock."""
-        if options.not_before is None:
-            return options
-        delay_s = max(0.0, options.not_before - await self._store.now())
-        return replace(options, delay_s=checked_delay(delay_s, name="not_before"))
 
     async def submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
         """`store` for a job that is read later: the model's settings say for how long its result is kept."""
@@ -251,46 +133,6 @@ class Submitter:
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
         await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
-
-    async def input(self, receive: Receive, head: Head, version: VersionEntry, *, owner: str) -> Payload:
-        """The body as the input of this version; raises on the first fault."""
-        negotiation.refuse_encoded(head)
-        media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
-        limit = self._options.max_json_bytes if media == JSON and not version.takes_raw else self._options.max_raw_bytes
-        body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
-        found = Payload(media, body)
-        if media != JSON and negotiation.base_type(media) == MULTIPART:
-            found = await asyncio.to_thread(read_multipart, found, version, self._options)
-        if found.content_type == JSON and not version.takes_raw:
-            await self._check_json(found.data, version)
-        elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
-            # Few callers send arrays, and only models that take them read such a file.
-            from penstock.gateway.jobs.tensors import npy_input
-
-            found = await npy_input(found.data)
-        return found
-
-    async def check(self, payload: Payload, version: VersionEntry) -> None:
-        """Raises `BadRequest` or `InvalidInput` for an input, JSON or a form, that this version does not accept."""
-        if version.takes_raw:
-            return
-        if payload.content_type == JSON:
-            await self._check_json(payload.data, version)
-        elif payload.content_type == FORM_MEDIA:
-            await asyncio.to_thread(check_form, decode_form(payload.data), version, self._options)
-        elif payload.content_type == TENSORS_MEDIA:
-            from penstock.gateway.jobs.tensors import check_tensor_payload
-
-            await asyncio.to_thread(check_tensor_payload, payload.data, version)
-
-    async def _check_json(self, body: bytes, version: VersionEntry) -> None:
-        value = bodies.parse_json(body, max_depth=self._options.max_json_depth)
-        if version.validator is None:
-            return
-        if value is not bodies.UNBUILT:
-            bodies.check_schema(value, version.validator, version.input_schema)
-        elif bodies.is_cheap_to_build(body):
-            await asyncio.to_thread(bodies.check_large, body, version.validator, version.input_schema)
 
     def _admit(self, request: SubmitRequest, deadline_s: float) -> None:
         model, now = request.model, time.monotonic()
@@ -366,16 +208,6 @@ class Submitter:
             from penstock.gateway.jobs.submitting.refusals import refusal_of
 
             raise refusal_of(request, submitted)
-
-
-def request_of(
-    entry: ModelEntry, version: VersionEntry, payload: Payload, *, caller: Caller, headers: RawHeaders, options: SubmitOptions
-) -> SubmitRequest:
-    """The request with a checked input, which gets the headers and parameters that the model's settings name."""
-    if entry.info.request_headers or options.query:
-        said = wanted_headers(headers, entry.info.request_headers)
-        payload = packed(payload, headers=said, query=options.query)
-    return SubmitRequest(entry, version, payload, options, caller)
 
 
 def job_deadline(request: SubmitRequest) -> float:

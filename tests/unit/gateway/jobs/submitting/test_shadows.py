@@ -9,8 +9,8 @@ from penstock.extensions.splits.gateway.entry import split_entry
 from penstock.extensions.splits.gateway.shadows import SHADOW_TAG, copied
 from penstock.extensions.splits.split import Shadow, Split, kept_split
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import SubmitRequest
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import Payload, Priority
 from penstock.model_spec import ModelInfo

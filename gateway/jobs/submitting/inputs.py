@@ -1,0 +1,109 @@
+"""Bodies as inputs of a version: read, checked against what it accepts and its schema."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from penstock.gateway.asgi import bodies, negotiation, wire
+from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
+from penstock.gateway.asgi.wire import Receive, Scope
+from penstock.gateway.jobs.submitting.draft import Draft
+from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, options_in
+from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.options import GatewayOptions
+from penstock.inputs.form import decode_form
+from penstock.inputs.request import unpacked
+from penstock.job import FORM_MEDIA, NPY_MEDIA, TENSORS_MEDIA, Call, Payload
+
+
+class InputReader:
+    """Every method raises on the first fault: `BadRequest`, `InvalidInput`, `TooLarge` or `UnsupportedMedia`."""
+
+    def __init__(self, options: GatewayOptions, uploads: wire.BodyMemory) -> None:
+        self._options = options
+        self._uploads = uploads
+
+    def draft(
+        self,
+        scope: Scope,
+        receive: Receive,
+        head: Head,
+        model: str,
+        version: str,
+        *,
+        kind: str,
+        is_awaited: bool,
+        call: Call = Call.PREDICT,
+    ) -> Draft:
+        """The draft of a request of our own routes: its body is the input, its query are the options."""
+        caller, query = scope["caller"], scope["query_string"]
+        return Draft(
+            model=model,
+            version=version,
+            caller=caller,
+            kind=kind,
+            call=call,
+            is_awaited=is_awaited,
+            input=partial(self.body, receive, head, caller.owner),
+            options=options_in(query) if query else NO_OPTIONS,
+            headers=scope["headers"],
+            head=head,
+            scope=scope,
+        )
+
+    async def body(self, receive: Receive, head: Head, owner: str, version: VersionEntry) -> Payload:
+        """The body of a request as the input of this version."""
+        negotiation.refuse_encoded(head)
+        media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
+        limit = self._options.max_json_bytes if media == JSON and not version.takes_raw else self._options.max_raw_bytes
+        body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
+        found = Payload(media, body)
+        if media != JSON and negotiation.base_type(media) == MULTIPART:
+            found = await asyncio.to_thread(read_multipart, found, version, self._options)
+        if found.content_type == JSON and not version.takes_raw:
+            await self._check_json(found.data, version)
+        elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
+            # Few callers send arrays, and only models that take them read such a file.
+            from penstock.gateway.jobs.tensors import npy_input
+
+            found = await npy_input(found.data)
+        return found
+
+    async def json(self, data: bytes, version: VersionEntry) -> Payload:
+        """An input in JSON that a door wrote or took out of its request."""
+        negotiation.media_type(JSON.encode(), accepts=version.accepts)
+        payload = Payload(JSON, data)
+        await self.check(payload, version)
+        return payload
+
+    async def stored(self, payload: Payload, version: VersionEntry) -> Payload:
+        """An input that was stored for another version."""
+        given = unpacked(payload)
+        if given.content_type not in (FORM_MEDIA, TENSORS_MEDIA):
+            negotiation.media_type(wire.header_value(given.content_type), accepts=version.accepts)
+        await self.check(given, version)
+        return payload
+
+    async def check(self, payload: Payload, version: VersionEntry) -> None:
+        """Checks an input, JSON, tensors or a form. Of a version that takes bodies as they came, any input is right."""
+        if version.takes_raw:
+            return
+        if payload.content_type == JSON:
+            await self._check_json(payload.data, version)
+        elif payload.content_type == FORM_MEDIA:
+            await asyncio.to_thread(check_form, decode_form(payload.data), version, self._options)
+        elif payload.content_type == TENSORS_MEDIA:
+            from penstock.gateway.jobs.tensors import check_tensor_payload
+
+            await asyncio.to_thread(check_tensor_payload, payload.data, version)
+
+    async def _check_json(self, body: bytes, version: VersionEntry) -> None:
+        value = bodies.parse_json(body, max_depth=self._options.max_json_depth)
+        if version.validator is None:
+            return
+        if value is not bodies.UNBUILT:
+            bodies.check_schema(value, version.validator, version.input_schema)
+        elif bodies.is_cheap_to_build(body):
+            await asyncio.to_thread(bodies.check_large, body, version.validator, version.input_schema)
