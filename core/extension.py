@@ -59,9 +59,11 @@ class Extension:
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
+    # Called with the gateway's services; returns what the extension serves there, or None if it is off.
+    gateway: str = ""
 
     def parts(self) -> list[str]:
-        fields = [part for part in (self.version_settings, self.model_settings, self.declared) if part]
+        fields = filter(None, (self.version_settings, self.model_settings, self.declared, self.gateway))
         verbs = [verb.part for verb in self.verbs.values()]
         return [*self.settings.values(), *verbs, *fields, *self.source_kinds, *self.modules.values()]
 

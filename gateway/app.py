@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from fastapi import Request
@@ -14,9 +14,6 @@ from penstock.access import Role
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import CapacityError, PenstockError, RateLimited, StoreUnavailable
-from penstock.extensions.history.gateway.reader import HistoryBeat
-from penstock.extensions.oip.gateway.endpoint import InferEndpoint
-from penstock.extensions.oip.gateway.infer_answer import speaks_oip
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import Lifetime, connection_of
 from penstock.gateway.asgi.cors import CrossOrigin
@@ -31,7 +28,6 @@ from penstock.gateway.asgi.negotiation import (
     host_name,
     is_cross_site,
     is_streamed,
-    parse_infer_target,
     parse_submit_target,
     read_head,
     trace_header,
@@ -42,15 +38,15 @@ from penstock.gateway.auth.keys import Caller, Shares, cost_of
 from penstock.gateway.auth.roles import is_public, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
+from penstock.gateway.extending import ForeignDoor, ForeignTarget, words_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import services_of
 from penstock.gateway.telemetry.health import PROBES
+from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
-
-if TYPE_CHECKING:
-    from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 
 log = structlog.get_logger(__name__)
 
@@ -76,21 +72,19 @@ class Gateway:
         self._open = 0
         self._cross_origin = CrossOrigin(options.cors_origins) if options.cors_origins else None
         self._starting: asyncio.Task[None] | None = None
-        self.parts = parts = GatewayParts(
-            options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, open_requests=lambda: self._open
+        metrics = GatewayMetrics(open_requests=lambda: self._open)
+        self.services = services = services_of(
+            options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, metrics=metrics
         )
-        self._history = HistoryBeat(store, parts.registry)
-        self._auth = parts.auth
-        self._submit, self._predict, self._explain, self._infer = parts.submit, parts.predict, parts.explain, parts.infer
-        self._torchserve = parts.torchserve
+        self.parts = parts = GatewayParts(services)
+        self._auth, self._metrics = services.auth, services.metrics
+        self._submit, self._predict, self._explain = parts.submit, parts.predict, parts.explain
         self._pages = parts.pages
-        self._management = parts.management
-        self._metrics = parts.metrics
-        if options.torchserve_access_log:
-            # Few deployments ask for it.
-            from penstock.extensions.torchserve.gateway.access_log import AccessLog
-
-            self._metrics.answers = AccessLog()
+        self._doors_before = tuple(door for part in parts.extensions for door in part.doors_before)
+        self._doors = tuple(door for part in parts.extensions for door in part.doors)
+        self._listeners = tuple(listener for part in parts.extensions for listener in part.listeners)
+        self._lifespans = (services.file_uploads, *(one for part in parts.extensions for one in part.lifespans))
+        self._words = words_of(parts.extensions)
         self._api = parts.api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,10 +94,10 @@ class Gateway:
                 if await self._cross_origin.answer_preflight(scope, send):
                     return
                 send = self._cross_origin.opened(scope, send)
-            management = self._management
-            if management is not None and management.is_beside and management.serves(scope["path"]):
-                await management.app(scope, receive, send)
-                return
+            for listener in self._listeners:
+                if listener.serves(scope["path"]):
+                    await listener.app(scope, receive, send)
+                    return
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
@@ -122,25 +116,20 @@ class Gateway:
         except StoreUnavailable as error:
             log.warning("store_unavailable_at_start", reason=error.message)
             self._starting = asyncio.create_task(self._keep_starting())
-        await self.parts.key_beat.start()
-        await self.parts.registry.start()
-        if self._options.history.is_kept:
-            self._history.start()
-        self.parts.files.start()
-        if self._management is not None:
-            self._management.keeper.start()
+        await self.services.key_beat.start()
+        await self.services.registry.start()
+        for part in self._lifespans:
+            part.start()
 
     async def close(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
         if self._pages is not None:
             await self._pages.close()
-        await self.parts.files.close()
-        if self._management is not None:
-            await self._management.keeper.close()
-        await self._history.close()
-        await self.parts.registry.close()
-        await self.parts.key_beat.close()
+        for part in self._lifespans:
+            await part.close()
+        await self.services.registry.close()
+        await self.services.key_beat.close()
         await self._store.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -156,17 +145,16 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        foreign = None if self._torchserve is None else self._torchserve.target(scope)
-        target = None if foreign else parse_submit_target(scope["path"]) or parse_infer_target(scope["path"])
-        named, head = foreign or target, dict[bytes, bytes]()
-        route = named.route if named else "unknown"
+        door, target = self._target(scope)
+        head = dict[bytes, bytes]()
+        route = target.route if target is not None else "unknown"
         is_probe = scope["path"] in PROBES
         self._open += not is_probe
         try:
             head = read_head(scope["headers"])
-            self._check(scope, head, is_safe=scope["method"] in SAFE_METHODS and foreign is None)
-            if foreign is not None:
-                status = await self._answer_torchserve(foreign, scope, receive, send, head)
+            self._check(scope, head, is_safe=scope["method"] in SAFE_METHODS and door is None)
+            if door is not None:
+                status = await self._answer_foreign(door, target, scope, receive, send, head)
             elif target is None and self._pages is not None and is_page(scope["path"]):
                 route, status = await self._answer_page(self._pages, scope, receive, send, head)
             elif target is None:
@@ -223,16 +211,28 @@ class Gateway:
         if Role.SUBMIT not in caller.roles:
             require_role(caller, "POST", target.route)
         endpoint = self._endpoint(target)
-        places = self.parts.requests if endpoint is self._submit else self._prediction_places(head)
+        places = self.services.requests if endpoint is self._submit else self._prediction_places(head)
         self._take(places, caller)
         try:
             return await endpoint(scope, receive, send, head, target.model, target.version)
         finally:
             places.give_back(caller)
 
-    async def _answer_torchserve(self, target: TorchServeTarget, scope: Scope, receive: Receive, send: Send, head: Head) -> int:
-        door = self._torchserve
-        assert door is not None
+    def _target(self, scope: Scope) -> tuple[ForeignDoor | None, Any]:
+        """What a request asks for that becomes a job without FastAPI on the way, and the extension's door that has it."""
+        for door in self._doors_before:
+            if (target := door.target(scope)) is not None:
+                return door, target
+        if (own := parse_submit_target(scope["path"])) is not None:
+            return None, own
+        for door in self._doors:
+            if (target := door.target(scope)) is not None:
+                return door, target
+        return None, None
+
+    async def _answer_foreign(
+        self, door: ForeignDoor, target: ForeignTarget, scope: Scope, receive: Receive, send: Send, head: Head
+    ) -> int:
         if target.is_public:
             return await door(scope, receive, send, head, target)
         scope["caller"] = caller = self._check_key(scope, head)
@@ -247,7 +247,7 @@ class Gateway:
 
     def _prediction_places(self, head: Head) -> Shares:
         """A stream may go on for as long as its job may, so it takes no place of those who wait for one answer."""
-        return self.parts.streams if is_streamed(head.get(b"accept", b"")) else self.parts.predictions
+        return self.services.streams if is_streamed(head.get(b"accept", b"")) else self.services.predictions
 
     def _take(self, places: Shares, caller: Caller) -> None:
         try:
@@ -256,11 +256,9 @@ class Gateway:
             self._metrics.count_refusal("unknown", error)
             raise
 
-    def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint | InferEndpoint:
+    def _endpoint(self, target: SubmitTarget) -> SubmitEndpoint | PredictEndpoint:
         if target.route.startswith(PREDICT):
             return self._predict
-        if speaks_oip(target.route):
-            return self._infer
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
     async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
@@ -273,7 +271,7 @@ class Gateway:
             caller = await pages.caller(request.headers)
             answer = await pages.ask_to_sign_in(request) if caller is None else None
         except PenstockError as error:
-            answer = await pages.error_page(request, problem_of(error, scope, head.get(b"x-request-id")), error)
+            answer = await pages.error_page(request, problem_of(error, scope, head.get(b"x-request-id"), self._words), error)
         if answer is not None:
             await answer(scope, receive, send)  # type: ignore[arg-type]
             return "unknown", answer.status_code
@@ -288,7 +286,7 @@ class Gateway:
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
         if scope["path"] in PROBES:
             return await self._answer_routed(scope, receive, send)
-        caller, places = scope["caller"], self.parts.requests
+        caller, places = scope["caller"], self.services.requests
         self._take(places, caller)
         try:
             return await self._answer_routed(scope, receive, send)
@@ -312,11 +310,11 @@ class Gateway:
             if status[0] == CLIENT_GONE:
                 raise
         finally:
-            await self.parts.audit.end(scope, status[0])
+            await self.services.audit.end(scope, status[0])
         return getattr(scope.get("route"), "path", "unknown"), status[0]
 
     async def _refuse(self, error: Exception, scope: Scope, send: Send, head: Head) -> int:
-        problem = problem_of(error, scope, head.get(b"x-request-id"))
+        problem = problem_of(error, scope, head.get(b"x-request-id"), self._words)
         try:
             await wire.answer_problem(send, problem, head)
         except RuntimeError:

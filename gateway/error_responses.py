@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 from fastapi import APIRouter, Request
@@ -11,18 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailable
-from penstock.extensions.oip.gateway.infer_answer import as_oip, speaks_oip
-from penstock.extensions.openai.gateway.views import as_openai, speaks_openai
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
 from penstock.gateway.asgi.wire import WORDING, Scope
+from penstock.gateway.extending import Wording
 
 log = structlog.get_logger(__name__)
 
 
-def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> ProblemResponse:
-    """The response to a request that failed with `error`; `given_id` is the caller's own X-Request-Id.
+def problem_of(error: Exception, scope: Scope, given_id: bytes | None, words: Sequence[Wording]) -> ProblemResponse:
+    """The response to a request that failed with `error`; `given_id` is the caller's own X-Request-Id. `words`:
+    of protocols whose clients get the refusal in a form of their own.
 
     Logs what an operator has to know: a store that cannot be reached, and bugs with their traceback.
     """
@@ -32,13 +32,8 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None) -> Proble
     shown = error if isinstance(error, PenstockError) else problems.internal_error()
     problem = problems.render(shown, request_id=request_id, instance=instance, trace=trace)
     # D41: clients of a foreign protocol get the same refusal in that protocol's form.
-    wording = scope.get(WORDING)
-    if wording is not None:
-        problem = wording(problem, shown)
-    elif speaks_openai(instance):
-        problem = as_openai(problem, shown)
-    elif speaks_oip(instance):
-        problem = as_oip(problem)
+    wording = scope.get(WORDING) or next((one.worded for one in words if one.speaks(instance)), None)
+    problem = problem if wording is None else wording(problem, shown)
     if isinstance(error, StoreUnavailable):
         log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
     if problem.status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):

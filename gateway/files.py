@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore
 from penstock.errors import NotFound
-from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.wire import HEAD_ONLY
 from penstock.gateway.auth.keys import Caller
 
@@ -30,14 +28,6 @@ class WholeFile(FileResponse):
         # A HEAD must not read the file; routes see it as a GET.
         method = "HEAD" if scope.get(HEAD_ONLY) else scope["method"]
         await super().__call__({**scope, "method": method, "headers": headers}, receive, send)
-
-
-class FileUploads(Protocol):
-    """Stores the file of a request's body under the limits of its owner, and deletes files."""
-
-    async def upload(self, request: Request, caller: Caller, form: UploadForm, *, purpose: str) -> FileRecord: ...
-
-    async def remove(self, file_id: str) -> None: ...
 
 
 async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:

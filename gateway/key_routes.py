@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import APIRouter, Request
@@ -14,15 +14,16 @@ from starlette.responses import Response
 
 from penstock.access import KEY_ID, OWNER, Key, Role, digest_of, new_secret
 from penstock.broker.store import registry
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import MOST_KEYS, StoredKey
 from penstock.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded, WrongRole
-from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
-from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S, KeyBeat
-from penstock.gateway.auth.keys import Caller, KeyAuth
+from penstock.gateway.asgi.wire import json_body, json_response
+from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.options import GatewayOptions
 from penstock.settings.keys import declared
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
@@ -49,14 +50,12 @@ _SECRET = {"cache-control": "no-store"}
 class KeyRoutes:
     """Over HTTP; `penstock keys` and the clients send what they have to say here."""
 
-    def __init__(
-        self, beat: KeyBeat, auth: KeyAuth, *, store: AsyncStore, options: GatewayOptions, uploads: BodyMemory
-    ) -> None:
-        self._beat = beat
-        self._auth = auth
-        self._store = store
-        self._options = options
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._beat = services.key_beat
+        self._auth = services.auth
+        self._store = services.store
+        self._options = services.options
+        self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)

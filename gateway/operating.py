@@ -9,42 +9,26 @@ from starlette.responses import Response
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import MOST_READ, Act, read_acts
-from penstock.extensions.history.gateway.routes import HistoryReads
-from penstock.extensions.splits.gateway.routes import SplitRoutes
-from penstock.gateway.asgi.wire import BodyMemory, json_response, rfc3339
-from penstock.gateway.auth.key_beat import KeyBeat
-from penstock.gateway.auth.keys import KeyAuth
+from penstock.gateway.asgi.wire import json_response, rfc3339
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.key_routes import KeyRoutes
-from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
-from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import Rollouts
-from penstock.gateway.operations import OperationRoutes, Operations
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.operations import OperationRoutes
+from penstock.gateway.services import Services
 
 Limit = Annotated[int, Query(ge=1, le=MOST_READ)]
 
 
-def operator_routers(
-    options: GatewayOptions,
-    *,
-    store: AsyncStore,
-    registry: ModelRegistry,
-    changes: ModelChanges,
-    operations: Operations,
-    key_beat: KeyBeat,
-    auth: KeyAuth,
-    uploads: BodyMemory,
-) -> list[APIRouter]:
+def operator_routers(services: Services) -> list[APIRouter]:
+    store, registry = services.store, services.registry
     return [
-        Rollouts(changes, registry).router(),
-        OperationRoutes(operations).router(),
-        *(kind(store, registry).router() for kind in (SplitRoutes, Profiles)),
-        HistoryReads(store, registry, options.history).router(),
+        Rollouts(services.changes, registry).router(),
+        OperationRoutes(services.operations).router(),
+        Profiles(store, registry).router(),
         QueueReads(store, registry=registry).router(),
-        KeyRoutes(key_beat, auth, store=store, options=options, uploads=uploads).router(),
+        KeyRoutes(services).router(),
         AuditRoutes(store).router(),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,40 +14,28 @@ from starlette.responses import Response
 from penstock.errors import PenstockError
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, headers_for, json_response
-from penstock.gateway.auth.audit import AuditLog
-from penstock.gateway.auth.keys import KeyAuth
 from penstock.gateway.auth.roles import authorize
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.extending import GatewayPart, words_of
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
-
-if TYPE_CHECKING:
-    from penstock.extensions.torchserve.gateway.door import TorchServeDoor
+from penstock.gateway.services import Services
 
 
 class RoutedApi:
     """`app` serves `routers`, the last of which is that of `pages` if there are pages."""
 
     def __init__(
-        self,
-        options: GatewayOptions,
-        *,
-        routers: Sequence[APIRouter],
-        pages: Pages | None,
-        auth: KeyAuth,
-        audit: AuditLog,
-        registry: ModelRegistry,
-        torchserve: TorchServeDoor | None,
+        self, services: Services, routers: Sequence[APIRouter], pages: Pages | None, extensions: Sequence[GatewayPart]
     ) -> None:
-        self._options = options
+        self._options = services.options
         self._routers = routers
         self._pages = pages
-        self._auth = auth
-        self._audit = audit
-        self._registry = registry
-        self._torchserve = torchserve
+        self._auth = services.auth
+        self._audit = services.audit
+        self._registry = services.registry
+        self._documents = [part.document for part in extensions if part.document is not None]
+        self._words = words_of(extensions)
         self.app = self._build()
 
     def _build(self) -> FastAPI:
@@ -81,12 +69,14 @@ class RoutedApi:
     def document(self) -> dict[str, Any]:
         """The OpenAPI document of all paths, with the models that the gateway knows now."""
         found = document(self.app, self._registry.models, keyed=self._auth.keyed)
-        return found if self._torchserve is None else self._torchserve.add_routes(found, keyed=self._auth.keyed)
+        for add in self._documents:
+            found = add(found, self._auth.keyed)
+        return found
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given_id = request.headers.get("x-request-id", "").encode("latin-1")
         ours = from_framework(error, request, self._routers)
-        problem = problem_of(ours, request.scope, given_id or None)  # type: ignore[arg-type]
+        problem = problem_of(ours, request.scope, given_id or None, self._words)  # type: ignore[arg-type]
         if self._pages is not None and is_page(request.scope["path"]):
             return await self._pages.error_page(request, problem, ours)
         response = Response(problem.body, status_code=problem.status)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +27,9 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.options import GatewayOptions, HistoryOptions, TorchServeOptions, WebhookOptions
+from penstock.gateway.services import Services
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
@@ -68,84 +71,51 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             access=settings.access_rule(),
             asides=asides,
             wake=store.wake_waiters,
-            beside=grpc_ports(gateway, options, settings, lifetime, shared=shared),
+            beside=grpc_ports(gateway.services, gateway.parts.extensions, settings, shared=shared),
         )
         # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
         # keeps a signal from getting lost: the server then ends right after its start.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-        if options.webhooks is not None:
-            # Few gateways have webhooks, and the others do without this import.
-            from penstock.extensions.webhooks.gateway.thread import delivering
-
-            count = gateway.parts.metrics.count_delivery
-            sockets.enter_context(delivering(options, options.webhooks, open_store=open_store, blobs=blobs, count=count))
-        gateway.parts.key_beat.on_revoked.append(server.end_requests_of)
+        for part in gateway.parts.extensions:
+            if part.beside is not None:
+                sockets.enter_context(part.beside(open_store))
+        gateway.services.key_beat.on_revoked.append(server.end_requests_of)
         _settle_memory()
         server.run(sockets=[listener])
     return 0
 
 
 def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ListeningSocket]:
-    """The private ports of metrics and of TorchServe's management, where the settings name them. Raises `ConfigError`."""
+    """The private port of metrics, and those of extensions, where the settings name them. Raises `ConfigError`."""
     table, found = settings.gateway, list[ListeningSocket]()
     private = bind_aside(table)
     if private is not None:
         metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
         found.append(ListeningSocket(private, metrics, "metrics_listening", path="/metrics"))
-    management = gateway.parts.management
-    own = settings.extension(TorchServeSettings)
-    if management is not None and own.has_own_port(settings):
-        access = own.management_access_rule(settings)
-        host, port = own.management_host, own.management_port
-        listener = bind(host, port, shared=shared, setting="torchserve.management_port")
-        found.append(ListeningSocket(listener, management.app, "torchserve_management_listening", access=access))
+    for part in gateway.parts.extensions:
+        found += part.asides(settings, shared) if part.asides is not None else ()
     return found
 
 
 def grpc_ports(
-    gateway: Gateway, options: GatewayOptions, settings: Settings, lifetime: Lifetime, *, shared: bool
+    services: Services, extensions: Sequence[GatewayPart], settings: Settings, *, shared: bool
 ) -> list[ServerBeside]:
     """The gRPC ports that the settings name. Raises `ConfigError` if the packages for them are missing."""
-    own = options.torchserve
-    wanted = _named_grpc_ports(settings, own)
+    parts = [part.rpc for part in extensions if part.rpc is not None]
+    wanted = [setting for part in parts for setting, port in part.ports_in(settings).items() if port]
     if not wanted:
         return []
-    if own and own.grpc_management_port:
-        settings.extension(TorchServeSettings).management_access_rule(settings)
     _need_grpc(wanted[0])
     # gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
     from penstock.gateway.rpc.server import RpcShared, message_places, stream_places
 
-    parts, table = gateway.parts, settings.gateway
-    guard = RpcGuard(parts.auth, parts.metrics, messages=message_places(options), body_s=table.body_timeout_s)
-    parts.key_beat.on_revoked.append(guard.end_calls_of)
+    options, table = services.options, settings.gateway
+    guard = RpcGuard(services.auth, services.metrics, messages=message_places(options), body_s=table.body_timeout_s)
+    services.key_beat.on_revoked.append(guard.end_calls_of)
     common = RpcShared(guard, options, table, stream_places(options), shared)
-    ports: list[ServerBeside] = []
-    if table.grpc_port:
-        from penstock.extensions.oip.grpc.server import GrpcParts, inference_port
-
-        taken = GrpcParts(parts.inference, parts.repository, parts.health, lifetime, parts.requests, parts.predictions)
-        ports.append(inference_port(taken, common))
-    if parts.torchserve is not None and parts.management is not None:
-        from penstock.extensions.torchserve.grpc.server import TorchServePorts
-
-        made = TorchServePorts(
-            parts.torchserve.parts, parts.management.service, common, lifetime, predictions=parts.predictions
-        )
-        ports += made.ports()
-    return ports
-
-
-def _named_grpc_ports(settings: Settings, own: TorchServeOptions | None) -> list[str]:
-    """The settings that name a gRPC port. `own`: TorchServe's, if its routes are served."""
-    named = {
-        "gateway.grpc_port": settings.gateway.grpc_port,
-        "torchserve.grpc_inference_port": own.grpc_inference_port if own else 0,
-        "torchserve.grpc_management_port": own.grpc_management_port if own else 0,
-    }
-    return [setting for setting, port in named.items() if port]
+    return [port for part in parts for port in part.ports(common)]
 
 
 def _need_grpc(setting: str) -> None:

@@ -4,6 +4,7 @@ from penstock.extension import Extension, Panel, Verb
 
 extension = Extension(
     "history",
+    gateway="penstock.extensions.history.gateway.routes:gateway",
     verbs={
         "history": Verb(
             "penstock.extensions.history.cli:app",

@@ -2,4 +2,4 @@
 
 from penstock.extension import Extension
 
-extension = Extension("oip")
+extension = Extension("oip", gateway="penstock.extensions.oip.gateway.served:gateway")

@@ -2,4 +2,4 @@
 
 from penstock.extension import Extension
 
-extension = Extension("openai")
+extension = Extension("openai", gateway="penstock.extensions.openai.gateway.batches:gateway")

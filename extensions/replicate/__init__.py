@@ -2,4 +2,8 @@
 
 from penstock.extension import Extension
 
-extension = Extension("replicate", modules={"cog": "penstock.extensions.replicate.child.surface:fill"})
+extension = Extension(
+    "replicate",
+    gateway="penstock.extensions.replicate.cog.mount:gateway",
+    modules={"cog": "penstock.extensions.replicate.child.surface:fill"},
+)

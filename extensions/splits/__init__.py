@@ -4,6 +4,7 @@ from penstock.extension import Extension, Verb
 
 extension = Extension(
     "splits",
+    gateway="penstock.extensions.splits.gateway.routes:gateway",
     verbs={
         "models split": Verb(
             "penstock.extensions.splits.cli:app", "Divide the calls that name no version: weights, a canary, a shadow."

@@ -4,6 +4,7 @@ from penstock.extension import Extension, Panel, Verb
 
 extension = Extension(
     "torchserve",
+    gateway="penstock.extensions.torchserve.served:gateway",
     verbs={
         "torchserve": Verb(
             "penstock.extensions.torchserve.cli.start:app",

@@ -4,6 +4,7 @@ from penstock.extension import Extension, Panel, Verb
 
 extension = Extension(
     "webhooks",
+    gateway="penstock.extensions.webhooks.gateway.routes:gateway",
     verbs={
         "webhooks": Verb(
             "penstock.extensions.webhooks.cli:app",

@@ -24,8 +24,6 @@ EXPLAIN = "/explanations/"
 _MODELS = "/v1/models/"
 _VERSIONS = "versions/"
 _JOBS = "/jobs"
-_V2_MODELS = "/v2/models/"
-_INFER = "/infer"
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
@@ -155,17 +153,6 @@ def _jobs_target(middle: str) -> SubmitTarget | None:
     if not model or (slash and not version) or "/" in version:
         return None
     return SubmitTarget("/v1/models/{model}/versions/{version}/jobs" if slash else "/v1/models/{model}/jobs", model, version)
-
-
-def parse_infer_target(path: str) -> SubmitTarget | None:
-    """The target of an inference request of the Open Inference Protocol, as `parse_submit_target` has it."""
-    if not (path.startswith(_V2_MODELS) and path.endswith(_INFER)):
-        return None
-    model, slash, rest = path[len(_V2_MODELS) : -len(_INFER)].partition("/")
-    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
-    if not model or (slash and not version) or "/" in version:
-        return None
-    return SubmitTarget("/v2/models/{model}/versions/{version}/infer" if slash else "/v2/models/{model}/infer", model, version)
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:

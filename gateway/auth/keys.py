@@ -177,21 +177,23 @@ class KeyAuth:
         *,
         rate_per_s: float = 0.0,
         burst: int = 200,
-        tokens: TokenSource | None = None,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
-        self.tokens = tokens
+        self.tokens: TokenSource | None = None
         self._declared = {key.id.encode("ascii"): _known_key(key) for key in keys}
         self._keys = self._declared
-        is_open = not keys and tokens is None
-        self._open = None if not is_open else _KnownKey(EVERYBODY, SharedBucket(rate_per_s, burst) if rate_per_s else None)
+        self._open = None if keys else _KnownKey(EVERYBODY, SharedBucket(rate_per_s, burst) if rate_per_s else None)
         self._trusted_until = math.inf
         self.on_limited: Callable[[], None] = _nothing
         self._remembered: dict[bytes, _KnownKey] = {}
         self._guesses = AddressBuckets(rate_per_s=GUESSES_PER_S, burst=GUESSES_BURST, most=MAX_ADDRESSES)
         self._clock = clock
         self._wall = wall
+
+    def take_tokens(self, tokens: TokenSource) -> None:
+        """Take tokens beside the keys; a gateway that takes any is open to nobody without."""
+        self.tokens, self._open = tokens, None
 
     @property
     def keyed(self) -> bool:

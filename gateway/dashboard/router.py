@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fastapi import APIRouter, Depends, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from penstock.broker.blobs.files import BlobStore
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
-from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.problems import ProblemResponse
-from penstock.gateway.auth.audit import AuditLog
-from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth
-from penstock.gateway.auth.roles import WaitingResponses
+from penstock.gateway.auth.keys import NOBODY, Caller
 from penstock.gateway.dashboard.pages.event_pages import EventPages
 from penstock.gateway.dashboard.pages.failed_pages import FailedPages
 from penstock.gateway.dashboard.pages.history_pages import HistoryPages
@@ -26,14 +23,9 @@ from penstock.gateway.dashboard.pages.try_pages import TryPages
 from penstock.gateway.dashboard.poller import OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
-from penstock.gateway.jobs.inbox import Inbox
-from penstock.gateway.jobs.replay import Replays
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
-from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.operations import Operations
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.runs.service import RunService
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 SIGN_IN = "/ui/login"
 
@@ -45,48 +37,29 @@ def is_page(path: str) -> bool:
 class Pages:
     """All pages of one gateway. `document` gives its OpenAPI document."""
 
-    def __init__(
-        self,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        blobs: BlobStore,
-        auth: KeyAuth,
-        registry: ModelRegistry,
-        replays: Replays,
-        waiting: WaitingResponses,
-        lifetime: Lifetime,
-        document: Document,
-        runs: RunService,
-        deliveries: Deliveries,
-        operations: Operations,
-        changes: ModelChanges,
-        inbox: Inbox,
-        submitter: Submitter,
-        audit: AuditLog,
-    ) -> None:
-        self._audit = audit
+    def __init__(self, services: Services, deliveries: Deliveries, *, document: Document) -> None:
+        options, store, registry = services.options, services.store, services.registry
+        self._audit = services.audit
         self._root = options.root_path
-        self._sessions = Sessions(store, auth)
-        self._renderer = Renderer(options.root_path, keyed=auth.keyed, webhooks=options.webhooks is not None)
-        self._poller = OverviewPoller(store, registry, is_stopping=lifetime.is_draining)
-        job_log = GatewayJobLog(options.log_jobs)
+        self._sessions = Sessions(store, services.auth)
+        self._renderer = Renderer(options.root_path, keyed=services.auth.keyed, webhooks=options.webhooks is not None)
+        self._poller = OverviewPoller(store, registry, is_stopping=services.lifetime.is_draining)
         self._parts = (
             OverviewPages(
                 self._renderer,
                 self._poller,
                 store=store,
                 registry=registry,
-                waiting=waiting,
+                waiting=services.waiting,
                 document=document,
                 scraped=options.metrics,
             ),
             HistoryPages(self._renderer, store=store, registry=registry),
-            JobPages(self._renderer, store=store, blobs=blobs, registry=registry, replays=replays, job_log=job_log),
-            FailedPages(self._renderer, store=store, registry=registry, inbox=inbox),
-            OperatorPages(self._renderer, store=store, operations=operations, changes=changes),
-            TryPages(self._renderer, registry=registry, submitter=submitter, keyed=auth.keyed),
-            RunPages(self._renderer, runs),
+            JobPages(self._renderer, services),
+            FailedPages(self._renderer, store=store, registry=registry, inbox=services.inbox),
+            OperatorPages(self._renderer, store=store, operations=services.operations, changes=services.changes),
+            TryPages(self._renderer, registry=registry, submitter=services.submitter, keyed=services.auth.keyed),
+            RunPages(self._renderer, services.runs),
             EventPages(self._renderer, deliveries),
         )
 

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock.broker.records import Push
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.content import ContentResponse
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, is_streamed, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
-from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.results import ResultReader, first_is_gone
+from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
-from penstock.gateway.models.registry import ModelRegistry, why_unserved
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.models.registry import why_unserved
 from penstock.job import BatchRecord, Call, Job, JobId, JobState, Payload
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
     from penstock.gateway.jobs.events.encoding import EventEncoder
-    from penstock.gateway.jobs.events.follow import JobFollower
+    from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
@@ -43,34 +37,21 @@ _USUAL_TYPES = {JSON: (b"content-type", JSON.encode()), OCTETS: (b"content-type"
 
 
 class PredictEndpoint:
-    """`reading` gives the place of a client that reads a large answer, which may take long."""
+    """Predictions, or explanations, of one gateway process."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-        results: ResultReader,
-        metrics: GatewayMetrics,
-        lifetime: Lifetime,
-        follower: JobFollower,
-        reading: Callable[[Caller], AbstractContextManager[None]],
-        call: Call = Call.PREDICT,
-    ) -> None:
+    def __init__(self, services: Services, *, call: Call = Call.PREDICT) -> None:
         self._call = call
         self._route = "explanations" if call is Call.EXPLAIN else "predictions"
-        self._job_log = GatewayJobLog(options.log_jobs)
-        self._submitter = submitter
-        self._options = options
-        self._store = store
-        self._registry = registry
-        self._results = results
-        self._metrics = metrics
-        self._lifetime = lifetime
-        self._follower = follower
-        self._reading = reading
+        self._job_log = services.job_log
+        self._submitter = services.submitter
+        self._options = services.options
+        self._store = services.store
+        self._registry = services.registry
+        self._results = services.results
+        self._metrics = services.metrics
+        self._lifetime = services.lifetime
+        self._follower = services.follower
+        self._reading = services.reading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""

@@ -7,7 +7,7 @@ import random
 import time
 from enum import Enum, StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
@@ -15,26 +15,26 @@ from starlette.responses import Response
 from penstock.broker.backlog import UNKNOWN_DRAIN_S, eta_s
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
-from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.asgi.ranges import Conditions, is_match
 from penstock.gateway.asgi.wire import UNTRUSTED, json_response
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.auth.roles import CallerParam, WaitingResponses
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.job_list import MAX_PAGE, JobList
 from penstock.gateway.jobs.many import IDS, ManyJobs
-from penstock.gateway.jobs.results import ResultReader, missing_job, visible_job
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
+from penstock.gateway.jobs.results import missing_job, visible_job
 from penstock.gateway.jobs.timeline import timeline
 from penstock.gateway.jobs.views import etag, job_body, job_view, timeline_view
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.registry import ModelEntry
 from penstock.gateway.models.views import model_view, worker_view
 from penstock.job import PUBLIC_STATES, Job, JobId, JobState, parse_job_id
 from penstock.run import checked_tag
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 JSON = "application/json"
 
@@ -46,25 +46,15 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 class JobReads:
     """Status, result, timeline, list and cancellation of jobs; models; workers."""
 
-    def __init__(
-        self,
-        store: AsyncStore,
-        *,
-        registry: ModelRegistry,
-        results: ResultReader,
-        lifetime: Lifetime,
-        waiting: WaitingResponses,
-        many: ManyJobs,
-        job_log: GatewayJobLog,
-    ) -> None:
+    def __init__(self, services: Services, many: ManyJobs) -> None:
         self._many = many
-        self._job_log = job_log
-        self._waiting = waiting
-        self._store = store
-        self._registry = registry
-        self._list = JobList(store, registry)
-        self._results = results
-        self._lifetime = lifetime
+        self._job_log = services.job_log
+        self._waiting = services.waiting
+        self._store = services.store
+        self._registry = services.registry
+        self._list = JobList(services.store, services.registry)
+        self._results = services.results
+        self._lifetime = services.lifetime
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
@@ -15,12 +15,10 @@ from penstock.extensions.pipelines.gateway.models import refuse_pipeline
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import RUN_EVENTS
 from penstock.gateway.asgi import negotiation
-from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.columns import check_columns
 from penstock.gateway.runs.request import (
     LONGEST_WINDOW_S,
@@ -30,7 +28,6 @@ from penstock.gateway.runs.request import (
     fingerprint,
     read_body,
 )
-from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.views import part_view, run_view
 from penstock.run import (
     MAX_TAGS,
@@ -44,6 +41,9 @@ from penstock.run import (
     checked_tags,
     format_of,
 )
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
@@ -95,11 +95,11 @@ _BODY = {
 class RunRoutes:
     """The routes of /v1/runs."""
 
-    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions, uploads: BodyMemory) -> None:
-        self._service = service
-        self._registry = registry
-        self._options = options
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._service = services.runs
+        self._registry = services.registry
+        self._options = services.options
+        self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)

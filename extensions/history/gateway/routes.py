@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest
-from penstock.extensions.history.gateway.reader import HistoryReader
+from penstock.extensions.history.gateway.reader import HistoryBeat, HistoryReader
 from penstock.extensions.history.gateway.view import view
 from penstock.extensions.history.gateway.window import HistoryRange, asked_range, is_too_old
 from penstock.extensions.history.store import SHORTEST_S
 from penstock.gateway.asgi.wire import json_response
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import HistoryOptions
+from penstock.gateway.extending import GatewayPart
+from penstock.gateway.services import Services
 
 if TYPE_CHECKING:
     from penstock.extensions.history.gateway.prometheus import PrometheusHistory
@@ -35,11 +34,11 @@ SourceParam = Annotated[Source | None, Query(description="Without it, the store 
 
 
 class HistoryReads:
-    def __init__(self, store: AsyncStore, registry: ModelRegistry, options: HistoryOptions) -> None:
-        self._store = store
-        self._registry = registry
-        self._reader = HistoryReader(store, registry)
-        self._options = options
+    def __init__(self, services: Services) -> None:
+        self._store = services.store
+        self._registry = services.registry
+        self._reader = HistoryReader(services.store, services.registry)
+        self._options = services.options.history
         self._prometheus: PrometheusHistory | None = None
 
     def router(self) -> APIRouter:
@@ -88,3 +87,9 @@ class HistoryReads:
         if model:
             await self._registry.find(model)
         return await self._prometheus.read(model, asked, await self._store.now())
+
+
+def gateway(services: Services) -> GatewayPart:
+    """The routes, and the beat that keeps what happens now."""
+    beat = (HistoryBeat(services.store, services.registry),) if services.options.history.is_kept else ()
+    return GatewayPart(routers=(HistoryReads(services).router(),), lifespans=beat)

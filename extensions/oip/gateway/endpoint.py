@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from penstock.errors import BadRequest
 from penstock.extensions.oip.gateway.compression import deflated, inflated
@@ -17,10 +18,12 @@ from penstock.extensions.oip.gateway.metadata import input_ports
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
-from penstock.gateway.asgi.wire import NOSNIFF, BodyMemory, Receive, Scope, Send, read_body
+from penstock.gateway.asgi.problems import MethodNotAllowed
+from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send, read_body
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 
+_MODELS, _VERSIONS, _INFER = "/v2/models/", "versions/", "/infer"
 HEADER_LENGTH = b"inference-header-content-length"
 _ACCEPT_ENCODING = b"accept-encoding"
 INFER_BODY = {
@@ -56,16 +59,31 @@ INFER_BODY = {
 }
 
 
+class InferTarget(NamedTuple):
+    """The model and version that a path names. `route` is the path's template, as metrics show it."""
+
+    route: str
+    model: str
+    version: str
+    is_public: bool = False
+
+
 class InferEndpoint:
     """Answers one inference request."""
 
-    def __init__(self, inference: Inference, options: GatewayOptions, *, uploads: BodyMemory) -> None:
+    def __init__(self, services: Services, inference: Inference) -> None:
         self._inference = inference
-        self._options = options
-        self._uploads = uploads
+        self._options = services.options
+        self._uploads = services.uploads
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
+    def target(self, scope: Scope) -> InferTarget | None:
+        return parse_infer_target(scope["path"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: InferTarget) -> int:
         """Returns the status code that was sent."""
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
+        model, version = target.model, target.version
         await self._inference.find(model, version)
         length = header_length(scope)
         body = await self._body(scope, receive, head)
@@ -105,6 +123,17 @@ class InferEndpoint:
                 "are known"
             )
         return raw_request(body, ports[0])
+
+
+def parse_infer_target(path: str) -> InferTarget | None:
+    """The target of an inference request; None for every other path."""
+    if not (path.startswith(_MODELS) and path.endswith(_INFER)):
+        return None
+    model, slash, rest = path[len(_MODELS) : -len(_INFER)].partition("/")
+    version = rest[len(_VERSIONS) :] if rest.startswith(_VERSIONS) else ""
+    if not model or (slash and not version) or "/" in version:
+        return None
+    return InferTarget("/v2/models/{model}/versions/{version}/infer" if slash else "/v2/models/{model}/infer", model, version)
 
 
 def _values(scope: Scope, wanted: bytes) -> Iterator[bytes]:

@@ -17,14 +17,12 @@ from penstock.extensions.oip.gateway.metadata import input_ports
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import JSON, Head
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
-from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.predict import answer_deadline
 from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.tensors import check_tensors
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry, why_unserved
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.models.registry import ModelEntry, VersionEntry, why_unserved
+from penstock.gateway.services import Services
 from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
@@ -57,20 +55,12 @@ class InferCaller:
 class Inference:
     """Runs one request as one job of its model."""
 
-    def __init__(
-        self,
-        predict: PredictEndpoint,
-        options: GatewayOptions,
-        *,
-        submitter: Submitter,
-        registry: ModelRegistry,
-        results: ResultReader,
-    ) -> None:
-        self._predict = predict
-        self._submitter = submitter
-        self._options = options
-        self._registry = registry
-        self._results = results
+    def __init__(self, services: Services) -> None:
+        self._predict = services.predict
+        self._submitter = services.submitter
+        self._options = services.options
+        self._registry = services.registry
+        self._results = services.results
 
     async def find(self, model: str, version: str = "") -> tuple[ModelEntry, VersionEntry]:
         return await self._registry.find(model, version)

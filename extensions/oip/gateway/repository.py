@@ -15,12 +15,11 @@ from penstock.extensions.oip.gateway.infer_request import refuse_foreign_type
 from penstock.extensions.oip.gateway.metadata import repository_index
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.negotiation import JSON, read_head, refuse_encoded
-from penstock.gateway.asgi.wire import BodyMemory, json_response, read_body
+from penstock.gateway.asgi.wire import json_response, read_body
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_slots
+from penstock.gateway.services import Services
 
 _MAX_BODY_BYTES = 64 * 1024
 _MAX_DEPTH = 16
@@ -41,11 +40,11 @@ _INDEX_REQUEST, _CHANGE_REQUEST = msgspec.json.Decoder(_IndexRequest), msgspec.j
 class Repository:
     """The routes below /v2/repository. `wait_s`: how long a load may take before its caller is told that it goes on."""
 
-    def __init__(self, changes: ModelChanges, registry: ModelRegistry, *, uploads: BodyMemory, wait_s: float) -> None:
-        self._changes = changes
-        self._registry = registry
-        self._uploads = uploads
-        self._wait_s = wait_s
+    def __init__(self, services: Services) -> None:
+        self._changes = services.changes
+        self._registry = services.registry
+        self._uploads = services.uploads
+        self._wait_s = services.options.sync_timeout_s
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["Open Inference Protocol"])

@@ -10,7 +10,7 @@ from penstock.extensions.oip.gateway.metadata import EXTENSIONS, PLATFORM, model
 from penstock.gateway.asgi.problems import NotReady, NotSupported
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import UNSERVED, CallerParam
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.services import Services
 
 _MODEL = "/v2/models/{model}"
 _VERSION = _MODEL + "/versions/{version}"
@@ -27,9 +27,9 @@ _TAG = "Open Inference Protocol"
 class OpenInference:
     """The routes of /v2 but those of inference, of the repository and of health."""
 
-    def __init__(self, inference: Inference, *, registry: ModelRegistry) -> None:
+    def __init__(self, services: Services, inference: Inference) -> None:
         self._inference = inference
-        self._registry = registry
+        self._registry = services.registry
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=[_TAG])

@@ -13,6 +13,7 @@ from penstock.extensions.oip.gateway.metadata import EXTENSIONS, PLATFORM, model
 from penstock.extensions.oip.gateway.repository import Repository
 from penstock.extensions.oip.grpc.messages import (
     POOL,
+    SERVICE,
     answer_message,
     infer_request,
     message_class,
@@ -25,13 +26,14 @@ from penstock.extensions.oip.grpc.messages import (
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.problems import NotSupported
 from penstock.gateway.asgi.wire import ClientGone
-from penstock.gateway.auth.keys import Shares
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
+from penstock.gateway.rpc.probes import probe_services
 from penstock.gateway.rpc.refusals import refusal_of
-from penstock.gateway.telemetry.health import Health
+from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
+from penstock.gateway.rpc.streams import RequestStreams
+from penstock.gateway.services import Services
 
 _MODEL = "/v2/models/{model}"
 INFER = f"{_MODEL}/infer"
@@ -52,24 +54,14 @@ UNSERVED = {
 class InferenceService:
     """The methods but for ModelStreamInfer. `requests` and `predictions`: the places that calls take."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        options: GatewayOptions,
-        *,
-        guard: RpcGuard,
-        repository: Repository,
-        health: Health,
-        requests: Shares,
-        predictions: Shares,
-    ) -> None:
+    def __init__(self, services: Services, inference: Inference, repository: Repository, guard: RpcGuard) -> None:
         self._inference = inference
-        self._options = options
+        self._options = services.options
         self._guard = guard
         self._repository = repository
-        self._health = health
-        self._requests = requests
-        self._predictions = predictions
+        self._health = services.health
+        self._requests = services.requests
+        self._predictions = services.predictions
 
     def handlers(self) -> dict[str, Any]:
         """gRPC's handlers by the names of methods, but for ModelStreamInfer."""
@@ -179,3 +171,17 @@ def _written(kind: str, /, **members: Any) -> bytes:
 
 async def _refuse(why: str, rpc: Rpc, message: bytes) -> bytes:
     raise NotSupported(f"penstock does not serve {why}")
+
+
+def inference_port(services: Services, inference: Inference, repository: Repository, shared: RpcShared) -> RpcPort:
+    """The port that `gateway.grpc_port` names."""
+    guard, table = shared.guard, shared.table
+    service = InferenceService(services, inference, repository, guard)
+    streams = RequestStreams(service.stream_answers, guard)
+    stream = guard.stream(RpcMethod("ModelStreamInfer", INFER, shared.streams, "POST"), streams.serve)
+    methods = {
+        SERVICE: {**service.handlers(), "ModelStreamInfer": stream},
+        **probe_services(services.health, services.lifetime, POOL, (SERVICE,), guard=guard, streams=shared.streams),
+    }
+    address = RpcAddress(table.host, table.grpc_port, "gateway.grpc_port")
+    return RpcPort(address, methods, shared, on_stop=streams.stop)

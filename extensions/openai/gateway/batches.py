@@ -18,20 +18,22 @@ from penstock.extensions.openai.gateway.batch_request import (
     output_ttl_s,
     window_s,
 )
-from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, batch_view
+from penstock.extensions.openai.gateway.embeddings import Embeddings
+from penstock.extensions.openai.gateway.files import OpenAIFiles
+from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
 from penstock.extensions.pipelines.gateway.models import refuse_pipeline
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
-from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
-from penstock.gateway.runs.service import RunOutputFiles, RunService
+from penstock.gateway.runs.service import RunOutputFiles
+from penstock.gateway.services import Services
 from penstock.run import Run, RunSpec
 
 _TEXT = {"type": "string"}
@@ -63,11 +65,11 @@ _BODY = {
 class OpenAIBatches:
     """The routes of /v1/batches."""
 
-    def __init__(self, service: RunService, *, registry: ModelRegistry, options: GatewayOptions, uploads: BodyMemory) -> None:
-        self._service = service
-        self._registry = registry
-        self._options = options
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._service = services.runs
+        self._registry = services.registry
+        self._options = services.options
+        self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["runs"])
@@ -166,3 +168,8 @@ class OpenAIBatches:
 
 def _key_header(key: str | None) -> dict[bytes, bytes]:
     return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}
+
+
+def gateway(services: Services) -> GatewayPart:
+    routers = [kind(services).router() for kind in (Embeddings, OpenAIFiles, OpenAIBatches)]
+    return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),))

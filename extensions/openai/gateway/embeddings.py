@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,23 +14,19 @@ from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.records import Push
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadParameter
 from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
-from penstock.gateway.asgi import wire
-from penstock.gateway.asgi.connection import ClientConnection, Lifetime, connection_of
+from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import JSON, read_head
 from penstock.gateway.asgi.problems import NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.jobs.predict import LAST_PUSH_S, PredictEndpoint, answer_deadline
-from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.predict import LAST_PUSH_S, answer_deadline
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 from penstock.job import JobId, Payload
 
 _BODY = {
@@ -57,26 +52,15 @@ _BODY = {
 class Embeddings:
     """The route of /v1/embeddings."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        options: GatewayOptions,
-        *,
-        predict: PredictEndpoint,
-        store: AsyncStore,
-        results: ResultReader,
-        lifetime: Lifetime,
-        uploads: wire.BodyMemory,
-        held: Callable[[Caller], AbstractContextManager[None]],
-    ) -> None:
-        self._held = held
-        self._predict = predict
-        self._submitter = submitter
-        self._options = options
-        self._store = store
-        self._results = results
-        self._lifetime = lifetime
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._held = services.awaiting
+        self._predict = services.predict
+        self._submitter = services.submitter
+        self._options = services.options
+        self._store = services.store
+        self._results = services.results
+        self._lifetime = services.lifetime
+        self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import orjson
-import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile, Upload
-from penstock.errors import BadParameter, StoreUnavailable, TooLarge
-from penstock.extensions.openai.gateway.file_quota import FileQuota, UploadAllowance
+from penstock.broker.blobs.uploads import FileRecord
 from penstock.extensions.openai.gateway.views import page_of
 from penstock.gateway.asgi.multipart import UploadForm
-from penstock.gateway.asgi.negotiation import read_head
-from penstock.gateway.asgi.wire import UNTRUSTED, declared_length, json_response
-from penstock.gateway.auth.keys import Caller, Shares
+from penstock.gateway.asgi.wire import UNTRUSTED, json_response
+from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import WholeFile, file_view, visible_file
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.uploads import ANCHOR, LONGEST_S, SECONDS, SHORTEST_S
+from penstock.gateway.services import Services
 
-log = structlog.get_logger(__name__)
-
-# An upload is written to disk in pieces of this size. One piece is the memory that an upload takes.
-PIECE_BYTES = 256 * 1024
-MAX_UPLOADS = 32
-# A form may have this much beside its file: boundaries, headers and small fields.
-FORM_BYTES = 128 * 1024
-SWEEP_S = 600.0
-_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-_SHORTEST_S, _LONGEST_S = 3600.0, 2_592_000.0
 _HEADERS = {**UNTRUSTED, "cache-control": "no-store"}
 _UPLOAD_BODY = {
     "required": True,
@@ -45,8 +29,8 @@ _UPLOAD_BODY = {
                 "properties": {
                     "file": {"type": "string", "format": "binary"},
                     "purpose": {"type": "string"},
-                    _ANCHOR: {"const": "created_at"},
-                    _SECONDS: {"type": "integer", "minimum": _SHORTEST_S, "maximum": _LONGEST_S},
+                    ANCHOR: {"const": "created_at"},
+                    SECONDS: {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S},
                 },
             }
         }
@@ -55,14 +39,11 @@ _UPLOAD_BODY = {
 
 
 class OpenAIFiles:
-    """The routes of /v1/files, and the task that deletes expired files."""
+    """The routes of /v1/files."""
 
-    def __init__(self, files: FileStore, options: GatewayOptions, quota: FileQuota) -> None:
-        self._files = files
-        self._quota = quota
-        self._options = options
-        self._uploads = Shares("uploads of files", MAX_UPLOADS)
-        self._sweeping: asyncio.Task[None] | None = None
+    def __init__(self, services: Services) -> None:
+        self._files = services.files
+        self._uploads = services.file_uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["files"])
@@ -74,30 +55,8 @@ class OpenAIFiles:
         add("/v1/files/{file_id}/content", self.content, methods=["GET"], summary="A file's bytes")
         return router
 
-    def start(self) -> None:
-        """Start to delete expired files at regular intervals."""
-        self._sweeping = asyncio.create_task(self._keep_sweeping())
-
-    async def close(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
-
     async def create(self, request: Request, caller: CallerParam) -> Response:
-        return json_response(file_view(await self.upload(request, caller, UploadForm(_type_of(request)))))
-
-    async def upload(self, request: Request, caller: Caller, form: UploadForm, *, purpose: str = "") -> FileRecord:
-        """Store the file of the body; without a `purpose` the form names one."""
-        self._uploads.take(caller)
-        try:
-            async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
-                return await self._store(request, form, caller, allowance, purpose=purpose)
-        finally:
-            self._uploads.give_back(caller)
-
-    async def remove(self, file_id: str) -> None:
-        await asyncio.to_thread(self._files.delete, file_id)
-        self._quota.note_deleted(file_id)
+        return json_response(file_view(await self._uploads.upload(request, caller, UploadForm(_type_of(request)))))
 
     async def page(
         self,
@@ -120,49 +79,8 @@ class OpenAIFiles:
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
-        await self.remove(record.id)
+        await self._uploads.remove(record.id)
         return json_response({"id": record.id, "object": "file", "deleted": True})
-
-    def _declared(self, request: Request) -> int | None:
-        """The length that the request declares; raises `TooLarge` if no file of that length is kept."""
-        declared = declared_length(read_head(request.headers.raw))
-        limit = self._options.max_file_bytes
-        if declared is not None and declared > limit + FORM_BYTES:
-            raise TooLarge(
-                f"the form has {declared} bytes; the most that this gateway keeps of a file is {limit}",
-                hint="Split the file, or raise runs.max_file_bytes.",
-            )
-        return declared
-
-    async def _store(
-        self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance, *, purpose: str
-    ) -> FileRecord:
-        new = NewFile(owner=caller.owner, filename="", purpose="")
-        limit, now = self._options.max_file_bytes, await asyncio.to_thread(self._files.now)
-        upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
-        try:
-            await _read(request, form, upload, allowance)
-            purpose, ttl_s = purpose or _purpose(form), self._ttl_s(form)
-            finish = partial(upload.finish, purpose=purpose, filename=form.filename, ttl_s=ttl_s, metadata=_metadata(form))
-            record = await asyncio.to_thread(finish)
-            self._quota.note_stored(record)
-            return record
-        except BaseException:
-            # Whatever the reason, also a lost client: nothing may stay on the disk.
-            upload.drop()
-            raise
-
-    def _ttl_s(self, form: UploadForm) -> float:
-        anchor, seconds = form.field(_ANCHOR), form.field(_SECONDS)
-        if anchor is None and seconds is None:
-            return self._options.file_ttl_s
-        if anchor != "created_at" or seconds is None or not seconds.isdigit():
-            raise BadParameter("expires_after takes the anchor created_at and a number of seconds", param="expires_after")
-        if not _SHORTEST_S <= int(seconds[:12]) <= _LONGEST_S:
-            raise BadParameter(
-                f"expires_after.seconds must be from {_SHORTEST_S:.0f} to {_LONGEST_S:.0f}", param="expires_after"
-            )
-        return float(seconds)
 
     def _visible_files(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
         return [
@@ -171,52 +89,6 @@ class OpenAIFiles:
             if caller.sees(record.owner) and (purpose is None or record.purpose == purpose)
         ]
 
-    async def _keep_sweeping(self) -> None:
-        while True:
-            try:
-                deleted = await asyncio.to_thread(lambda: self._files.sweep(now=self._files.now()))
-                if deleted:
-                    log.info("files_expired", count=deleted)
-            except (StoreUnavailable, OSError) as fault:
-                log.warning("files_not_swept", reason=str(fault))
-            await asyncio.sleep(SWEEP_S)
-
 
 def _type_of(request: Request) -> str:
     return request.headers.get("content-type", "")
-
-
-async def _read(request: Request, form: UploadForm, upload: Upload, allowance: UploadAllowance) -> None:
-    """Write the whole body. Each piece is written before the next is read, so that a slow disk slows the client down."""
-    piece = b""
-    async with contextlib.aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            piece += form.write(chunk)
-            if len(piece) >= PIECE_BYTES:
-                await asyncio.to_thread(_write, upload, allowance, piece)
-                piece = b""
-    form.finish()
-    await asyncio.to_thread(_write, upload, allowance, piece)
-
-
-def _write(upload: Upload, allowance: UploadAllowance, piece: bytes) -> None:
-    allowance.write(piece)
-    upload.write(piece)
-
-
-def _metadata(form: UploadForm) -> dict[str, Any]:
-    """What Replicate's clients say of a file; OpenAI's say nothing of the kind."""
-    try:
-        found = orjson.loads(form.field("metadata") or "{}")
-    except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
-        raise BadParameter("metadata must be a JSON object", param="metadata")
-    return found
-
-
-def _purpose(form: UploadForm) -> str:
-    purpose = form.field("purpose") or ""
-    if not purpose.replace("_", "").replace("-", "").isalnum() or len(purpose) > 64:
-        raise BadParameter("the form has no valid purpose; the input of a batch has the purpose `batch`", param="purpose")
-    return purpose

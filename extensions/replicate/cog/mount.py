@@ -11,21 +11,21 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.broker.records import QueueStats
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.extensions.replicate.cog.health import health_view
 from penstock.extensions.replicate.cog.predictions import AskedOfCog, CogPredictions
+from penstock.extensions.replicate.gateway.catalog import ReplicateCatalog
 from penstock.extensions.replicate.gateway.document import COG_VERSION, cog_document
-from penstock.extensions.replicate.gateway.predictions import base_url
+from penstock.extensions.replicate.gateway.predictions import Predictions, base_url
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import parse_preference
 from penstock.gateway.asgi.wire import ClientGone, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.jobs.events.encoding import SSE
 from penstock.gateway.models.queues import stats_of_model
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 
 PREFIX = "/cog/{model}"
 _ONE = "/predictions/{prediction_id}"
@@ -45,18 +45,11 @@ Accept = Annotated[str, Header(include_in_schema=False)]
 class CogMount:
     """The routes of a container, for each model."""
 
-    def __init__(
-        self,
-        predictions: CogPredictions,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-    ) -> None:
-        self._predictions = predictions
-        self._options = options
-        self._store = store
-        self._registry = registry
+    def __init__(self, services: Services) -> None:
+        self._predictions = CogPredictions(services)
+        self._options = services.options
+        self._store = services.store
+        self._registry = services.registry
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["cog"])
@@ -146,3 +139,7 @@ class StreamedResponse(Response):
         except ClientGone:
             # Nobody reads the response any more, and its job is cancelled.
             return
+
+
+def gateway(services: Services) -> GatewayPart:
+    return GatewayPart(routers=[kind(services).router() for kind in (Predictions, ReplicateCatalog, CogMount)])

@@ -15,7 +15,6 @@ from msgspec import structs
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.partitions import queues_of_model
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, MalformedId, NotFound
 from penstock.extensions.replicate.cog.events import CogEvents
 from penstock.extensions.replicate.cog.request import CogRequest, cog_request, is_prediction_id, key_of, tag_of
@@ -28,15 +27,14 @@ from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.problems import NotAcceptable
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.job_list import newest, records
 from penstock.gateway.jobs.events.encoding import SSE
-from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
-from penstock.gateway.jobs.results import ResultReader, ended, visible_job
+from penstock.gateway.jobs.job_list import newest, records
+from penstock.gateway.jobs.predict import answer_deadline
+from penstock.gateway.jobs.results import ended, visible_job
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 
 # Files stand in an answer up to this size in all; clients of Cog read each answer once.
@@ -63,28 +61,17 @@ class AskedOfCog:
 
 
 class CogPredictions:
-    """`waiting` and `streaming` are the places of callers who wait for one answer, and of those who read a stream."""
+    """`_waiting` and `_streaming` are the places of callers who wait for one answer, and of those who read a stream."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        options: GatewayOptions,
-        *,
-        predict: PredictEndpoint,
-        store: AsyncStore,
-        results: ResultReader,
-        uploads: wire.BodyMemory,
-        waiting: Held,
-        streaming: Held,
-    ) -> None:
-        self._submitter = submitter
-        self._options = options
-        self._predict = predict
-        self._store = store
-        self._results = results
-        self._uploads = uploads
-        self._waiting = waiting
-        self._streaming = streaming
+    def __init__(self, services: Services) -> None:
+        self._submitter = services.submitter
+        self._options = services.options
+        self._predict = services.predict
+        self._store = services.store
+        self._results = services.results
+        self._uploads = services.uploads
+        self._waiting = services.awaiting
+        self._streaming = partial(services.streaming, instead_of=services.requests)
 
     async def checked(self, asked: AskedOfCog) -> tuple[SubmitRequest, Job | None]:
         """The request of a new prediction; and the one that its id names already, unless that ended without an output."""

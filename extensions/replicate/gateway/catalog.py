@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from penstock.broker.blobs.uploads import FileRecord, FileStore
+from penstock.broker.blobs.uploads import FileRecord
 from penstock.extensions.replicate.gateway.predictions import base_url
 from penstock.extensions.replicate.gateway.request import split_version
 from penstock.extensions.replicate.gateway.views import PREFIX, file_view, model_view, version_view
@@ -15,9 +15,8 @@ from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.files import FileUploads, visible_file
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.files import visible_file
+from penstock.gateway.services import Services
 
 CONTENT = "content"
 PURPOSE = "replicate"
@@ -39,11 +38,11 @@ _UPLOAD_BODY = {
 class ReplicateCatalog:
     """The routes of models and files."""
 
-    def __init__(self, registry: ModelRegistry, files: FileStore, options: GatewayOptions, uploads: FileUploads) -> None:
-        self._registry = registry
-        self._files = files
-        self._options = options
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._registry = services.registry
+        self._files = services.files
+        self._options = services.options
+        self._uploads = services.file_uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["replicate"])

@@ -10,7 +10,6 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, InvalidInput, NotFound
 from penstock.extensions.replicate.gateway.inputs import UploadedInputs
 from penstock.extensions.replicate.gateway.outputs import shown_output
@@ -26,18 +25,17 @@ from penstock.extensions.replicate.gateway.request import (
 from penstock.extensions.replicate.gateway.stream import PredictionStream
 from penstock.extensions.replicate.gateway.views import PREFIX, prediction_view, version_id
 from penstock.gateway.asgi.negotiation import JSON, read_head
-from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.auth.roles import CallerParam, WaitingResponses
+from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.events.encoding import SSE, STREAM_HEADERS
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.results import ResultReader, ended, visible_job
+from penstock.gateway.jobs.results import ended, visible_job
 from penstock.gateway.jobs.submitting.draft import Draft
-from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import Submitter
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 from penstock.inputs.request import unpacked
 from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 
@@ -80,31 +78,19 @@ class AskedPrediction:
 class Predictions:
     """The routes of predictions."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-        results: ResultReader,
-        uploads: BodyMemory,
-        inputs: UploadedInputs,
-        stream: PredictionStream,
-        preferred: PreferredWait,
-        waiting: WaitingResponses,
-    ) -> None:
-        self._submitter = submitter
+    def __init__(self, services: Services) -> None:
+        options, store = services.options, services.store
+        self._submitter = services.submitter
         self._options = options
         self._store = store
-        self._registry = registry
-        self._results = results
-        self._uploads = uploads
-        self._inputs = inputs
-        self._stream = stream
-        self._preferred = preferred
-        self._waiting = waiting
-        self._list = JobList(store, registry)
+        self._registry = services.registry
+        self._results = services.results
+        self._uploads = services.uploads
+        self._inputs = UploadedInputs(services.files, options.max_raw_bytes, services.uploads)
+        self._stream = PredictionStream(store, services.follower, lifetime=services.lifetime, waiting=services.waiting)
+        self._preferred = services.preferred
+        self._waiting = services.waiting
+        self._list = JobList(store, services.registry)
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["replicate"])

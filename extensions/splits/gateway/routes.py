@@ -11,8 +11,10 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import read_object
+from penstock.gateway.services import Services
 
 if TYPE_CHECKING:
     from penstock.extensions.splits.gateway.service import SplitService
@@ -93,3 +95,7 @@ class SplitRoutes:
 
             self._loaded = SplitService(self._store, self._registry)
         return self._loaded
+
+
+def gateway(services: Services) -> GatewayPart:
+    return GatewayPart(routers=(SplitRoutes(services.store, services.registry).router(),))

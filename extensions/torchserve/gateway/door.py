@@ -10,7 +10,6 @@ from typing import Any
 import penstock
 from penstock.extensions.torchserve.gateway.answer import TorchServeAnswers
 from penstock.extensions.torchserve.gateway.description import add_routes, api_description, model_description
-from penstock.extensions.torchserve.gateway.parts import TorchServeParts
 from penstock.extensions.torchserve.gateway.predict import TorchServePredictions
 from penstock.extensions.torchserve.gateway.refusals import word_refusals
 from penstock.extensions.torchserve.gateway.replies import FIXED_HEADERS, JSON_HEADER, pretty
@@ -18,31 +17,24 @@ from penstock.extensions.torchserve.gateway.routes import API_DESCRIPTION, PING,
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import PROBLEM_JSON, request_id_of
 from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
+from penstock.gateway.options import TorchServeOptions
+from penstock.gateway.services import Services
 
 
 class TorchServeDoor:
     """One gateway's routes. A request without a target here is answered by somebody else."""
 
-    def __init__(self, parts: TorchServeParts) -> None:
-        self.parts = parts
-        self._registry = parts.registry
-        self._health = parts.health
+    def __init__(self, services: Services, own: TorchServeOptions) -> None:
+        self._registry = services.registry
+        self._health = services.health
         answers = TorchServeAnswers(
-            parts.predict,
-            store=parts.store,
-            results=parts.results,
-            reading=parts.reading,
-            most_bytes=parts.own.max_response_bytes,
+            services.predict,
+            store=services.store,
+            results=services.results,
+            reading=services.reading,
+            most_bytes=own.max_response_bytes,
         )
-        self._predictions = TorchServePredictions(
-            parts.predict,
-            parts.options,
-            submitter=parts.submitter,
-            registry=parts.registry,
-            answers=answers,
-            uploads=parts.uploads,
-            streaming=parts.streaming,
-        )
+        self._predictions = TorchServePredictions(services, answers)
 
     def target(self, scope: Scope) -> TorchServeTarget | None:
         """What the request asks for here; None if it is not for these routes, or from a client of penstock's own."""
@@ -57,7 +49,7 @@ class TorchServeDoor:
             word_refusals(scope, found)
         return found
 
-    def add_routes(self, document: dict[str, Any], *, keyed: bool) -> dict[str, Any]:
+    def add_routes(self, document: dict[str, Any], keyed: bool) -> dict[str, Any]:
         return add_routes(document, keyed=keyed)
 
     def _takes_raw(self, target: TorchServeTarget) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 
 from penstock.errors import BadRequest
@@ -24,40 +23,30 @@ from penstock.extensions.torchserve.gateway.request import (
 from penstock.extensions.torchserve.gateway.routes import INVOCATIONS, TorchServeTarget
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, Head, is_streamed, refuse_encoded
-from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope, Send, read_body
-from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.predict import PredictEndpoint, answer_deadline
+from penstock.gateway.asgi.wire import Receive, Scope, Send, read_body
+from penstock.gateway.jobs.predict import answer_deadline
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, options_in
-from penstock.gateway.jobs.submitting.submitter import Submitter
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.options import GatewayOptions
+from penstock.gateway.services import Services
 from penstock.inputs.form import FormPart
 from penstock.job import JobState, Payload
 
 
 class TorchServePredictions:
-    """Answers one request of a target. `streaming` gives the place of a client whose answer comes in chunks."""
+    """Answers one request of a target."""
 
-    def __init__(
-        self,
-        predict: PredictEndpoint,
-        options: GatewayOptions,
-        *,
-        submitter: Submitter,
-        registry: ModelRegistry,
-        answers: TorchServeAnswers,
-        uploads: BodyMemory,
-        streaming: Callable[[Caller], AbstractContextManager[None]],
-    ) -> None:
-        self._predict = predict
-        self._options = options
-        self._submitter = submitter
-        self._registry = registry
+    def __init__(self, services: Services, answers: TorchServeAnswers) -> None:
+        self._predict = services.predict
+        self._options = services.options
+        self._submitter = services.submitter
+        self._registry = services.registry
         self._answers = answers
-        self._uploads = uploads
-        self._streaming = streaming
+        self._uploads = services.uploads
+        # The place of a client whose answer comes in chunks.
+        self._streaming = partial(services.streaming, instead_of=services.predictions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
         """Returns the status code that was sent."""

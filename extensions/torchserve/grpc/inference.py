@@ -15,7 +15,6 @@ from penstock.broker.records import Push
 from penstock.errors import PenstockError
 from penstock.extensions.torchserve.gateway.answer import bytes_in, check_size, head_in
 from penstock.extensions.torchserve.gateway.errors import bad_request
-from penstock.extensions.torchserve.gateway.parts import TorchServeParts
 from penstock.extensions.torchserve.gateway.request import of_version
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 from penstock.extensions.torchserve.grpc.messages import (
@@ -38,10 +37,12 @@ from penstock.gateway.jobs.results import ended, first_is_gone
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
 from penstock.gateway.rpc.refusals import refusal_of
 from penstock.gateway.rpc.streams import RequestStreams
+from penstock.gateway.services import Services
 from penstock.job import JobId, Payload
 
 _PREDICT = "/predictions/{model}"
@@ -50,12 +51,13 @@ _LEAST_S = 0.001
 
 
 class InferenceApis:
-    """`predictions`, `streams`: the places that calls take."""
+    """`streams`: the places that streams of calls take."""
 
-    def __init__(self, parts: TorchServeParts, guard: RpcGuard, *, predictions: Shares, streams: Shares) -> None:
-        self._parts = parts
+    def __init__(self, services: Services, own: TorchServeOptions, guard: RpcGuard, *, streams: Shares) -> None:
+        self._services = services
+        self._own = own
         self._guard = guard
-        self._predictions = predictions
+        self._predictions = services.predictions
         self._stream_places = streams
         self.streams = RequestStreams(self._stream_answers, guard)
 
@@ -69,7 +71,7 @@ class InferenceApis:
         }
 
     async def _ping(self, rpc: Rpc, message: bytes) -> bytes:
-        health = bytes((await self._parts.health.ping()).body).decode()
+        health = bytes((await self._services.health.ping()).body).decode()
         return POOL.written(f"{INFERENCE}.TorchServeHealthResponse", health=health)
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
@@ -78,7 +80,7 @@ class InferenceApis:
         try:
             request = await self._request(rpc, found)
             deadline_s = await self._deadline(rpc, request)
-            end = await self._parts.predict.end_of(request, rpc.connection, deadline_s)
+            end = await self._services.predict.end_of(request, rpc.connection, deadline_s)
             answer = prediction_message(await self._read(end), found)
             self._count(found, end, started)
             return answer
@@ -122,12 +124,12 @@ class InferenceApis:
         request = await self._request(rpc, found, key="")
         deadline_s = await self._deadline(rpc, request)
         if request.version.info is None or not request.version.info.streams:
-            end = await self._parts.predict.end_of(request, connection, deadline_s)
+            end = await self._services.predict.end_of(request, connection, deadline_s)
             yield await self._read(end)
             self._count(found, end, started)
             return
         has_chunks = False
-        async for job, chunk in self._parts.predict.chunks(request, connection, deadline_s):
+        async for job, chunk in self._services.predict.chunks(request, connection, deadline_s):
             value = orjson.loads(chunk) if chunk else None
             if chunk and not head_in(value):
                 has_chunks = True
@@ -140,11 +142,11 @@ class InferenceApis:
 
     def _count(self, found: Any, end: Push, started: float) -> None:
         total_s = time.perf_counter() - started
-        self._parts.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
+        self._services.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
 
     async def _request(self, rpc: Rpc, found: Any, *, key: str | None = None) -> SubmitRequest:
         """`key`: in place of that among the metadata."""
-        parts = self._parts
+        services = self._services
         if not found.model_name:
             raise bad_request("Parameter model_name is required.")
         draft = Draft(
@@ -159,35 +161,35 @@ class InferenceApis:
             scope=rpc.scope,
             key=key,
         )
-        settled = await parts.submitter.settle(draft)
-        parts.predict.count_request(found.model_name, found.model_version)
+        settled = await services.submitter.settle(draft)
+        services.predict.count_request(found.model_name, found.model_version)
         sent = rpc.head.get(b"x-request-id")
         request_id = request_id_of(sent) if sent else str(uuid.uuid4())
-        return await parts.submitter.prepare(of_version(draft, settled, _target(found), request_id.encode("ascii")))
+        return await services.submitter.prepare(of_version(draft, settled, _target(found), request_id.encode("ascii")))
 
     async def _input(self, found: Any, version: VersionEntry) -> Payload:
-        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._parts.options)
+        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._services.options)
         if payload.content_type == JSON:
-            await self._parts.submitter.inputs.check(payload, version)
+            await self._services.submitter.inputs.check(payload, version)
         return payload
 
     async def _deadline(self, rpc: Rpc, request: SubmitRequest) -> float:
         """Seconds that the answer may take: the model's limit, and not beyond the call's own. Raises `NoWorker`."""
         if not request.version.capacity.is_served:
-            await self._parts.predict.require_worker(request)
+            await self._services.predict.require_worker(request)
         deadline_s, left_s = answer_deadline(request, request.model.info.limits.deadline_s), rpc.remaining_s
         return deadline_s if left_s is None else max(_LEAST_S, min(deadline_s, left_s))
 
     async def _end_of(self, job: JobId) -> Push:
-        record = await self._parts.store.read(job)
+        record = await self._services.store.read(job)
         if record is None:
             raise first_is_gone(job)
         return ended(record)
 
     async def _read(self, end: Push) -> bytes:
-        content = await self._parts.results.content(end, refusal=EndedWithoutOutput)
+        content = await self._services.results.content(end, refusal=EndedWithoutOutput)
         reader = content.reader
-        check_size(reader.size, end.id, most=self._parts.own.max_response_bytes)
+        check_size(reader.size, end.id, most=self._own.max_response_bytes)
         return await asyncio.to_thread(lambda: b"".join(reader.pieces(0, reader.size)))
 
 

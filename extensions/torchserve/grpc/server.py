@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from penstock.extensions.torchserve.gateway.parts import TorchServeParts
 from penstock.extensions.torchserve.grpc.inference import InferenceApis
 from penstock.extensions.torchserve.grpc.management import ManagementApis
 from penstock.extensions.torchserve.grpc.messages import INFERENCE_SERVICE, MANAGEMENT_SERVICE, POOL
 from penstock.extensions.torchserve.management.customized import DescribeRunner
 from penstock.extensions.torchserve.management.service import ModelManagement
-from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.auth.keys import Shares
+from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.rpc.probes import probe_services
 from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
+from penstock.gateway.services import Services
 
 
 class TorchServePorts:
-    """Makes the ports that the settings name. `predictions`: the places of calls that wait for an answer."""
+    """Makes the ports that the settings name."""
 
-    def __init__(
-        self,
-        parts: TorchServeParts,
-        management: ModelManagement,
-        shared: RpcShared,
-        lifetime: Lifetime,
-        *,
-        predictions: Shares,
-    ) -> None:
-        self._parts = parts
+    def __init__(self, services: Services, own: TorchServeOptions, management: ModelManagement, shared: RpcShared) -> None:
+        self._services = services
+        self._own = own
         self._shared = shared
-        self._lifetime = lifetime
-        self._inference = InferenceApis(parts, shared.guard, predictions=predictions, streams=shared.streams)
-        describe = DescribeRunner(parts.predict, parts.results, within_s=parts.options.sync_timeout_s)
-        self._management = ManagementApis(management, describe, shared.guard, requests=parts.requests, audit=parts.audit)
+        self._inference = InferenceApis(services, own, shared.guard, streams=shared.streams)
+        describe = DescribeRunner(services.predict, services.results, within_s=services.options.sync_timeout_s)
+        self._management = ManagementApis(management, describe, shared.guard, requests=services.requests, audit=services.audit)
 
     def ports(self) -> list[RpcPort]:
-        own, table = self._parts.own, self._shared.table
+        own, table = self._own, self._shared.table
         inference = RpcAddress(table.host, own.grpc_inference_port, "torchserve.grpc_inference_port")
         management = RpcAddress(own.management_host, own.grpc_management_port, "torchserve.grpc_management_port")
         return [
@@ -51,5 +42,6 @@ class TorchServePorts:
         return RpcPort(address, services, self._shared)
 
     def _probes(self, service: str) -> dict[str, dict[str, object]]:
-        shared = self._shared
-        return probe_services(self._parts.health, self._lifetime, POOL, (service,), guard=shared.guard, streams=shared.streams)
+        shared, services = self._shared, self._services
+        health, lifetime = services.health, services.lifetime
+        return probe_services(health, lifetime, POOL, (service,), guard=shared.guard, streams=shared.streams)

@@ -20,9 +20,9 @@ from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, Head, base_type, parse_query, refuse_encoded
-from penstock.gateway.asgi.wire import BodyMemory, Receive, Scope
-from penstock.gateway.auth.keys import Caller, TokenSource
-from penstock.gateway.telemetry.health import Health
+from penstock.gateway.asgi.wire import Receive, Scope
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.services import Services
 
 _MOST_BODY_BYTES = 64 * 1024
 _MOST_DEPTH = 16
@@ -31,22 +31,13 @@ _MOST_DEPTH = 16
 class ManagementActions:
     """`tokens` None: callers send none, and there is no route that renews one."""
 
-    def __init__(
-        self,
-        service: ModelManagement,
-        *,
-        workflows: WorkflowManagement,
-        tokens: TokenSource | None,
-        uploads: BodyMemory,
-        health: Health,
-        describe: DescribeRunner,
-    ) -> None:
+    def __init__(self, services: Services, service: ModelManagement, workflows: WorkflowManagement) -> None:
         self._service = service
         self._workflows = workflows
-        self._tokens = tokens
-        self._uploads = uploads
-        self._health = health
-        self._describe = describe
+        self._tokens = services.auth.tokens
+        self._uploads = services.uploads
+        self._health = services.health
+        self._describe = DescribeRunner(services.predict, services.results, within_s=services.options.sync_timeout_s)
 
     async def reply(self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head) -> Response:
         sent_id = head.get(b"x-request-id")

@@ -4,16 +4,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_plus
 
 import structlog
 from starlette.responses import Response
 
+from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.store.audit import Act
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.extensions.torchserve.gateway.replies import error_reply
 from penstock.extensions.torchserve.management.actions import ManagementActions
-from penstock.extensions.torchserve.management.routes import CHANGES, PUBLIC_PATHS, Action, ManagementTarget, management_target
+from penstock.extensions.torchserve.management.download import Downloader, DownloadLimits
+from penstock.extensions.torchserve.management.model_store import ModelStore
+from penstock.extensions.torchserve.management.routes import (
+    CHANGES,
+    PUBLIC_PATHS,
+    Action,
+    ManagementTarget,
+    is_served_beside,
+    management_target,
+)
+from penstock.extensions.torchserve.management.service import ModelManagement
+from penstock.extensions.torchserve.management.store_keeper import StoreKeeper
+from penstock.extensions.torchserve.management.workflows import WorkflowManagement
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.negotiation import (
     MAX_TARGET_BYTES,
@@ -26,35 +41,26 @@ from penstock.gateway.asgi.negotiation import (
 )
 from penstock.gateway.asgi.problems import CrossSite, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
-from penstock.gateway.auth.audit import AuditLog, said_of
-from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
+from penstock.gateway.auth.audit import said_of
+from penstock.gateway.auth.keys import NOBODY, Caller
 from penstock.gateway.auth.roles import require_role
-from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.options import TorchServeOptions
+from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
 
 class ManagementApp:
-    """`hosts`: the Host names that are accepted; an empty set means any. `origins`: of web pages that may call it."""
+    """`hosts`: the Host names that are accepted; an empty set means any."""
 
-    def __init__(
-        self,
-        actions: ManagementActions,
-        *,
-        auth: KeyAuth,
-        audit: AuditLog,
-        requests: Shares,
-        metrics: GatewayMetrics,
-        hosts: frozenset[str],
-        origins: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, services: Services, actions: ManagementActions, *, hosts: frozenset[str]) -> None:
         self._actions = actions
-        self._auth = auth
-        self._audit = audit
-        self._requests = requests
-        self._metrics = metrics
+        self._auth = services.auth
+        self._audit = services.audit
+        self._requests = services.requests
+        self._metrics = services.metrics
         self._hosts = hosts
-        self._origins = origins
+        self._origins = services.options.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -137,3 +143,24 @@ def _note(error: Exception, scope: Scope) -> None:
         log.warning("store_unavailable", path=scope["path"][:200], reason=error.message)
     elif not isinstance(error, PenstockError):
         log.error("request_failed", path=scope["path"][:200], exc_info=error)
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """`service` is what the gRPC service calls too. `is_beside`: the gateway's own listener serves it."""
+
+    app: ManagementApp
+    service: ModelManagement
+    keeper: StoreKeeper
+    is_beside: bool
+    serves: Callable[[str], bool] = is_served_beside
+
+
+def management_of(services: Services, own: TorchServeOptions) -> Management:
+    reserve = DiskReserve(own.model_store, services.options.reserve_bytes)
+    limits = DownloadLimits(own.max_archive_bytes, own.download_timeout_s)
+    models = ModelStore(own.model_store, own.allowed_urls, Downloader(limits, reserve))
+    service = ModelManagement(services, own, models)
+    workflows = WorkflowManagement(own, registry=services.registry, changes=services.changes, models=models)
+    app = ManagementApp(services, ManagementActions(services, service, workflows), hosts=own.management_hosts)
+    return Management(app, service, StoreKeeper(models, services.store), is_beside=not own.is_management_apart)

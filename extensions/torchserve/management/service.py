@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, model_not_found, no_method, version_not_found
 from penstock.extensions.torchserve.gateway.replies import pretty
 from penstock.extensions.torchserve.management.allowed_urls import is_remote
@@ -29,12 +28,12 @@ from penstock.extensions.torchserve.management.parameters import (
     scale_wish,
 )
 from penstock.extensions.torchserve.management.registering import Registration, conflict, not_started, registration
-from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.queues import stats_of_model, unfinished_of
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_gone, await_slots
 from penstock.gateway.options import TorchServeOptions
+from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
@@ -65,22 +64,13 @@ class ModelManagement:
     `sources`: the sources of the models that this gateway's settings name, by model and version.
     """
 
-    def __init__(
-        self,
-        options: TorchServeOptions,
-        *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-        changes: ModelChanges,
-        models: ModelStore,
-        sources: Mapping[tuple[str, str], str],
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._registry = registry
-        self._changes = changes
+    def __init__(self, services: Services, own: TorchServeOptions, models: ModelStore) -> None:
+        self._options = own
+        self._store = services.store
+        self._registry = services.registry
+        self._changes = services.changes
         self._models = models
-        self._sources = sources
+        self._sources = own.sources
 
     async def list_models(self, given: Given) -> ManagementReply:
         await self._registry.refresh()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Annotated, Any
 
@@ -9,13 +11,15 @@ from fastapi import APIRouter, Query, Request
 from msgspec import Struct
 from starlette.responses import Response
 
+from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
 from penstock.extensions.webhooks.webhook import owner_secret
-from penstock.gateway.asgi.wire import BodyMemory, json_body, json_response
+from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.runs.request import read_body
+from penstock.gateway.services import Services
 
 _IDS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_IDS}
 _BODY = {
@@ -33,10 +37,10 @@ class ChosenEvents(Struct, forbid_unknown_fields=True):
 
 
 class WebhookRoutes:
-    def __init__(self, deliveries: Deliveries, *, options: GatewayOptions, uploads: BodyMemory) -> None:
-        self._deliveries = deliveries
-        self._options = options
-        self._uploads = uploads
+    def __init__(self, services: Services) -> None:
+        self._deliveries = Deliveries(services.store, services.registry, services.runs)
+        self._options = services.options
+        self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
@@ -89,3 +93,19 @@ class WebhookRoutes:
 
     async def _chosen(self, request: Request) -> list[str]:
         return read_body(await json_body(request, self._options, self._uploads), ChosenEvents).ids
+
+
+def gateway(services: Services) -> GatewayPart:
+    options, webhooks = services.options, services.options.webhooks
+    routers = (WebhookRoutes(services).router(),)
+    if webhooks is None:
+        return GatewayPart(routers=routers)
+
+    def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
+        # The thread is started once per process, with modules that nobody else needs.
+        from penstock.extensions.webhooks.gateway.thread import delivering
+
+        count = services.metrics.count_delivery
+        return delivering(options, webhooks, open_store=open_store, blobs=services.blobs, count=count)
+
+    return GatewayPart(routers=routers, beside=deliver)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, Conflict, Gone, UnsupportedMedia
 from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
 from penstock.gateway.asgi.bundles import bundle_content, bundled_file
@@ -24,15 +23,15 @@ from penstock.gateway.dashboard.rows.job_rows import TONES, actions, attempt_bar
 from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, SHOWN_TYPES, Preview, preview
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import visible_job
-from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
 from penstock.gateway.jobs.timeline import timeline
-from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import PUBLIC_STATES, Job, JobState, Payload, parse_job_id
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.media import filename_parameters, split_filename
 from penstock.run import checked_tag
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 PAGE_JOBS = 25
 
@@ -49,23 +48,14 @@ class ShownPayload:
 class JobPages:
     """The routes below /ui/jobs."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        *,
-        store: AsyncStore,
-        blobs: BlobStore,
-        registry: ModelRegistry,
-        replays: Replays,
-        job_log: GatewayJobLog,
-    ) -> None:
+    def __init__(self, renderer: Renderer, services: Services) -> None:
         self._renderer = renderer
-        self._store = store
-        self._blobs = blobs
-        self._registry = registry
-        self._replays = replays
-        self._job_log = job_log
-        self._list = JobList(store, registry)
+        self._store = services.store
+        self._blobs = services.blobs
+        self._registry = services.registry
+        self._replays = services.replays
+        self._job_log = services.job_log
+        self._list = JobList(services.store, services.registry)
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/jobs", self.jobs, methods=["GET"])

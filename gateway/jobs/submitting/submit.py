@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import random
 import time
+from typing import TYPE_CHECKING
 
 from penstock.broker.backlog import UNKNOWN_DRAIN_S, eta_s
 from penstock.broker.records import SubmitStatus, Submitted
-from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi import negotiation, wire
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import Headers, retry_after
 from penstock.gateway.asgi.wire import Receive, Scope, Send
-from penstock.gateway.jobs.results import ResultReader, first_is_gone
+from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
-from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import accepted_body, job_body
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 
 class SubmitEndpoint:
     """POST /v1/models/{model}[/versions/{version}]/jobs."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        *,
-        store: AsyncStore,
-        results: ResultReader,
-        preferred: PreferredWait,
-    ) -> None:
-        self._preferred = preferred
-        self._submitter = submitter
-        self._store = store
-        self._results = results
+    def __init__(self, services: Services) -> None:
+        self._preferred = services.preferred
+        self._submitter = services.submitter
+        self._store = services.store
+        self._results = services.results
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, model: str, version: str) -> int:
         """Returns the status code that was sent."""

@@ -6,9 +6,9 @@ The jobs are stored as those of any submits are, in groups that share a call and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import orjson
@@ -17,24 +17,24 @@ from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.records import SubmitStatus, Submitted
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import MAX_ITEMS
 from penstock.errors import BadRequest, InvalidInput, PenstockError, UnsupportedMedia
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.negotiation import JSON, Head
 from penstock.gateway.asgi.problems import members_of, status_of
-from penstock.gateway.asgi.wire import BodyMemory, Receive, json_response, read_body, too_large
+from penstock.gateway.asgi.wire import Receive, json_response, read_body, too_large
 from penstock.gateway.auth.keys import FURTHER_JOB_COST, Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import first_is_gone
 from penstock.gateway.jobs.schemas import JOB_PARAMETERS
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import options_in
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import accepted_body, job_view
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.job import Payload
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 MAX_INPUTS = 1_000
 MAX_ERRORS = 10
@@ -65,26 +65,16 @@ _ANSWER = {
     },
 }
 PartialParam = Annotated[Literal["true", "false"], Query(description="Store the good inputs although others are refused")]
-# Takes the Authorization header, the address and a cost.
-Charge = Callable[[bytes | None, str, float], object]
 Prepared = list[SubmitRequest | PenstockError]
 
 
 class SubmitMany:
-    def __init__(
-        self,
-        submitter: Submitter,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        uploads: BodyMemory,
-        charge: Charge,
-    ) -> None:
-        self._submitter = submitter
-        self._options = options
-        self._store = store
-        self._uploads = uploads
-        self._charge = charge
+    def __init__(self, services: Services) -> None:
+        self._submitter = services.submitter
+        self._options = services.options
+        self._store = services.store
+        self._uploads = services.uploads
+        self._charge = services.auth.admit
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)

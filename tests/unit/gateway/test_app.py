@@ -113,7 +113,7 @@ async def test_above_the_limit_of_open_requests_new_ones_are_refused_but_probes_
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_a_bug_in_an_endpoint_is_answered_without_its_words(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = gateway(GatewayOptions())
-    monkeypatch.setattr(app.parts.registry, "find", None)  # now every call fails with an unforeseen error
+    monkeypatch.setattr(app.services.registry, "find", None)  # now every call fails with an unforeseen error
     status, body = await ask(app, "/predictions/square" if method == "POST" else "/v1/models/square", method=method)
     assert (status, body["code"]) == (500, "internal")
     assert "NoneType" not in json.dumps(body)

@@ -148,7 +148,8 @@ def test_a_file_that_others_may_read_is_a_fault_of_the_settings(tmp_path: Path) 
 def test_a_gateway_with_tokens_and_without_keys_serves_nobody_without_a_token(tmp_path: Path) -> None:
     path = tmp_path / "key_file.json"
     tokens = opened(path, Clock())
-    auth = KeyAuth(tokens=tokens)
+    auth = KeyAuth()
+    auth.take_tokens(tokens)
     caller = auth.admit(b"Bearer " + key(path, "inference"), "127.0.0.1")
     assert caller == Caller("torchserve", frozenset({Role.SUBMIT, Role.READ}), has_token=True)
     # Nobody else shares the gateway: no share of the queue is kept for others.
@@ -167,7 +168,8 @@ def test_beside_keys_the_callers_with_a_token_are_one_owner_among_others(tmp_pat
 
 
 def test_guessing_tokens_is_slowed_down(tmp_path: Path) -> None:
-    auth = KeyAuth(tokens=opened(tmp_path / "key_file.json", Clock()), clock=lambda: 0.0)
+    auth = KeyAuth(clock=lambda: 0.0)
+    auth.take_tokens(opened(tmp_path / "key_file.json", Clock()))
     refused = []
     for _ in range(30):
         with pytest.raises((TokenRefused, RateLimited)) as found:

@@ -1,0 +1,95 @@
+"""TorchServe's protocol in a gateway: its routes and management, gRPC ports, tokens, metrics and access log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
+from penstock.gateway.asgi.listening import bind
+from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
+from penstock.gateway.extending import GatewayPart, RpcPart
+from penstock.gateway.options import TorchServeOptions
+from penstock.gateway.services import Services
+from penstock.settings.tables import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.extensions.torchserve.management.listener import Management
+    from penstock.gateway.rpc.server import RpcShared
+
+
+def gateway(services: Services) -> GatewayPart | None:
+    """Few gateways speak TorchServe's protocol, and the others do without its modules."""
+    options, own = services.options, services.options.torchserve
+    if options.torchserve_access_log:
+        from penstock.extensions.torchserve.gateway.access_log import AccessLog
+
+        services.metrics.answers = AccessLog()
+    scrape = _scrape(services) if options.torchserve_metrics else None
+    if own is None:
+        return None if scrape is None else GatewayPart(scrape=scrape)
+    from penstock.extensions.torchserve.gateway.door import TorchServeDoor
+    from penstock.extensions.torchserve.management.listener import management_of
+
+    if own.key_path is not None:
+        _take_tokens(services, own)
+    door, management = TorchServeDoor(services, own), management_of(services, own)
+    return GatewayPart(
+        doors_before=(door,),
+        lifespans=(management.keeper,),
+        listeners=(management,) if management.is_beside else (),
+        document=door.add_routes,
+        scrape=scrape,
+        rpc=RpcPart(lambda settings: _ports_in(own, settings), lambda shared: _ports(services, own, management, shared)),
+        asides=lambda settings, shared: _asides(management, settings, shared=shared),
+    )
+
+
+def _take_tokens(services: Services, own: TorchServeOptions) -> None:
+    """Raises `ConfigError` for a file that cannot be used."""
+    from penstock.extensions.torchserve.gateway.tokens import TokenFile
+
+    assert own.key_path is not None
+    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.options.keys)
+    services.auth.take_tokens(tokens.open())
+
+
+def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:
+    from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts, torchserve_text
+
+    counts = TorchServeCounts()
+    metrics, registry, folder = services.metrics, services.registry, services.options.files_dir
+    metrics.predictions = counts
+
+    async def scrape() -> bytes:
+        return await asyncio.to_thread(lambda: torchserve_text(counts, metrics.answered(), registry.workers, folder))
+
+    return scrape
+
+
+def _ports_in(own: TorchServeOptions, settings: Settings) -> Mapping[str, int]:
+    if own.grpc_management_port:
+        settings.extension(TorchServeSettings).management_access_rule(settings)
+    return {
+        "torchserve.grpc_inference_port": own.grpc_inference_port,
+        "torchserve.grpc_management_port": own.grpc_management_port,
+    }
+
+
+def _ports(services: Services, own: TorchServeOptions, management: Management, shared: RpcShared) -> Sequence[ServerBeside]:
+    from penstock.extensions.torchserve.grpc.server import TorchServePorts
+
+    return TorchServePorts(services, own, management.service, shared).ports()
+
+
+def _asides(management: Management, settings: Settings, *, shared: bool) -> Sequence[ListeningSocket]:
+    """The port of management, where the settings name one. Raises `ConfigError`."""
+    table = settings.extension(TorchServeSettings)
+    if not table.has_own_port(settings):
+        return ()
+    access, host, port = table.management_access_rule(settings), table.management_host, table.management_port
+    listener = bind(host, port, shared=shared, setting="torchserve.management_port")
+    return (ListeningSocket(listener, management.app, "torchserve_management_listening", access=access),)

@@ -1,0 +1,99 @@
+"""What an extension serves in a gateway, and where each part of it is called (docs/design/extensions.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import APIRouter
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.extension import installed, load_part
+from penstock.gateway.asgi.negotiation import Head
+from penstock.gateway.asgi.problems import ProblemResponse
+from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
+from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.settings.tables import Settings
+
+if TYPE_CHECKING:
+    from penstock.gateway.rpc.server import RpcShared
+    from penstock.gateway.services import Services
+
+
+class ForeignTarget(Protocol):
+    """`route`: the path's template, as metrics show it. `is_public`: no key is needed, and nothing runs."""
+
+    @property
+    def route(self) -> str: ...
+    @property
+    def is_public(self) -> bool: ...
+
+
+class ForeignDoor(Protocol):
+    """Answers requests that become jobs without FastAPI on the way; returns the status that was sent."""
+
+    def target(self, scope: Scope) -> Any: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: Any) -> int: ...
+
+
+class Lifespan(Protocol):
+    def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class PathListener(Protocol):
+    """Paths that another ASGI application answers, with checks of its own."""
+
+    def serves(self, path: str) -> bool: ...
+
+    @property
+    def app(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How the refusals of these paths are worded."""
+
+    speaks: Callable[[str], bool]
+    worded: Callable[[ProblemResponse, Exception], ProblemResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcPart:
+    """`ports_in`: the settings that name a gRPC port, with the ports; raises `ConfigError` where one may not be served."""
+
+    ports_in: Callable[[Settings], Mapping[str, int]]
+    ports: Callable[[RpcShared], Sequence[ServerBeside]]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPart:
+    """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
+    `scrape` text to the metrics. `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs
+    for as long as the process serves, with stores of its own.
+    """
+
+    routers: Sequence[APIRouter] = ()
+    doors: Sequence[ForeignDoor] = ()
+    doors_before: Sequence[ForeignDoor] = ()
+    wordings: Sequence[Wording] = ()
+    lifespans: Sequence[Lifespan] = ()
+    listeners: Sequence[PathListener] = ()
+    document: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None
+    scrape: Callable[[], Awaitable[bytes]] | None = None
+    rpc: RpcPart | None = None
+    asides: Callable[[Settings, bool], Sequence[ListeningSocket]] | None = None
+    beside: Callable[[Callable[[], AsyncStore]], AbstractContextManager[None]] | None = None
+
+
+def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:
+    return [wording for part in parts for wording in part.wordings]
+
+
+def parts_of(services: Services) -> tuple[GatewayPart, ...]:
+    """What the extensions of this environment serve. An extension that is off returns None, and has imported nothing."""
+    found = [load_part(one.gateway)(services) for one in installed() if one.gateway]
+    return tuple(part for part in found if part is not None)

@@ -1,0 +1,176 @@
+"""What doors are made of: one record, of which each takes what it needs (docs/design/extensions.md)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.space import DiskReserve, FileCensus
+from penstock.broker.blobs.uploads import FileStore
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.runs import AsyncRunStore
+from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.wire import BodyMemory
+from penstock.gateway.auth.audit import AuditLog
+from penstock.gateway.auth.key_beat import KeyBeat
+from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
+from penstock.gateway.auth.roles import WaitingResponses
+from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.inbox import Inbox
+from penstock.gateway.jobs.predict import PredictEndpoint
+from penstock.gateway.jobs.replay import Replays
+from penstock.gateway.jobs.results import ResultReader
+from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
+from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
+from penstock.gateway.models.changes import ModelChanges
+from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.operations import Operations
+from penstock.gateway.options import GatewayOptions
+from penstock.gateway.runs.file_quota import FileQuota
+from penstock.gateway.runs.service import RunService
+from penstock.gateway.runs.uploads import FileUploads
+from penstock.gateway.telemetry.health import Health
+from penstock.gateway.telemetry.metrics import GatewayMetrics
+from penstock.gateway.telemetry.tracing import Tracing
+
+Held = AbstractContextManager[None]
+
+
+@dataclass(frozen=True)
+class Services:
+    """`requests`, `predictions`, `streams`: the places of callers, by what they wait for. `files`: where uploads lie.
+
+    What stands below the fields is made when it is first asked for, out of them.
+    """
+
+    options: GatewayOptions
+    store: AsyncStore
+    blobs: BlobStore
+    lifetime: Lifetime
+    tracing: Tracing | None
+    auth: KeyAuth
+    metrics: GatewayMetrics
+    registry: ModelRegistry
+    uploads: BodyMemory
+    requests: Shares
+    predictions: Shares
+    streams: Shares
+    waiting: WaitingResponses
+
+    @cached_property
+    def submitter(self) -> Submitter:
+        return Submitter(
+            self.options,
+            store=self.store,
+            blobs=self.blobs,
+            registry=self.registry,
+            metrics=self.metrics,
+            uploads=self.uploads,
+            tracing=self.tracing,
+        )
+
+    @cached_property
+    def results(self) -> ResultReader:
+        return ResultReader(self.store, self.blobs)
+
+    @cached_property
+    def follower(self) -> JobFollower:
+        return JobFollower(self.store, heartbeat_s=self.options.heartbeat_s)
+
+    @cached_property
+    def job_log(self) -> GatewayJobLog:
+        return GatewayJobLog(self.options.log_jobs)
+
+    @cached_property
+    def predict(self) -> PredictEndpoint:
+        return PredictEndpoint(self)
+
+    @cached_property
+    def preferred(self) -> PreferredWait:
+        return PreferredWait(self.submitter, store=self.store, lifetime=self.lifetime, waiting=self.waiting)
+
+    @cached_property
+    def replays(self) -> Replays:
+        return Replays(self.submitter, self.options, store=self.store, blobs=self.blobs)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        return Inbox(self.store, self.registry, self.replays)
+
+    @cached_property
+    def files(self) -> FileStore:
+        return FileStore(self.options.files_dir)
+
+    @cached_property
+    def quota(self) -> FileQuota:
+        options, reserve = self.options, DiskReserve(self.options.files_dir, self.options.reserve_bytes)
+        most = {"max_files": options.max_owner_files, "max_bytes": options.max_owner_bytes}
+        return FileQuota(FileCensus(self.files), reserve, **most)
+
+    @cached_property
+    def file_uploads(self) -> FileUploads:
+        return FileUploads(self.files, self.options, self.quota)
+
+    @cached_property
+    def runs(self) -> RunService:
+        return RunService(AsyncRunStore(self.store), self.files, self.options, require_room=self.quota.require_room)
+
+    @cached_property
+    def changes(self) -> ModelChanges:
+        return ModelChanges(self.store, self.registry)
+
+    @cached_property
+    def operations(self) -> Operations:
+        return Operations(self.store, self.registry)
+
+    @cached_property
+    def key_beat(self) -> KeyBeat:
+        return KeyBeat(self.store, self.auth)
+
+    @cached_property
+    def audit(self) -> AuditLog:
+        return AuditLog(self.store)
+
+    @cached_property
+    def health(self) -> Health:
+        return Health(self.store, registry=self.registry, lifetime=self.lifetime)
+
+    def reading(self, caller: Caller) -> Held:
+        """The place of a client that reads a large answer, which may take long, instead of its place among the predictions."""
+        return self.waiting.reading(caller, instead_of=self.predictions)
+
+    def awaiting(self, caller: Caller) -> Held:
+        """A place among the predictions, instead of the request's own."""
+        return self.predictions.held(caller, instead_of=self.requests)
+
+    def streaming(self, caller: Caller, *, instead_of: Shares) -> Held:
+        return self.streams.held(caller, instead_of=instead_of)
+
+
+def services_of(
+    options: GatewayOptions,
+    *,
+    store: AsyncStore,
+    blobs: BlobStore,
+    lifetime: Lifetime,
+    tracing: Tracing | None,
+    metrics: GatewayMetrics,
+) -> Services:
+    requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
+    return Services(
+        options,
+        store,
+        blobs,
+        lifetime,
+        tracing,
+        auth=KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst),
+        metrics=metrics,
+        registry=ModelRegistry(store, options.models),
+        uploads=BodyMemory(options.max_upload_bytes),
+        requests=requests,
+        predictions=Shares("predictions", options.max_predictions, setting="gateway.max_predictions"),
+        streams=Shares("streamed predictions", options.max_streams, setting="gateway.max_streams"),
+        waiting=WaitingResponses(options.max_waits, requests=requests),
+    )
