@@ -17,9 +17,8 @@ from kombu.utils.objects import cached_property
 
 from penstock.broker.celery_connection import CeleryConnection, celery_connection
 from penstock.broker.partitions import queues_of_model
-from penstock.broker.store.ops import queue_name
+from penstock.broker.store.ops import APP_QUEUE, PRIORITY_SEPARATOR, queue_name
 from penstock.errors import ConfigError, InternalError
-from penstock.extensions.celery_clients.ops import DOOR_QUEUE, PRIORITY_SEPARATOR
 from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"
@@ -106,8 +105,8 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        "task_queues": [_queue(DOOR_QUEUE), *(_queue(queue_name(queue)) for queue in queues)],
-        "task_default_queue": DOOR_QUEUE,
+        "task_queues": [_queue(APP_QUEUE), *(_queue(queue_name(queue)) for queue in queues)],
+        "task_default_queue": APP_QUEUE,
         # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
         "control_queue_expires": None,
         "event_queue_expires": None,

@@ -61,11 +61,13 @@ class Extension:
     declared: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
+    # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
+    worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = filter(None, (self.version_settings, self.model_settings, self.declared, self.gateway))
+        fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
-        return [*self.settings.values(), *verbs, *fields, *self.source_kinds, *self.modules.values()]
+        return [*self.settings.values(), *verbs, *filter(None, fields), *self.source_kinds, *self.modules.values()]
 
     def __post_init__(self) -> None:
         if wrong := [part for part in self.parts() if ":" not in part]:

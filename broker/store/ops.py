@@ -43,6 +43,9 @@ Reply = TypeVar("Reply")
 Asked = ParamSpec("Asked")
 Ended = tuple[Job, Payload | None]
 
+# The queue of Celery's clients who name none, and the first part of the names of all queues.
+APP_QUEUE = "penstock"
+PRIORITY_SEPARATOR = "\x06\x16"
 # At least; a key lives longer where the job's deadline and the time its result is kept are longer together.
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _WITHOUT_OUTPUT, _WITH_OUTPUT = "0", "1"
@@ -113,8 +116,13 @@ def prefix(queue: str) -> str:
 
 
 def queue_name(queue: str) -> str:
-    """Celery's name of a queue, which holds the tickets of band 0; for other bands kombu adds a priority suffix."""
-    return f"penstock.{{{queue}}}"
+    """Celery's name of a queue, which holds the tickets of band 0."""
+    return f"{APP_QUEUE}.{{{queue}}}"
+
+
+def priority_list(queue: str, priority: int) -> str:
+    """Kombu's name of the list of a queue's tickets of another band."""
+    return f"{queue}{PRIORITY_SEPARATOR}{priority}" if priority else queue
 
 
 def ms(seconds: float) -> int:

@@ -25,7 +25,6 @@ from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
 from penstock.broker.store.ops import Command, Operation, blocking, prefix
 from penstock.broker.store.registry import KeptTimes
-from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -105,7 +104,6 @@ class RedisStore:
     cancel = blocking(ops.cancel)
     reconcile = blocking(ops.reconcile)
     reconcile_next = blocking(ops.reconcile_next)
-    may_send = blocking(celery_ops.may_send)
     read = blocking(ops.read)
     result = blocking(ops.result)
     follow = blocking(ops.follow)
@@ -168,10 +166,6 @@ class RedisStore:
     def forget(self, jobs: Sequence[JobId]) -> int:
         parts = _in_parts([job.queue for job in jobs], FORGET_MAX)
         return sum(self.run_all([ops.forget([jobs[place] for place in part]) for part in parts]))
-
-    def reject_foreign(self, queue: str, rejected: Sequence[celery_ops.Rejected]) -> None:
-        """Answer stock Celery messages that cannot become jobs, all in one round trip."""
-        self.run_all([celery_ops.reject_foreign(queue, one) for one in rejected])
 
     def results(self, jobs: Sequence[JobId]) -> list[tuple[Job, Payload | None] | None]:
         """`result` of each, in one round trip."""

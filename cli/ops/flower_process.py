@@ -14,9 +14,8 @@ from typing import Any
 from penstock.broker.celery_app import PRIORITY_STEPS
 from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.connection import READ_TIMEOUT_S, cluster_nodes, connect_async, is_cluster
-from penstock.broker.store.ops import queue_name
+from penstock.broker.store.ops import priority_list, queue_name
 from penstock.broker.store.registry import MODELS_KEY, models
-from penstock.extensions.celery_clients.ops import priority_list
 from penstock.job import LATE_BAND
 from penstock.model_spec import ModelInfo
 from penstock.settings.tables import Settings

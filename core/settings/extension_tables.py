@@ -63,10 +63,6 @@ class ExtensionTable:
         """None: callers send API keys and nothing else."""
         return None
 
-    def sample_series(self) -> str:
-        """Where the class is of a `SampleSeries` (`penstock.workers.telemetry`) that a worker's page of metrics has too."""
-        return ""
-
     def addresses(self, settings: Settings, url: str) -> Mapping[str, str]:
         """What else is served, by a word, for the lines of `penstock up`. `url` is the gateway's."""
         return {}

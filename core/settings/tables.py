@@ -255,10 +255,6 @@ class Settings(Table):
         """What extensions serve beside the gateway at `url`, by a word, for the lines of `penstock up`."""
         return {word: line for table in self._tables.values() for word, line in table.addresses(self, url).items()}
 
-    def sample_series(self) -> list[str]:
-        """Where the classes are of the series that a worker's page of metrics has beside the engine's own."""
-        return [part for table in self._tables.values() if (part := table.sample_series())]
-
     def tree(self) -> dict[str, Any]:
         """Every setting as JSON has it, those of all installed extensions included."""
         tables = {name: self._tables.get(name) or load_part(part)() for name, part in table_parts().items()}

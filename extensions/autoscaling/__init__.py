@@ -2,4 +2,8 @@
 
 from penstock.extension import Extension
 
-extension = Extension("autoscaling", version_settings="penstock.extensions.autoscaling.settings:ScalingFields")
+extension = Extension(
+    "autoscaling",
+    version_settings="penstock.extensions.autoscaling.settings:ScalingFields",
+    worker="penstock.extensions.autoscaling.worker.part:worker_part",
+)

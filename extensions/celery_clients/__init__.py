@@ -2,4 +2,4 @@
 
 from penstock.extension import Extension
 
-extension = Extension("celery_clients")
+extension = Extension("celery_clients", worker="penstock.extensions.celery_clients.worker.part:worker_part")

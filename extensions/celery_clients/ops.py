@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from penstock.broker.records import NewJob
-from penstock.broker.store.ops import Command, Operation, digest, prefix, queue_name
+from penstock.broker.store.ops import APP_QUEUE, Command, Operation, digest, prefix, priority_list, queue_name
 from penstock.broker.store.positions import Arg
 from penstock.job import SERIAL_CHARS, JobId, job_in, parse_job_id
 
 # The name of the word that a job's submit has for these functions.
 WORD = "celery_clients"
-DOOR_QUEUE, DOOR = "penstock", "*"
+DOOR_QUEUE, DOOR = APP_QUEUE, "*"
 INVALID_MESSAGE, EXPIRED, CANCELLED = "invalid_message", "expired", "cancelled"
 _ARRIVED_KEY = f"{prefix(DOOR)}arrived"
-# Kombu's own: each priority has a list beside the queue's. A client may write to any of the ten; by default to 0, 3, 6 and 9.
-PRIORITY_SEPARATOR = "\x06\x16"
+# Each has a list beside the queue's. A client may write to any of the ten; by default to 0, 3, 6 and 9.
 PRIORITIES = range(10)
 # In these the tickets of jobs lie as well, so that claims draw from them.
 _TICKETED = (0, 6, 9)
@@ -76,10 +75,6 @@ def refused(job: NewJob, reason: str) -> Rejected:
     assert isinstance(word, bytes)
     tasks, message = read_word(word)
     return Rejected(message, _answered_task(tasks.encode()).own, reason)
-
-
-def priority_list(queue: str, priority: int) -> str:
-    return f"{queue}{PRIORITY_SEPARATOR}{priority}" if priority else queue
 
 
 def door_lists() -> list[str]:

@@ -13,4 +13,5 @@ extension = Extension(
             asks_gateway=True,
         )
     },
+    worker="penstock.extensions.history.worker:worker_part",
 )

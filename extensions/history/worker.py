@@ -29,6 +29,7 @@ from penstock.extensions.history.store import (
     note_history,
 )
 from penstock.model_spec import SlotInfo
+from penstock.workers.fleet.parts import WorkerHost, WorkerPart
 from penstock.workers.slot.batch import BULK
 from penstock.workers.slot.context import BatchTally
 
@@ -73,11 +74,18 @@ def slots_now(infos: Iterable[SlotInfo]) -> dict[str, SlotsNow]:
     }
 
 
-class HistoryKeeper:
-    """Any beat's thread may call `write`. Slots count in the last of a model's queues. `is_kept`: False to count nothing."""
+def worker_part(host: WorkerHost) -> WorkerPart:
+    if not host.settings.store.history:
+        return WorkerPart()
+    keeper = HistoryKeeper(host.settings.worker.beat_s, host.queues_of)
+    return WorkerPart(tally=keeper.tally, on_beat=keeper.beat)
 
-    def __init__(self, beat_s: float, queues_of: Callable[[str], Sequence[str]], *, is_kept: bool = True) -> None:
-        self.tally = BatchTally() if is_kept else None
+
+class HistoryKeeper:
+    """Any beat's thread may call `write`. Slots count in the last of a model's queues."""
+
+    def __init__(self, beat_s: float, queues_of: Callable[[str], Sequence[str]]) -> None:
+        self.tally = BatchTally()
         # A worker that starts again under its name numbers its writes anew.
         self._writer = secrets.token_hex(4)
         self._for_s = _BEATS * beat_s + 1.0
@@ -96,8 +104,6 @@ class HistoryKeeper:
 
     def look(self, infos: Iterable[SlotInfo]) -> None:
         """Take what the slots counted, and what they are."""
-        if self.tally is None:
-            return
         with self._guard:
             now, before = time.monotonic(), self._looked_at
             found = {self._queues_of(model)[-1]: one for model, one in slots_now(infos).items()}

@@ -6,4 +6,5 @@ extension = Extension(
     "pipelines",
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
     declared="penstock.extensions.pipelines.files:declared_pipelines",
+    worker="penstock.extensions.pipelines.worker.part:worker_part",
 )

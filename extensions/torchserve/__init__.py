@@ -18,4 +18,5 @@ extension = Extension(
     },
     version_settings="penstock.extensions.torchserve.settings.table:RegisteredFields",
     source_kinds=("penstock.extensions.torchserve.source_kind:archive_kind",),
+    worker="penstock.extensions.torchserve.worker.part:worker_part",
 )

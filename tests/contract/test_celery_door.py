@@ -17,8 +17,8 @@ from penstock.broker.records import ClaimRequest, Ending, NewJob
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.celery_clients.ops import Sent, answer, due_answers, followed_by, word_of
 from penstock.extensions.celery_clients.worker.clients import CeleryClients
+from penstock.extensions.celery_clients.worker.follow_ups import FollowUps, Signature
 from penstock.job import JobId, JobState, new_job_id
-from penstock.workers.slot.follow_ups import FollowUps, Signature
 from tests.contract.model_queue import OUTPUT, STAMP
 
 DRAWN_AT_ONCE = 64

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,21 @@ celery_app.app = SimpleNamespace(Worker=program)
 sys.argv = ["penstock.workers"]
 assert main() == 3
 """
+# A worker whose settings ask for no scaling, no pipeline and none of TorchServe's names.
+FLEET = """
+from pathlib import Path
+from penstock.settings.tables import Settings
+from penstock.workers.fleet.fleet import Fleet
+Path("penstock.toml").write_text('[models.m]\\nsource = "m.py"\\n')
+Path("m.py").touch()
+Fleet(Settings.load(Path("penstock.toml"), {"PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"}), name="w", app=None)
+"""
+PARTS = {
+    "penstock.broker.store.aio",
+    "penstock.extensions.autoscaling.worker.autoscaler",
+    "penstock.extensions.pipelines.worker.supervisor",
+    "penstock.extensions.torchserve.worker.series",
+}
 # A gateway that speaks no other server's protocol but those that need no setting.
 GATEWAY = """
 from pathlib import Path
@@ -57,14 +73,17 @@ OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webho
         ("import penstock.gateway.serving", {*CELERY, *MODELS, *SPLITS}),
         (GATEWAY, OPTIONAL),
         ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
+        (FLEET, {*SERVERS, *MODELS, *PARTS}),
         (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),
         ("import penstock.workers.child.__main__", {*SERVERS, *CELERY, *MODELS, "redis", "pydantic", "importlib.metadata"}),
     ],
-    ids=["up", "gateway", "plain-gateway", "runner", "worker", "model"],
+    ids=["up", "gateway", "plain-gateway", "runner", "fleet", "worker", "model"],
 )
-def test_a_process_loads_nothing_that_its_start_does_not_need(code: str, unneeded: set[str]) -> None:
+def test_a_process_loads_nothing_that_its_start_does_not_need(code: str, unneeded: set[str], tmp_path: Path) -> None:
     whole = f"{code}\nimport sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", whole], env=os.environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], env=os.environ, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert unneeded & set(done.stdout.split()) == set()
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -14,19 +14,16 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.places import open_blobs
 from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import is_cluster
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
-from penstock.extension import load_part
-from penstock.extensions.celery_clients.worker.clients import CLIENTS_NOT_SERVED, CeleryDoor
-from penstock.extensions.history.worker import HistoryKeeper
 from penstock.model_spec import ModelInfo, SlotInfo
 from penstock.settings.tables import Settings
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import claimed_from, peers, refusals, swept, swept_queues
 from penstock.workers.fleet.announcer import Announcer, OtherEntries
 from penstock.workers.fleet.beat import BEAT_MISSED, Beat
-from penstock.workers.fleet.learned import NOTHING, TimesKeeper
+from penstock.workers.fleet.learned import TimesKeeper
+from penstock.workers.fleet.parts import WorkerHost, WorkerParts
 from penstock.workers.fleet.periodic_thread import PeriodicThread
 from penstock.workers.fleet.roster import Roster
 from penstock.workers.fleet.size import FleetSize
@@ -40,9 +37,6 @@ from penstock.workers.telemetry.job_log import WorkerJobLog
 from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
 from penstock.workers.telemetry.tracing import batch_spans
-
-if TYPE_CHECKING:
-    from penstock.extensions.autoscaling.worker.autoscaler import Autoscaler
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -62,31 +56,39 @@ class Fleet:
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
         self._spans = batch_spans()
-        series = [load_part(part)() for part in settings.sample_series()]
-        self._metrics = WorkerMetrics(name, models=len(settings.models), beside=series)
+        self._metrics = WorkerMetrics(name, models=len(settings.models))
         self._versions = ServedVersions(settings)
         self._times, self._others = TimesKeeper(), OtherEntries()
         self._swept_models = set(settings.served_names)
-        # The sweeper and the door read it.
+        # The sweeper and parts of extensions read it.
         self._swept_queues = set(swept_queues(self._swept_models, self._versions.infos))
         self._partitions = forgotten_versions.PartitionKeeper()
         self._beat_store = RedisStore(self._store_url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._store_url, name=f"penstock-sweep-{os.getpid()}")
-        self._history = HistoryKeeper(settings.worker.beat_s, self._queues_of, is_kept=settings.store.history)
-        self._build_threads()
+        blobs = open_blobs(settings.blob_place)
+        self._parts = WorkerParts.load(self._host(blobs))
+        self._build_threads(blobs)
         self._size = FleetSize(settings, self._versions, self._roster)
-        self._scaler: Autoscaler | None = None
-        self._scaling: PeriodicThread | None = None
         self._announcer = Announcer(
-            name,
-            settings.worker,
-            self._versions,
-            wanted=self._size.wanted,
-            scaling=lambda: self._scaler.infos() if self._scaler else {},
+            name, settings.worker, self._versions, wanted=self._size.wanted, scaling=self._parts.scaling
         )
 
-    def _build_threads(self) -> None:
-        worker, blobs = self._settings.worker, open_blobs(self._settings.blob_place)
+    def _host(self, blobs: BlobStore) -> WorkerHost:
+        return WorkerHost(
+            self._name,
+            self._settings,
+            blobs,
+            self._metrics.registry,
+            queues=lambda: self._swept_queues,
+            queues_of=self._queues_of,
+            size=lambda: self._size,
+            measured=lambda: self._announcer.measured,
+            workers=lambda: self._others.workers,
+            announce=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the parts
+        )
+
+    def _build_threads(self, blobs: BlobStore) -> None:
+        worker = self._settings.worker
         job_log = WorkerJobLog(self._settings.log.jobs)
         self._roster = self._new_roster(blobs, job_log)
         upkeep = UpkeepMetrics(
@@ -115,8 +117,6 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
-        has_door = not is_cluster(self._store_url)
-        self._door = CeleryDoor(self._store_url, blobs, lambda: sorted(self._swept_queues)) if has_door else None
         self._build_reloads()
         self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
@@ -128,8 +128,8 @@ class Fleet:
             self._versions,
             blobs,
             self._store_url,
-            observers=(self.events, *metrics, job_log, *self._spans),
-            tally=self._history.tally,
+            self._parts,
+            observers=(self.events, *self._parts.observers, *metrics, job_log, *self._spans),
             on_change=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the roster
         )
 
@@ -171,10 +171,7 @@ class Fleet:
         self._size.start(change)
         self._beat.start()
         self._sweeper.start()
-        if self._door:
-            self._door.start()
-        else:
-            log.info(CLIENTS_NOT_SERVED, reason="the store is a cluster, which Celery cannot use: submit over HTTP")
+        self._parts.start()
         if self._pod_cost:
             self._pod_cost.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
@@ -223,10 +220,7 @@ class Fleet:
         if self.draining:
             return
         self.draining = True
-        if self._door:
-            self._door.drain()
-        if self._scaler:
-            self._scaler.is_draining = True
+        self._parts.drain()
         self._roster.drain(by=time.monotonic() + self._settings.worker.grace_s)
         self._beat.wake()
 
@@ -244,24 +238,21 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
-        for thread in (self._reloads, self._pod_cost, self._scaling, self._beat, self._sweeper):
+        for thread in (self._reloads, self._pod_cost, self._beat, self._sweeper):
             if thread is not None:
                 thread.stop()
-        if self._door:
-            self._door.stop()
+        self._parts.stop()
         self.events.stop()
         for spans in self._spans:
             spans.close()
-        self._history.beat(self._beat_store, ())
         try:
+            self._parts.on_beat(self._beat_store, ())
             self._beat_store.withdraw_worker(self._name)
         except StoreUnavailable as error:
             # The entry expires by itself a few beats later.
             log.warning(WITHDRAW_FAILED, error=str(error))
         self._beat_store.close()
         self._sweep_store.close()
-        if self._scaler:
-            self._scaler.store.close()
         log.info(FLEET_ENDED, worker=self._name)
 
     # In the beat's thread.
@@ -269,43 +260,23 @@ class Fleet:
     def _on_beat(self, store: RedisStore) -> None:
         # Gateways wrote the moments that this one is compared with, and their clocks may differ from this host's.
         now = store.now()
-        self._history.beat(store, self._announcer.measured)
         self._follow_rollouts(store, now)
         self._roster.pass_wishes(store.profile_wishes(), now)
         if self.draining:
             store.withdraw_worker(self._name)
-            return
+        else:
+            self._announce(store, now)
+        self._parts.on_beat(store, self._announcer.measured)
+
+    def _announce(self, store: RedisStore, now: float) -> None:
         slots, infos = self.slots, [*self._roster.infos(), *refusals(self._versions.refused)]
         self._others.follow(store, self._announcer.announce(store, slots, infos), now)
-        self._times.save(store, slots, now, memory=self._scaler.memory if self._scaler else NOTHING)
+        self._times.save(store, slots, now, memory=self._parts.memory())
         self._look_around(store, slots, infos, now)
-        if self._scaler is None and self._size.automatic():
-            self._start_scaler()
-
-    def _start_scaler(self) -> None:
-        # Most workers have no version whose slots follow its work, and do without this import.
-        from penstock.extensions.autoscaling.worker.autoscaler import AUTOSCALING_MISSED, LOOK_S, Autoscaler
-
-        self._scaler = scaler = Autoscaler(
-            self._name,
-            RedisStore(self._store_url, name=f"penstock-scale-{os.getpid()}"),
-            self._size,
-            workers=lambda: self._others.workers,
-            measured=lambda: self._announcer.measured,
-            on_change=self._on_scaled,
-            least_stay_s=self._settings.worker.min_stay_s,
-            queues=self._queues_of,
-        )
-        self._scaling = PeriodicThread("scaling", LOOK_S, scaler.run_once, failure_event=AUTOSCALING_MISSED)
-        self._scaling.start()
 
     def _queues_of(self, model: str) -> list[str]:
         info = self._versions.announced.get(model) or self._versions.infos.get(model)
         return queues_of_model(info or ModelInfo(model))
-
-    def _on_scaled(self, model: str, reason: str) -> None:
-        self._metrics.on_scaled(model, reason)
-        self._beat.wake()
 
     def _follow_rollouts(self, store: RedisStore, now: float) -> None:
         change = self._change(store, now)

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.blobs.files import BlobStore
@@ -22,10 +21,11 @@ from penstock.settings.remote_sources import is_remote
 from penstock.settings.source_kinds import kind_of
 from penstock.settings.tables import Settings
 from penstock.workers.devices.pins import Pin
+from penstock.workers.fleet.parts import WorkerParts
 from penstock.workers.fleet.profiling import Profiler
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.versions import ServedVersions
-from penstock.workers.slot.context import BatchTally, Observer, Observers, SlotContext
+from penstock.workers.slot.context import Observer, Observers, SlotContext
 from penstock.workers.slot.slot import Slot
 
 if TYPE_CHECKING:
@@ -60,18 +60,18 @@ class Roster:
         versions: ServedVersions,
         blobs: BlobStore,
         store_url: str,
+        parts: WorkerParts,
         *,
         observers: Sequence[Observer],
-        tally: BatchTally | None,
         on_change: Callable[[], None],
     ) -> None:
-        self._tally = tally
         self._settings = settings
         self._versions = versions
         self._blobs = blobs
         self._observers = observers
         self._on_change = on_change
         self._store_url = store_url
+        self._parts = parts
         # Slots look for their models from threads of their own.
         self._guard = threading.Lock()
         self._fetches: ModelFetches | None = None
@@ -110,7 +110,7 @@ class Roster:
         name = f"{self._incarnation}.{self._added}"
         self._added += 1
         profiler = Profiler(spec, self._settings.profile_dir, on_change=self._on_change)
-        observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change), tally=self._tally)
+        observers = Observers(*self._observers, profiler, _ChangeObserver(self._on_change), tallies=self._parts.tallies)
         slot = self._slot(spec, pin, self._context(spec, observers), name)
         thread = threading.Thread(target=slot.run, name=f"slot-{spec.name}-{self._added}", daemon=True)
         self._running.append(RunningSlot(slot, thread, profiler, observers))
@@ -120,16 +120,10 @@ class Roster:
         thread.start()
 
     def _slot(self, spec: ModelSpec, pin: Pin, context: SlotContext, name: str) -> Slot:
-        if spec.pipeline is None:
+        stand_in = self._parts.stand_in(spec)
+        if stand_in is None:
             return Slot(spec, pin, context, name=name)
-        # Few workers have pipelines, and the others do without their driver.
-        from penstock.broker.store.aio import AsyncStore
-        from penstock.extensions.pipelines.worker.supervisor import PipelineInputs, pipeline_child
-
-        store = self._settings.store
-        open_store = partial(AsyncStore, self._store_url, replicated=store.durability == "replicated")
-        new_child = pipeline_child(spec.pipeline, open_store, self._blobs, store.inline_input_bytes)
-        return Slot(spec, pin, context, name=name, new_child=new_child, inputs=PipelineInputs)
+        return Slot(spec, pin, context, name=name, new_child=stand_in.new_child, inputs=stand_in.inputs)
 
     def remove_one(self, spec: ModelSpec) -> None:
         """Let one slot of this version end what it runs, and then leave: one that runs nothing if there is one."""
@@ -246,6 +240,7 @@ class Roster:
             locate=self._locate,
             declared_policy=self._versions.declared_policy(spec),
             paused=self._versions.paused,
+            read_messages=self._parts.read_messages,
         )
 
 

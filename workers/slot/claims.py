@@ -127,7 +127,7 @@ class Claims:
         self.batcher.on_handed_over(claim, now)
         self._take(source, claim, source.lease.name, message.nonce, asked_at=since, now=now)
         if claim.messages:
-            self._adopt(source, claim)
+            self._read_messages(source, claim)
 
     def renew_leases(self) -> None:
         """Go on under new names; what the store leased to the old ones is given up."""
@@ -234,11 +234,13 @@ class Claims:
             for other in self.sources.all:
                 other.is_offer_stale = other is not source
         if claim.messages:
-            self._adopt(source, claim)
+            self._read_messages(source, claim)
 
-    def _adopt(self, source: ClaimSource, claim: Claim) -> None:
+    def _read_messages(self, source: ClaimSource, claim: Claim) -> None:
+        if (read := self._context.read_messages) is None:
+            return
         try:
-            self.debts.settlements.adopt(claim, source.queue, self._context.info(self._spec))
+            read(self.debts.settlements.store, claim, source.queue, spec=self._spec, info=self._context.info(self._spec))
         except StoreUnavailable as error:
             # The store keeps the messages, and hands them out again.
             self.debts.on_failure(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
@@ -23,13 +23,15 @@ from penstock.broker.records import (
     Submitted,
 )
 from penstock.broker.store.notifications import Message
+from penstock.broker.store.ops import Operation
 from penstock.broker.store.registry import KeptTimes
-from penstock.extensions.celery_clients.ops import Rejected
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
+
+Reply = TypeVar("Reply")
 
 
 class WakeUpListener(Protocol):
@@ -71,11 +73,20 @@ class SlotStore(Protocol):
 
     def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
 
-    def may_send(self, queue: str) -> bool: ...
+    def run(self, operation: Operation[Reply]) -> Reply: ...
 
-    def reject_foreign(self, queue: str, rejected: Sequence[Rejected]) -> None: ...
+    def run_all(self, operations: Sequence[Operation[Reply]]) -> list[Reply]: ...
 
     def close(self) -> None: ...
+
+
+class ReadMessages(Protocol):
+    """Takes up the messages that a claim found in the queue, beside jobs or instead. Raises `StoreUnavailable`.
+
+    The slot's thread calls it. What stays in the store is found again.
+    """
+
+    def __call__(self, store: SlotStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None: ...
 
 
 class Observer:
@@ -137,7 +148,7 @@ TALLY_MAX = 20_000
 
 
 class BatchTally:
-    """What the slots of a worker note of each batch for the history, which the beat counts. Safe to append to from any thread.
+    """What the slots of a worker note of each batch, for a beat to count. Safe to append to from any thread.
 
     `settled`: queue, reason of release, seconds from claim to settlement, and for each job the seconds that it had waited when
     it was claimed. `busy`: queue, seconds that a batch kept its slot busy.
@@ -154,10 +165,10 @@ class Observers:
     Any thread may call `ask`: the tuple is replaced as a whole.
     """
 
-    def __init__(self, *observers: Observer, tally: BatchTally | None = None) -> None:
+    def __init__(self, *observers: Observer, tallies: Sequence[BatchTally] = ()) -> None:
         self.all = observers
-        # None where no history is kept.
-        self.tally = tally
+        # None, unless somebody counts all batches.
+        self.tallies = tuple(tallies)
         self.of_batches: tuple[Observer, ...] = ()
         self.ask()
 
@@ -192,6 +203,8 @@ class SlotContext:
     on_rollout: Callable[[], None] = lambda: None
     # Where the model lies on this machine, and where it came from; None while it is being fetched.
     locate: Callable[[ModelSpec], tuple[ModelSpec, str] | None] = lambda spec: (spec, "")
+    # Who reads messages that claims find; None: nobody sends any.
+    read_messages: ReadMessages | None = None
     # Fields of the batch policy that nobody set: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
     # The models whose slots are to claim nothing, `ALL_MODELS` if none is to. Another thread changes it in place.

@@ -15,13 +15,11 @@ import structlog
 from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
-from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, NewJob, Reported, Settled
+from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, Reported, Settled
 from penstock.errors import InternalError, StoreUnavailable
-from penstock.extensions.celery_clients.ops import Rejected
-from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.failpoints import failpoint
-from penstock.job import JobId, JobState, Payload, job_in, new_serial
-from penstock.model_spec import ModelInfo, ModelSpec
+from penstock.job import JobId, JobState, Payload
+from penstock.model_spec import ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import (
     Batch,
@@ -41,13 +39,11 @@ from penstock.workers.slot.reports import AttemptKey, Said
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
-FOREIGN_REJECTED = "foreign_rejected"
 BATCH_LOST = "batch_lost"
 SLOT_FAULT = "slot_fault"
 STORE_AWAY = "store_away"
 STORE_BACK = "store_back"
 _MISCOUNTED = "answered with a wrong number of outcomes"
-_NO_LIMIT = 1_000_000_000
 RETRY_MOST_S = 2.0
 # So many batches are settled in one round trip: with a small output each, a megabyte.
 _MOST_TOGETHER = 64
@@ -85,7 +81,7 @@ class Settlements:
 
     def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers) -> None:
         self._spec = spec
-        self._store = store
+        self.store = store
         self._blobs = blobs
         self._inline_bytes = inline_bytes
         self._observers = observers
@@ -122,14 +118,14 @@ class Settlements:
                 continue
             self._settle(debt)
             self._debts.popleft()
-        return self._store.claim(request) if request is not None else None
+        return self.store.claim(request) if request is not None else None
 
     def withdraw(self, queue: str, version: str, worker: str) -> bool:
         """End the offer of `worker`; False if it was used, or there is none. Raises `StoreUnavailable`."""
-        return self._store.withdraw(queue, version, worker)
+        return self.store.withdraw(queue, version, worker)
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
-        kept = self._store.learned_times(self._spec.name).get(kind)
+        kept = self.store.learned_times(self._spec.name).get(kind)
         return kept.run_s if kept else {}
 
     def _first_ended(self) -> list[Batch]:
@@ -144,7 +140,7 @@ class Settlements:
     def _finish_all(self, batches: Sequence[Batch], request: ClaimRequest | None) -> Claim | None:
         began_at = time.monotonic()
         batches = self._with_large_outputs_stored(batches)
-        settled, claim = self._store.finish_all([(batch.endings, batch.worker, batch.stamp) for batch in batches], request)
+        settled, claim = self.store.finish_all([(batch.endings, batch.worker, batch.stamp) for batch in batches], request)
         failpoint("after_finish_before_reply")
         store_s = time.monotonic() - began_at
         for batch, answers in zip(batches, settled, strict=True):
@@ -155,7 +151,7 @@ class Settlements:
     def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
         began_at = time.monotonic()
         [batch] = self._with_large_outputs_stored([batch])
-        answers, claim = self._store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
+        answers, claim = self.store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
         failpoint("after_finish_before_reply")
         self._debts.popleft()
         self._on_settled(batch, answers, time.monotonic() - began_at)
@@ -166,22 +162,22 @@ class Settlements:
             case Batch():
                 began_at = time.monotonic()
                 [batch] = self._with_large_outputs_stored([debt])
-                answers = self._store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
+                answers = self.store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
                 failpoint("after_finish_before_reply")
                 self._on_settled(batch, answers, time.monotonic() - began_at)
             case Said(reports):
-                for report, answer in zip(reports, self._store.report(reports), strict=True):
+                for report, answer in zip(reports, self.store.report(reports), strict=True):
                     if answer is Reported.CANCELLED:
                         self.unwanted.append(report.id)
                     elif answer is Reported.STALE:
                         self.lost.append((report.id, report.token))
             case Retry(item, worker):
                 said = {"code": debt.code, "message": debt.message, "traceback": debt.traceback}
-                given_back = self._store.retry([item], worker=worker, delay_s=debt.delay_s, **said)
+                given_back = self.store.retry([item], worker=worker, delay_s=debt.delay_s, **said)
                 self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
             case Release(items, worker):
                 failpoint("in_release")
-                given_back = self._store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
+                given_back = self.store.release(items, worker=worker, reason=debt.reason, detail=debt.detail)
                 self._observers.notify(lambda observer: observer.on_given_back(self._spec, debt, given_back))
 
     def _with_large_outputs_stored(self, batches: Sequence[Batch]) -> Sequence[Batch]:
@@ -213,32 +209,17 @@ class Settlements:
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
         self.ended += len(batch.endings)
-        if not stale and (tally := self._observers.tally) is not None:
+        if not stale and (tallies := self._observers.tallies):
             waited = [batch.leased_at - job.created_at for job in batch.jobs]
-            tally.settled.append((batch.queue, batch.reason, time.monotonic() - batch.claimed_at, waited))
+            noted = (batch.queue, batch.reason, time.monotonic() - batch.claimed_at, waited)
+            for tally in tallies:
+                tally.settled.append(noted)
         succeeded = all(ending.state is JobState.SUCCEEDED for ending in batch.endings)
         for observer in self._observers.of_batches if succeeded else self._observers.all:
             observer.on_settled(self._spec, batch, answers, store_s)
 
-    def adopt(self, claim: Claim, queue: str, info: ModelInfo) -> None:
-        """Turn the stock Celery messages that a claim found in the queue into jobs, and answer those that cannot become one.
-
-        The messages already stood in the queue (D3), so no limit of its depth applies.
-        """
-        name, store = self._spec.name, self._store
-        read = [
-            job_from(message, job_in(new_serial(), queue), spec=self._spec, info=info, now=claim.now, may_send=store.may_send)
-            for message in claim.messages
-        ]
-        if rejected := [item for item in read if isinstance(item, Rejected)]:
-            for item in rejected:
-                log.warning(FOREIGN_REJECTED, model=name, reason=item.reason)
-            store.reject_foreign(queue, rejected)
-        if jobs := [item for item in read if isinstance(item, NewJob)]:
-            store.submit(jobs, max_depth=_NO_LIMIT)
-
     def close(self) -> None:
-        self._store.close()
+        self.store.close()
 
 
 class Debts:
@@ -317,7 +298,7 @@ class Verdicts:
             self._debts.owe(ended)
         for retry in retries:
             self._debts.owe(retry)
-        if (tally := self._observers.tally) is not None:
+        for tally in self._observers.tallies:
             tally.busy.append((batch.queue, done.inference_s if done.busy_s is None else done.busy_s))
         for observer in self._observers.of_batches:
             observer.on_ran(self._spec, batch, done)

@@ -24,14 +24,6 @@ METRIC_REFUSED = "metric_refused"
 Labels = tuple[tuple[str, str], ...]
 
 
-class SampleSeries(Collector):
-    """An extension's series of what handlers count. Slots' threads `add`, a scrape collects."""
-
-    def add(self, samples: Sequence[MetricSample]) -> None:
-        """Add what one child sent."""
-        raise NotImplementedError
-
-
 class HandlerSeries(Collector):
     """Slots' threads `add`, a scrape collects. A model has at most `SERIES_PER_MODEL` series, and as many for overflows."""
 

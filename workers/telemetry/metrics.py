@@ -20,7 +20,7 @@ from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import Cause
 from penstock.workers.slot.context import Observer
-from penstock.workers.telemetry.handler_series import HandlerSeries, SampleSeries
+from penstock.workers.telemetry.handler_series import HandlerSeries
 from penstock.workers.telemetry.histograms import Histogram, Histograms
 
 # With more models than this a worker reports stages and sizes for all models together, and waits in fewer buckets. Otherwise a
@@ -60,8 +60,7 @@ class _ModelMetrics:
 class WorkerMetrics(Observer):
     """What Prometheus scrapes from this worker. It counts nothing until `serve` opened a port."""
 
-    def __init__(self, worker: str, *, models: int = 1, beside: Sequence[SampleSeries] = ()) -> None:
-        """`beside`: extensions' own series of what handlers count."""
+    def __init__(self, worker: str, *, models: int = 1) -> None:
         self._worker = worker
         self._detailed = models <= DETAILED_MODELS
         self.registry = registry = CollectorRegistry()
@@ -76,9 +75,6 @@ class WorkerMetrics(Observer):
             ["model", "reason"],
             registry=registry,
         )
-        self._scaled = Counter(
-            "penstock_slots_scaled", "Changes of a model's number of slots by its work.", ["model", "reason"], registry=registry
-        )
         self._leases = Counter("penstock_lease_losses", "Leases lost or lapsed.", ["model", "reason"], registry=registry)
         self._store_errors = Counter(
             "penstock_store_errors", "Calls that the store did not answer.", ["part"], registry=registry
@@ -88,9 +84,6 @@ class WorkerMetrics(Observer):
         )
         self._handlers = HandlerSeries()
         registry.register(self._handlers)
-        self._beside = beside
-        for series in beside:
-            registry.register(series)
         self._models: dict[str, _ModelMetrics] = {}
         self.serving = False
 
@@ -165,9 +158,6 @@ class WorkerMetrics(Observer):
     def on_child_ended(self, spec: ModelSpec, why: str) -> None:
         self._restarts.labels(spec.name, why).inc()
 
-    def on_scaled(self, model: str, reason: str) -> None:
-        self._scaled.labels(model, reason).inc()
-
     def on_lease_lost(self, spec: ModelSpec, how: str) -> None:
         self._leases.labels(self._shared(spec), how).inc()
 
@@ -179,8 +169,6 @@ class WorkerMetrics(Observer):
 
     def on_measured(self, spec: ModelSpec, slot: str, samples: Sequence[MetricSample]) -> None:
         if self.serving:
-            for series in self._beside:
-                series.add(samples)
             self._handlers.add(spec, slot, samples)
 
     def _shared(self, spec: ModelSpec) -> str:

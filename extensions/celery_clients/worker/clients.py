@@ -8,7 +8,6 @@ and a message that comes twice makes one job, because the task's id is the job's
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
 from json import dumps
@@ -22,10 +21,10 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import NotFound, PenstockError, StoreUnavailable, TooLarge
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.extensions.celery_clients.ops import DOOR, AnsweredTask, Rejected, Sent
+from penstock.extensions.celery_clients.worker.follow_ups import after_failure, after_success
 from penstock.extensions.celery_clients.worker.messages import DoorMessage, asked_by, chain_of
 from penstock.job import Job, JobId, JobState, Payload, model_of
 from penstock.workers.fleet.periodic_thread import PeriodicThread
-from penstock.workers.slot.follow_ups import after_failure, after_success
 
 log = structlog.get_logger(__name__)
 CLIENTS_NOT_SERVED = "celery_clients_not_served"
@@ -84,7 +83,7 @@ class CeleryClients:
             self._store.run(celery_ops.pass_messages(known))
         refused = [one if isinstance(one, Rejected) else self._unknown(one) for one in read if not self._is_known(one)]
         if refused:
-            self._store.reject_foreign(DOOR, refused)
+            self._store.run_all([celery_ops.reject_foreign(DOOR, one) for one in refused])
         for reason, count in Counter(one.reason for one in refused).items():
             log.warning(MESSAGES_REJECTED, reason=reason, count=count)
 
@@ -145,8 +144,8 @@ class CeleryClients:
 class CeleryDoor:
     """The thread in which a worker serves Celery's clients, over a connection of its own. `queues`: as in `CeleryClients`."""
 
-    def __init__(self, store_url: str, blobs: BlobStore, queues: Callable[[], Collection[str]]) -> None:
-        self._store = RedisStore(store_url, name=f"penstock-door-{os.getpid()}")
+    def __init__(self, store: RedisStore, blobs: BlobStore, queues: Callable[[], Collection[str]]) -> None:
+        self._store = store
         self._clients = CeleryClients(self._store, blobs, queues, revoked=worker_state.revoked)
         self._thread = PeriodicThread("door", _RETRY_S, self._clients.run_once, failure_event=CLIENTS_NOT_SERVED)
 

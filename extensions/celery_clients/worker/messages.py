@@ -19,9 +19,9 @@ from penstock import trace_context
 from penstock.broker.records import NewJob
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.extensions.celery_clients.ops import EXPIRED, INVALID_MESSAGE, Rejected, task_key
+from penstock.extensions.celery_clients.worker.follow_ups import NotSendable, follow_ups, ids_of_chain
 from penstock.job import MAX_DELAY_S, JobId, Payload, Priority
 from penstock.model_spec import Limits, ModelInfo, ModelSpec
-from penstock.workers.slot.follow_ups import NotSendable, follow_ups, ids_of_chain
 
 # A task of any model, `args=[model, input]`; a task of one model, `penstock.<model>`, takes `args=[input]`.
 TASK, TASK_OF_MODEL = "penstock.infer", "penstock."

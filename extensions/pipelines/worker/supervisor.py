@@ -8,33 +8,23 @@ from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.records import BatchStamp, ClaimedJob, Ending
+from penstock.broker.records import BatchStamp, Ending
 from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.extensions.pipelines.worker.drive import Driven
 from penstock.extensions.pipelines.worker.driver import DriveEnded, DriverEvent, DriveSaid, PipelineDriver, PipelineKnown
 from penstock.extensions.pipelines.worker.in_flight import PipelinesInFlight
 from penstock.model_spec import ModelSpec, VersionInfo
-from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import Item, ItemReport, ItemReports, Ready
+from penstock.workers.ipc.frames import ItemReport, ItemReports, Ready
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import BatchEnded, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.child.process import Restarts
-from penstock.workers.slot.child.slot_child import Locate, NewChild
-from penstock.workers.slot.claims import Inputs
 
 _DRIVER = "driver"
 # In the place of why the batch was released: whose time its stamp tells.
 PIPELINE = "pipeline"
 _NEVER = float("inf")
-
-
-class PipelineInputs(Inputs):
-    """A pipeline passes its inputs on by reference, so nothing is fetched here."""
-
-    def fill(self, batch: Batch, now: float, *, asks: bool = False) -> tuple[Batch, list[ClaimedJob]] | None:
-        return replace(batch, items=tuple(Item(job.input.content_type) for job in batch.jobs)), []
 
 
 class PipelineSupervisor:
@@ -138,17 +128,6 @@ class PipelineSupervisor:
             self._selector.unregister(self._signal)
             self._driver.stop()
         os.close(self._signal)
-
-
-def pipeline_child(
-    pipeline: PipelineSpec, open_store: Callable[[], AsyncStore], blobs: BlobStore, inline_bytes: int
-) -> NewChild:
-    def new_child(
-        spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int
-    ) -> PipelineSupervisor:
-        return PipelineSupervisor(spec, pipeline, selector, open_store=open_store, blobs=blobs, inline_bytes=inline_bytes)
-
-    return new_child
 
 
 def _ready(info: VersionInfo, load_s: float, at_once: int) -> Ready:

@@ -94,9 +94,6 @@ class TorchServeSettings(ExtensionTable, Table):
     def credentials(self) -> Credentials | None:
         return Credentials("TorchServe's tokens", self.key_path) if self.key_path is not None else None
 
-    def sample_series(self) -> str:
-        return "penstock.extensions.torchserve.worker.series:TorchServeSeries" if self.metrics else ""
-
     def addresses(self, settings: Settings, url: str) -> dict[str, str]:
         if not self.enabled:
             return {}

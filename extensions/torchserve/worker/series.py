@@ -11,9 +11,10 @@ from threading import Lock
 
 from msgspec.structs import replace
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from penstock.handlers.metrics.samples import MetricKind, MetricSample
-from penstock.workers.telemetry.handler_series import SampleSeries, write_series
+from penstock.workers.telemetry.handler_series import write_series
 
 # In one worker. A model of ours has at most 200, and TorchServe's names add the model's own.
 MOST_SERIES = 2_000
@@ -23,7 +24,7 @@ HOST_LABEL = "Hostname"
 _OF_GATEWAYS = frozenset({"HandlerTime", "PredictionTime"})
 
 
-class TorchServeSeries(SampleSeries):
+class TorchServeSeries(Collector):
     """Slots' threads `add`, a scrape collects. A gauge has the value that came last, whichever slot it came from."""
 
     def __init__(self) -> None:

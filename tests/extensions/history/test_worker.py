@@ -53,7 +53,6 @@ def test_batches_become_sums_and_histograms() -> None:
 
 def test_what_slots_noted_is_written_once() -> None:
     recorder, ours = Recorder(), keeper()
-    assert ours.tally is not None
     ours.tally.settled.append(("m", "idle", 0.5, [0.1]))
     ours.tally.busy.append(("m", 0.25))
     ours.look([READY])
@@ -72,7 +71,6 @@ def test_a_write_without_an_answer_is_repeated_as_it_was() -> None:
     ours.look([READY])
     recorder.is_away = True
     ours.write(recorder.store)
-    assert ours.tally is not None
     ours.tally.busy.append(("m", 1.0))
     ours.look([READY])
     ours.write(recorder.store)
@@ -112,16 +110,8 @@ def test_a_gpu_is_busy_once_however_many_slots_it_has_and_only_where_its_driver_
 
 def test_the_busy_time_counts_in_its_queue() -> None:
     recorder, ours = Recorder(), keeper()
-    assert ours.tally is not None
     ours.tally.busy.extend([("m", 0.25), ("m", 0.5)])
     ours.look([])
     ours.write(recorder.store)
     [call] = recorder.calls
     assert call.args[5] == HistoryCounts({BUSY: 750}).packed()
-
-
-def test_a_history_that_is_not_kept_costs_no_call() -> None:
-    recorder, ours = Recorder(), HistoryKeeper(4.0, lambda model: [model], is_kept=False)
-    ours.beat(recorder.store, [READY])
-    assert ours.tally is None
-    assert not recorder.calls

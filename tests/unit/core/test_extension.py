@@ -31,3 +31,5 @@ def test_a_part_is_loaded_by_its_name() -> None:
 def test_a_part_without_an_attribute_is_refused() -> None:
     with pytest.raises(ConfigError, match="module:attribute"):
         Extension("mine", settings={"mine": "my_package.settings"})
+    with pytest.raises(ConfigError, match="module:attribute"):
+        Extension("mine", worker="my_package.worker")

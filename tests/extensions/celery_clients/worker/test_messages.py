@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from penstock.broker.records import NewJob
 from penstock.broker.store.ops import submit_args
 from penstock.extensions.celery_clients.ops import WORD, Rejected, read_word
+from penstock.extensions.celery_clients.worker.follow_ups import after_failure, after_success
 from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.job import MAX_DELAY_S, JobId, Priority
 from penstock.model_spec import ModelInfo, ModelSpec
-from penstock.workers.slot.follow_ups import after_failure, after_success
 
 SPEC = ModelSpec("square", "square.py", version="2")
 INFO = ModelInfo("square", "1", versions={"1": None, "2": None})

@@ -21,9 +21,9 @@ from penstock.broker.records import (
     Settled,
     Submitted,
 )
+from penstock.broker.store.ops import Operation, Reply
 from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
-from penstock.extensions.celery_clients.ops import Rejected
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name
@@ -99,11 +99,13 @@ class ShakyStore:
         self.details.append(detail)
         return [self.answer for _ in items]
 
-    def may_send(self, queue: str) -> bool:
-        return True
+    def run(self, operation: Operation[Reply]) -> Reply:
+        [reply] = self.run_all([operation])
+        return reply
 
-    def reject_foreign(self, queue: str, rejected: Sequence[Rejected]) -> None:
-        self._take("reject_foreign", rejected)
+    def run_all(self, operations: Sequence[Operation[Reply]]) -> list[Reply]:
+        self._take("run", [operation.function for operation in operations])
+        return [operation.decode(b"1") for operation in operations]
 
     def close(self) -> None: ...
 

@@ -19,7 +19,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from penstock.extensions.celery_clients.ops import DOOR_QUEUE, Sent, priority_list
+from penstock.broker.store.ops import priority_list
+from penstock.extensions.celery_clients.ops import DOOR_QUEUE, Sent
 
 # Celery's default, where a signature names no queue: the sender's own routes are not part of its message.
 CELERY_QUEUE = "celery"
