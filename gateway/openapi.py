@@ -80,15 +80,11 @@ _SERIES = {"type": "array", "items": {"type": ["number", "null"]}, "description"
 _PERCENTILES = {"type": "object", "properties": dict.fromkeys(("p50", "p95", "p99"), _SERIES)}
 _HISTORY = {
     "type": "object",
-    "required": ["model", "source", "step_s", "percentile_error", "at"],
+    "required": ["model", "step_s", "percentile_error", "at"],
     "properties": {
         "model": {"type": ["string", "null"], "description": "null: all models together"},
-        "source": {"enum": ["store", "prometheus"]},
         "step_s": {"type": "integer"},
-        "percentile_error": {
-            "type": ["number", "null"],
-            "description": "How far a percentile may be off, as a share of it; null: not known, from Prometheus",
-        },
+        "percentile_error": {"type": "number", "description": "How far a percentile may be off, as a share of it"},
         "at": {"type": "array", "items": {"type": "integer"}, "description": "Begin of each step in Unix seconds"},
         "total_s": _PERCENTILES,
         "queue_s": _PERCENTILES,

@@ -62,17 +62,6 @@ class TorchServeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryOptions:
-    """Whether the store is to keep the history of its models; the Prometheus that has the rest, empty for none, and PromQL's
-    matchers of the series of this deployment there.
-    """
-
-    is_kept: bool = True
-    prometheus_url: str = ""
-    prometheus_labels: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class GatewayOptions:
     """Sizes are in bytes, durations in seconds.
 
@@ -82,7 +71,8 @@ class GatewayOptions:
     `metrics`: whether /metrics is served beside the API; `torchserve_metrics`: whether it also has TorchServe's names.
     `torchserve_access_log`: whether each answer is a line of TorchServe's access log.
     `max_requests`, `max_predictions`, `max_streams`, `max_waits`: how many requests of each kind are open at once.
-    `log_jobs`: which changes of jobs are logged. `blob_dir`: the folder whose free disk space /metrics shows.
+    `log_jobs`: which changes of jobs are logged. `history`: whether the store keeps the history of its models.
+    `blob_dir`: the folder whose free disk space /metrics shows.
     `dashboard`: whether the pages are served; their links begin with `root_path`.
     `files_dir`: where uploaded and produced files lie, each kept for `file_ttl_s` unless its uploader says otherwise.
     `cors_origins`: the web origins whose pages may call the API from a browser.
@@ -110,7 +100,7 @@ class GatewayOptions:
     burst: int = 200
     metrics: bool = True
     log_jobs: JobLines = JobLines.PROBLEMS
-    history: HistoryOptions = HistoryOptions()
+    history: bool = True
     torchserve_metrics: bool = False
     torchserve_access_log: bool = False
     blob_dir: Path | None = None

@@ -28,7 +28,7 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
 from penstock.gateway.extending import GatewayPart
-from penstock.gateway.options import GatewayOptions, HistoryOptions, TorchServeOptions, WebhookOptions
+from penstock.gateway.options import GatewayOptions, TorchServeOptions, WebhookOptions
 from penstock.gateway.services import Services
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
@@ -160,7 +160,7 @@ def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptio
         sync_timeout_s=table.sync_timeout_s,
         heartbeat_s=table.heartbeat_s,
         log_jobs=settings.log.jobs,
-        history=HistoryOptions(settings.store.history, table.prometheus_url, table.prometheus_labels),
+        history=settings.store.history,
         dashboard=settings.has_dashboard,
         root_path=table.root_path,
         cors_origins=table.cors_origins,

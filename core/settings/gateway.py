@@ -22,8 +22,6 @@ def _network(text: str) -> str:
         raise ValueError(f"write an address or a network such as 10.0.0.0/8 ({error})") from None
 
 
-_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\\n]*"'
-_MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
 Network = Annotated[str, AfterValidator(_network)]
 # As browsers write it: without a path or a slash at the end. `*` is none, since it would open the API to every page.
 Origin = Annotated[str, Field(pattern=r"^https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?$")]
@@ -38,8 +36,7 @@ class GatewaySettings(Table):
     gateway that stops serves for `drain_s` more while clients leave.
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
     `root_path` is the path under which a proxy publishes this gateway. `cors_origins`: the origins of the web pages that may
-    call the API from a browser. `prometheus_url`: a Prometheus that scrapes this deployment, for histories that the store does
-    not keep; its series have `prometheus_labels`, as PromQL writes matchers.
+    call the API from a browser.
     `grpc_port`: where `host` also serves the Open Inference Protocol over gRPC; 0: nowhere. With `grpc_certificate` and
     `grpc_key`, files in PEM, that port speaks TLS.
     """
@@ -70,8 +67,6 @@ class GatewaySettings(Table):
     dashboard: bool | None = None
     root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9_.~-]+)*$")
     cors_origins: tuple[Origin, ...] = ()
-    prometheus_url: str = Field(default="", pattern=r"^(https?://[^/@?#\s]+(/[^@?#\s]*)?)?$")
-    prometheus_labels: str = Field(default="", pattern=_MATCHERS)
     grpc_port: int = Field(default=0, ge=0, le=65_535)
     grpc_certificate: Path | None = None
     grpc_key: Path | None = None

@@ -91,9 +91,7 @@ def is_idle(row: Sequence[str]) -> bool:
 
 
 def remarks(found: Mapping[str, Any], *, idle: int) -> list[str]:
-    of_store = f"percentiles are within {percent(found['percentile_error'])}"
-    error = of_store if found["source"] == "store" else "from Prometheus, which interpolates percentiles"
-    error += "; waiting and oldest are the highest of each step"
+    error = f"percentiles are within {percent(found['percentile_error'])}; waiting and oldest are the highest of each step"
     left_out = [f"{plural(idle, 'step')} in which nothing happened left out; --all shows them"] if idle else []
     away = [f"without {', '.join(found['away'])}: the store does not answer"] if found.get("away") else []
     return [error, *left_out, *away]

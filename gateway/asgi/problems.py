@@ -217,7 +217,6 @@ TITLES = {
     "headers_too_large": "The headers are too large or too many",
     "gateway_busy": "The gateway serves too many requests at once",
     "store_unavailable": "The job store cannot be reached",
-    "prometheus_unavailable": "The Prometheus that keeps the history does not answer",
     "no_worker": "No worker is ready to serve the model",
     "not_ready": "Not ready",
     "sync_timeout": "No answer within the time limit",

@@ -176,13 +176,6 @@ EXPLANATIONS = {
         "Callers: try again after `Retry-After`. Operators: `penstock doctor` says what is wrong; then the store's own log "
         "and disk.",
     ),
-    "prometheus_unavailable": Explanation(
-        "503",
-        "A history was asked for that the job store does not keep, and the Prometheus of `gateway.prometheus_url` did not "
-        "answer, refused the question, or took longer than 10 s. Nothing else is concerned.",
-        "Callers: try again, or ask for the last 7 days, which the store keeps. Operators: see that the gateway reaches "
-        "`gateway.prometheus_url` without a password, and that it is the address without `/api/v1`.",
-    ),
     "no_worker": Explanation(
         "503",
         "An answer-now request found no slot that is ready to serve the model. `detail` says whether it still loads, could "

@@ -198,7 +198,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         [gateway_port], [worker_port] = ports.values()
         worker = stack.enter_context(WorkerProcess(server.url, folder, TABLES, metrics_port=worker_port))
         prometheus = Prometheus(folder / "prometheus", ports)
-        options = {"metrics_port": gateway_port, "max_json_bytes": 4_000, "prometheus_url": prometheus.url}
+        options = {"metrics_port": gateway_port, "max_json_bytes": 4_000}
         gateway = stack.enter_context(gateway_process(server.url, folder, models=TABLES, **options))
         stack.enter_context(prometheus)
         watcher = stack.enter_context(flower(folder, PENSTOCK_REDIS_URL=server.url))

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from functools import partial
-from typing import Any
 
 import pytest
 
 from penstock.broker.store.ops import queue_name
-from penstock.extensions.history.gateway.prometheus import PrometheusHistory
-from penstock.extensions.history.gateway.window import HistoryRange
 from tests.eventually import eventually
 from tests.monitoring.boards import BOARDS, QUERIES
-from tests.monitoring.conftest import BATCH, HELD, TIMED_S, WAITING, Stack
+from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack
 from tests.monitoring.flower import tasks
 from tests.monitoring.prometheus import RULES
 
@@ -186,50 +182,3 @@ def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
     # The rule looks back over minutes. If a scrape was missed, one evaluation has no data, and a later one fires.
     firing = eventually(lambda: (found := told.prometheus.values(alerts, "alertname")).keys() >= {"PenstockDeadJobs"} and found)
     assert not firing.keys() & {"PenstockStoreDown", "PenstockTargetDown", "PenstockNoReadySlot", "PenstockRedisMemory"}
-
-
-async def from_prometheus(told: Stack, model: str) -> dict[str, Any]:
-    """Steps of five minutes, asked for as if they were over: what happened between two scrapes is lost to a rate where one step
-    ends and the next begins, so steps should be few.
-    """
-    source = PrometheusHistory(told.prometheus.url, 'job=~"penstock.*"', lengths_s=(300,))
-    return await source.read(model, HistoryRange(600), time.time() + 300.0)
-
-
-def highest(values: list[float | None]) -> float:
-    return max((value for value in values if value is not None), default=0.0)
-
-
-@pytest.mark.parametrize("model", BOTH)
-async def test_a_history_from_prometheus_says_what_happened(told: Stack, model: str) -> None:
-    shown, counts = await from_prometheus(told, model), told.ledger.waiting[model]
-    # The highest of each priority is added up, and late jobs were interactive ones before.
-    assert counts.total() <= highest(shown["waiting"]) <= counts.total() + counts["late"]
-    # Late jobs were in the test's own hands for a moment.
-    assert HELD <= highest(shown["running"]) <= HELD + counts["late"]
-    assert highest(shown["accepted_per_s"]) > 0.0
-    assert highest(shown["succeeded_per_s"]) > highest(shown["failed_per_s"]) > 0.0
-    assert 1.0 <= highest(shown["batch_size"]) <= BATCH
-    assert highest(shown["slots"]) == highest(shown["workers"]) == 1.0
-    assert highest(shown["memory_bytes"]) > 1e6
-    # A reason that came up between two scrapes for the first time has no rate yet.
-    assert all(0.0 < highest(shares) <= 1.0 for shares in shown["releases"].values())
-
-
-async def test_times_from_prometheus_lie_in_the_bucket_of_what_callers_measured(told: Stack) -> None:
-    shown = await from_prometheus(told, "timed")
-    assert 0.25 < highest(shown["total_s"]["p50"]) <= max(0.5, *told.ledger.timed_s.values())
-    assert highest(shown["busy_share"]) > 0.0
-
-
-def test_a_gateway_asks_prometheus_for_what_the_store_does_not_keep_and_says_so(told: Stack) -> None:
-    def asked(**query: str | int) -> Any:
-        return told.gateway.get("/v1/models/left/history", params=query)
-
-    month, week = asked(range_s=30 * 86_400).json(), asked(range_s=7 * 86_400).json()
-    assert (month["source"], month["step_s"], len(month["at"])) == ("prometheus", 7_200, 360)
-    assert (week["source"], week["step_s"]) == ("store", 1_800)
-    assert month.keys() == week.keys()
-    assert asked(source="prometheus").json()["source"] == "prometheus"
-    assert asked(source="store", range_s=30 * 86_400).status_code == 400
-    assert told.gateway.get("/v1/models/nobody/history", params={"source": "prometheus"}).status_code == 404

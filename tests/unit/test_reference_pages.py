@@ -26,8 +26,6 @@ SAMPLES = {
     "options": '{"top_k": 3}',
     "output": "first",
     "proxies": "10.0.0.0/8",
-    "prometheus_labels": 'namespace="prod"',
-    "prometheus_url": "http://prometheus.example.com:9090",
     "public_url": "https://models.example.com",
     "retry_s": "5, 300",
     "roots": "/srv/a:/srv/b",

@@ -67,9 +67,8 @@ def view(history: ModelHistory) -> dict[str, Any]:
     """The body of `GET /v1/history`. Every series is there; a value is null where nothing is known."""
     return {
         "model": history.model or None,
-        "source": "store",
         "step_s": history.length_s,
-        "percentile_error": rounded(percentile_error(max((step.grain for step in history.steps if step), default=0))),
+        "percentile_error": _rounded(percentile_error(max((step.grain for step in history.steps if step), default=0))),
         "at": list(history.at),
         **series(history),
         **({"away": list(history.away)} if history.away else {}),
@@ -107,10 +106,10 @@ def _percentiles(
 
 
 def _each(steps: Sequence[HistoryStep | None], value: Callable[[HistoryStep], float | None]) -> Series:
-    return [None if step is None or (found := value(step)) is None else rounded(found) for step in steps]
+    return [None if step is None or (found := value(step)) is None else _rounded(found) for step in steps]
 
 
-def rounded(value: float) -> float:
+def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 

@@ -52,24 +52,19 @@ def level_of(asked: HistoryRange, now: float) -> int:
     """Of the shortest steps that reach back so far. `now` is by the store's clock; a range that ends now has the same level at
     any time. Raises `BadRequest` for steps that are not kept.
     """
-    refuse_no_time(asked, now)
-    since, _ = ends_of(asked, now)
-    if is_too_old(asked, now):
+    _refuse_no_time(asked, now)
+    since, _ = _ends_of(asked, now)
+    if since < now - LONGEST_S - _SLACK_S:
         raise BadRequest(
             f"{_utc(since)} is too long ago: the history is kept for {LONGEST_S // 86_400} days, from {_utc(now - LONGEST_S)}",
-            hint="Ask for a later time, or for a shorter one; longer ones come from a Prometheus (gateway.prometheus_url).",
+            hint="Ask for a later time, or for a shorter one. A Prometheus that scrapes /metrics has longer ones.",
         )
     return level_for(min(LONGEST_S, now - since))
 
 
-def is_too_old(asked: HistoryRange, now: float) -> bool:
-    """Whether the store keeps steps of that time no longer."""
-    return ends_of(asked, now)[0] < now - LONGEST_S - _SLACK_S
-
-
-def refuse_no_time(asked: HistoryRange, now: float) -> None:
+def _refuse_no_time(asked: HistoryRange, now: float) -> None:
     """Raises `BadRequest` if the end does not come after the begin, or nothing has happened yet."""
-    since, until = ends_of(asked, now)
+    since, until = _ends_of(asked, now)
     if asked.since is not None and asked.since >= now:
         raise BadRequest(f"from lies in the future: by the store's clock it is {_utc(now)}")
     if since >= until:
@@ -78,14 +73,14 @@ def refuse_no_time(asked: HistoryRange, now: float) -> None:
 
 def window_of(asked: HistoryRange, length: int, now: float) -> HistoryWindow:
     """What comes after `now` is left out. Where the range ends now, there are as many steps at any time."""
-    since, until = ends_of(asked, now)
+    since, until = _ends_of(asked, now)
     # The last step is the one that holds the moment before `until`.
     last = math.ceil(until / length) * length - length
     first = int(since // length) * length if asked.since is not None else last + length - _steps(until - since, length) * length
     return HistoryWindow(length, range(first, last + 1, length))
 
 
-def ends_of(asked: HistoryRange, now: float) -> tuple[float, float]:
+def _ends_of(asked: HistoryRange, now: float) -> tuple[float, float]:
     until = now if asked.until is None else min(asked.until, now)
     return until - (asked.range_s or DEFAULT_S) if asked.since is None else asked.since, until
 

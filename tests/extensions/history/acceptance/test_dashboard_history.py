@@ -79,7 +79,7 @@ def test_longer_ranges_have_longer_steps_with_the_same_jobs(stack: DashboardStac
     assert any(shown["accepted_per_s"])
 
 
-@pytest.mark.parametrize("range_s", ["299", "31622401", "day"])
+@pytest.mark.parametrize("range_s", ["299", "604801", "day"])
 def test_a_range_that_is_not_kept_is_refused(stack: DashboardStack, range_s: str) -> None:
     answer = stack.gateway.get(PATH, params={"range_s": range_s})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
@@ -100,12 +100,10 @@ def test_a_time_of_the_past_is_named_by_its_ends(stack: DashboardStack) -> None:
         ({"from": "yesterday"}, "from must be a moment"),
         ({"to": "2026-11-23T10:00:00"}, "to must be a moment"),
         ({"from": 1_700_000_000}, "kept for 7 days"),
-        ({"range_s": 604_801 + 60}, "kept for 7 days"),
-        ({"source": "prometheus"}, "knows no Prometheus"),
-        ({"source": "grafana"}, "source"),
+        ({"range_s": 604_800, "to": 1_795_000_000}, "kept for 7 days"),
         ({"from": "2090-01-01T00:00:00Z"}, "in the future"),
         ({"range_s": 300, "from": 1}, "range_s and from"),
-        ({"since": 1}, "this path takes range_s, from, to, source"),
+        ({"since": 1}, "this path takes range_s, from, to"),
     ],
 )
 def test_a_time_that_cannot_be_shown_is_refused(stack: DashboardStack, query: dict[str, Any], detail: str) -> None:

@@ -61,21 +61,6 @@ def test_what_no_browser_sends_as_an_origin_is_refused(tmp_path: Path, origin: s
     assert "gateway.cors_origins" in fault
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "prometheus_url = 'http://me:secret@prometheus:9090'",
-        "prometheus_url = 'prometheus:9090'",
-        "prometheus_labels = 'namespace=prod'",
-        """prometheus_labels = 'namespace="prod"} or vector(1) #'""",
-    ],
-)
-def test_a_prometheus_is_an_address_without_a_password_and_matchers_of_its_series(tmp_path: Path, line: str) -> None:
-    [fault] = faults_of(write(tmp_path, f"[gateway]\n{line}\n"))
-    assert fault.startswith(f"gateway.{line.split()[0]}")
-    assert "secret" not in fault
-
-
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     config = write(tmp_path, "[worker]\ngrace_s = 5\n")
     assert Settings.load(None, {"PENSTOCK_CONFIG": str(config)}).worker.grace_s == 5
