@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 log = logging.getLogger(__name__)
+ASKS, SAYS = "asks for the headers of", "sets the response of"
+# Requests with one of these headers are not predictions. They are called alone, so who asks the first has asked all.
+ALONE = ("explain", "describe")
 # What handlers ask for may have any case, as HTTP has it; TorchServe compares exactly.
 SERVER_NAME = "MMS"
 SERVER_VERSION = "0.12.0"
@@ -70,7 +73,8 @@ class RequestProcessor:
 class TorchServeContext:
     """`ts.context.Context`. Handlers hang attributes of their own on it, so it lives as long as its process.
 
-    `request_ids` and `request_processor` are those of the batch that `handle` works on.
+    `request_ids` and `request_processor` are those of the batch that `handle` works on. `touched`: of which of them it asked or
+    said something.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class TorchServeContext:
         self.metrics = metrics
         self.request_ids: dict[int, str] = {}
         self.request_processor: list[RequestProcessor] = [RequestProcessor({})]
+        self.touched: dict[str, set[int]] = {ASKS: set(), SAYS: set()}
         self.stopping_criteria: Any = None
         # There is no connection to a frontend here; `send_intermediate_predict_response` finds its way by `sender`.
         self.cl_socket: Any = None
@@ -117,6 +122,7 @@ class TorchServeContext:
         if self.metrics is not None:
             self.metrics.set_request_ids(self.request_ids)
         self.request_processor = [RequestProcessor(own) for own in headers]
+        self.touched = {ASKS: set(), SAYS: set()}
 
     # The requests.
 
@@ -124,9 +130,12 @@ class TorchServeContext:
         return self.request_ids.get(idx)
 
     def get_request_header(self, idx: int, key: str) -> Any:
+        if key not in ALONE:
+            self.touched[ASKS].add(idx)
         return self.request_processor[idx].get_request_property(key)
 
     def get_all_request_header(self, idx: int) -> Mapping[str, Any]:
+        self.touched[ASKS].add(idx)
         return self.request_processor[idx].get_request_properties()
 
     def get_sequence_id(self, idx: int) -> Any:
@@ -141,6 +150,7 @@ class TorchServeContext:
         return self.get_response_headers(idx).get(CONTENT_TYPE)
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
+        self.touched[SAYS].add(idx)
         self.request_processor[idx].add_response_property(key, value)
 
     def get_response_headers(self, idx: int) -> dict[str, str]:
@@ -150,6 +160,7 @@ class TorchServeContext:
         if not 0 <= idx < len(self.request_processor):
             log.warning("set_response_status: the batch has no request %s", idx)
             return
+        self.touched[SAYS].add(idx)
         self.request_processor[idx].report_status(code, reason_phrase=phrase)
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:

@@ -111,18 +111,6 @@ ENVELOPES: dict[str, type[BaseEnvelope]] = {
 ONE_REQUEST = frozenset({"kserve", "kservev2"})
 
 
-def enveloped(handle: Handle, envelope: str, *, one_by_one: bool) -> Handle:
-    """`handle` within the envelope of this name. `one_by_one`: it takes one instance at a time."""
-    return ENVELOPES[envelope](_each(handle) if one_by_one else handle).handle
-
-
-def _each(handle: Handle) -> Handle:
-    def run(data: Any, context: Any) -> list[Any]:
-        return [answer for one in data for answer in handle([one], context)]
-
-    return run
-
-
 def _body(row: Any) -> Any:
     return row["body"] if "body" in row else row.get("data")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from math import inf
@@ -9,24 +10,27 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.extensions.torchserve.archives.opening import OpenedArchive
-from penstock.extensions.torchserve.child.context import RequestHeaders, TorchServeContext
+from penstock.extensions.torchserve.child.context import ALONE, RequestHeaders, TorchServeContext
+from penstock.extensions.torchserve.child.envelopes import ENVELOPES
 from penstock.extensions.torchserve.child.errors import PredictionException, needs_gpu, no_gpu, prediction_failure
 from penstock.extensions.torchserve.child.options import ArchiveOptions
 from penstock.extensions.torchserve.child.outputs import answers
 from penstock.extensions.torchserve.child.resolve import EntryPoint, missing_here
+from penstock.extensions.torchserve.child.row_notes import FirstRequest, NotingHandle, ReadsOneRow
 from penstock.extensions.torchserve.child.streaming import ChunkSender
 from penstock.extensions.torchserve.child.surface.metrics import ArchiveMetrics, metrics_of
-from penstock.handlers.contract import Context, Handler, Request
+from penstock.handlers.contract import Context, Handler, OfNoJob, Request
 
 _TRUE = "True"
-# Requests with one of these headers are not predictions; handlers look at the first request of a batch only to know that.
-_ALONE = ("explain", "describe")
+# The rows of this envelope are the inputs of one call, not requests of a batch.
+_OF_ONE_CALL = "kservev2"
 
 
 class ArchiveHandler(Handler):
     """`handle` is called as TorchServe calls it: rows and the context in, one entry per request out.
 
-    `one_by_one`: why a call has one row only; empty if it may have as many as a batch.
+    `one_by_one`: why a call has one row only; empty if it may have as many as a batch. A handler that looks at one request of
+    a batch only shows it at the first one: what it answered is dropped, and from then on it gets one row at a time (D129).
     """
 
     def __init__(
@@ -41,6 +45,10 @@ class ArchiveHandler(Handler):
         self._entry = entry
         self._archive = archive
         self._options = options
+        self._notes = NotingHandle(entry.handle)
+        self._first = FirstRequest()
+        inner = entry.handle if options.service_envelope == _OF_ONE_CALL else self._notes
+        self._handle = ENVELOPES[options.service_envelope](inner).handle if options.service_envelope else self._notes
         self.one_by_one = one_by_one
         self.sends_chunks = sends_chunks
         if one_by_one:
@@ -82,25 +90,39 @@ class ArchiveHandler(Handler):
         return outputs
 
     def _call(self, batch: Sequence[Request[Any]], headers: Sequence[RequestHeaders]) -> list[Any]:
+        """Raises `ReadsOneRow` for several rows of a handler that takes one: the worker halves the call down to single rows."""
+        self._refuse_several(batch)
         context = self._context
         context.begin([_id(request, own) for request, own in zip(batch, headers, strict=True)], headers)
         self._metrics.request_ids = context.request_ids
         processors = context.request_processor
-        context.sender = sender = ChunkSender(self._running, processors)
+        context.sender = sender = ChunkSender(self._running, processors, self._notes.refuse_to_send)
         began = time.perf_counter()
         try:
-            returned = self._entry.handle([request.input.take() for request in batch], context)
+            returned = self._handle([request.input.take() for request in batch], context)
         except PredictionException as error:
             if len(batch) > 1:
                 # Whose fault it is shows once the batch is halved.
                 raise
             return [prediction_failure(error)]
+        finally:
+            self._first.on_call(context)
+        self._refuse_several(batch)
         self._metrics.add_time("PredictionTime", round((time.perf_counter() - began) * 1000, 2), None, "ms")
         return sender.outputs(answers(returned, processors))
 
+    def _refuse_several(self, batch: Sequence[Request[Any]]) -> None:
+        why = self._notes.why or self._first.why
+        if why and not self.one_by_one:
+            self.one_by_one, self.call_bounds = why, (1, inf)
+            sys.stderr.write(f"torchserve_runs_one_by_one: {why}; its rows run one by one from now on\n")
+        # The rows of a warm-up are copies of one, and their answers are nobody's.
+        if len(batch) > 1 and (why or self._first.is_on_trial) and not isinstance(self._running.told, OfNoJob):
+            raise ReadsOneRow(why)
+
 
 def _is_alone(headers: RequestHeaders) -> bool:
-    return any(headers.get(name) == _TRUE for name in _ALONE)
+    return any(headers.get(name) == _TRUE for name in ALONE)
 
 
 def _headers(request: Request[Any]) -> RequestHeaders:

@@ -7,17 +7,15 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import HandlerLoadError
 from penstock.extensions.torchserve.archives.opening import OpenedArchive, opened_folder
-from penstock.extensions.torchserve.child.envelopes import ONE_REQUEST, enveloped
+from penstock.extensions.torchserve.child.envelopes import ONE_REQUEST
 from penstock.extensions.torchserve.child.handler import ArchiveHandler
 from penstock.extensions.torchserve.child.options import ArchiveOptions, check_config, read_options
-from penstock.extensions.torchserve.child.reads_first import why_one_by_one
 from penstock.extensions.torchserve.child.resolve import EntryPoint, entry_point, missing_here
 from penstock.extensions.torchserve.child.rows import RowCodec, row_codec
 from penstock.handlers.decorator import ModelAttributes
@@ -56,14 +54,9 @@ def archive_model(folder: Path, options: Mapping[str, Any], *, model: str = "") 
         entry = entry_point(archive.folder, archive.manifest.handler)
     except HandlerLoadError as error:
         raise HandlerLoadError(error.message + missing_here(archive), hint=error.hint) from error
-    files = _files(archive.folder, entry)
-    reason = why_one_by_one(files, entry.function)
-    if said.service_envelope:
-        entry = replace(entry, handle=enveloped(entry.handle, said.service_envelope, one_by_one=bool(reason)))
-    if said.service_envelope in ONE_REQUEST:
-        reason = f"the envelope {said.service_envelope} takes one request"
+    sends_chunks = any(_SENDING in text for text in _files(archive.folder, entry))
+    reason = f"the envelope {said.service_envelope} takes one request" if said.service_envelope in ONE_REQUEST else ""
     attributes = ModelAttributes(accepts=_ACCEPTS, description=_description(archive, entry, reason))
-    sends_chunks = any(_SENDING in text for text, _ in files)
     create = partial(ArchiveHandler, entry, archive, said, one_by_one=reason, sends_chunks=sends_chunks)
     return ArchiveModel(entry.label, attributes, row_codec(decodes=said.decode_input_request), create)
 
@@ -97,14 +90,14 @@ def _allow_large_images() -> None:
     Image.MAX_IMAGE_PIXELS = None
 
 
-def _files(folder: Path, entry: EntryPoint) -> list[tuple[str, str]]:
-    """The handler's source with its classes, base classes first. Empty for a built-in handler."""
+def _files(folder: Path, entry: EntryPoint) -> list[str]:
+    """The handler's source and that of its base classes. Empty for a built-in handler."""
     if entry.file is None:
         return []
     owner = getattr(entry.handle, "__self__", None)
-    found = {} if owner is None else {kind: _source_file(folder, kind) for kind in reversed(type(owner).__mro__)}
-    files = [(file.read_text("utf-8", "replace"), kind.__name__) for kind, file in found.items() if file is not None]
-    return files or [(entry.file.read_text("utf-8", "replace"), "")]
+    found = [] if owner is None else [_source_file(folder, kind) for kind in type(owner).__mro__]
+    files = {file for file in found if file is not None} or {entry.file}
+    return [file.read_text("utf-8", "replace") for file in files]
 
 
 def _source_file(folder: Path, kind: type) -> Path | None:

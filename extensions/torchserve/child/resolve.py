@@ -21,16 +21,13 @@ Handle = Callable[[Any, Any], Any]
 class EntryPoint:
     """What is called for a batch. `handle` takes rows and the context; `initialize` takes the context, and is called once.
 
-    `file`: where the handler's own source lies; None for a built-in one. `function` is called in that file, or the method
-    `handle` of `class_name`.
+    `file`: where the handler's own source lies; None for a built-in one.
     """
 
     label: str
     handle: Handle
     initialize: Callable[[Any], Any]
     file: Path | None = None
-    function: str = ""
-    class_name: str = ""
 
 
 def entry_point(folder: Path, handler: str) -> EntryPoint:
@@ -45,7 +42,7 @@ def entry_point(folder: Path, handler: str) -> EntryPoint:
     module = _imported(file, module_name)
     called = getattr(module, function, None)
     if callable(called) and not isinstance(called, type):
-        return EntryPoint(f"{file.name}:{function}", called, lambda context: called(None, context), file, function=function)
+        return EntryPoint(f"{file.name}:{function}", called, lambda context: called(None, context), file)
     return _of_class(called if isinstance(called, type) else _own_class(module, file, function), file)
 
 
@@ -105,7 +102,7 @@ def _of_class(found: type, file: Path | None) -> EntryPoint:
     if not callable(handle):
         raise HandlerLoadError(f"{found.__name__} has no method handle(self, data, context)")
     initialize = getattr(instance, "initialize", None) or (lambda context: None)
-    return EntryPoint(found.__name__, handle, initialize, file, class_name=found.__name__)
+    return EntryPoint(found.__name__, handle, initialize, file)
 
 
 def missing_here(archive: OpenedArchive) -> str:

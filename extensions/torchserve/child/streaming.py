@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.extensions.torchserve.child.context import RequestProcessor, TorchServeContext
@@ -31,9 +31,13 @@ def send_intermediate_predict_response(
 class ChunkSender:
     """The streams of one call of `handle`. The first chunk fixes status and headers of each response."""
 
-    def __init__(self, running: RunningCall, processors: Sequence[RequestProcessor]) -> None:
+    def __init__(
+        self, running: RunningCall, processors: Sequence[RequestProcessor], refuse: Callable[[], None] = lambda: None
+    ) -> None:
+        """`refuse` raises if the call is to be repeated, so that nothing of it may be sent."""
         self._running = running
         self._processors = processors
+        self._refuse = refuse
         self._streams: list[ItemStream] = []
         self._sent: list[list[bytes]] = []
         self._heads: list[RequestProcessor] = []
@@ -44,6 +48,7 @@ class ChunkSender:
                 f"the batch has {len(self._processors)} requests, and the handler sent {len(chunks)} chunks", BAD_LENGTH
             )
         if not self._streams:
+            self._refuse()
             self._open()
         for place, stream in enumerate(self._streams):
             self._put(place, stream, chunks[place])

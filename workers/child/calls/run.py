@@ -59,14 +59,18 @@ class Calls:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
         self._reader = CostReader(loaded)
-        rows, cost = loaded.call_bounds
-        self._bounds = Bounds(min(rows, loaded.context.max_batch_size), cost)
         self._pace = Pace()
+        self._plan_within(loaded.call_bounds)
+
+    def _plan_within(self, given: tuple[int, float]) -> None:
+        """`given`: the bounds of the handler, which may find narrower ones while it runs."""
+        loaded, self._given = self._loaded, given
+        self._bounds = Bounds(min(given[0], loaded.context.max_batch_size), given[1])
         self.planner = Planner(
             self._bounds,
             declared=loaded.cost is not None,
             sizes=loaded.context.runtime.batch_buckets,
-            one_by_one=isinstance(loaded.handler, ItemFunction) or bool(loaded.one_by_one),
+            one_by_one=isinstance(loaded.handler, ItemFunction) or given[0] == 1,
             batch_items=loaded.context.max_batch_size,
         )
 
@@ -98,6 +102,8 @@ class Calls:
     ) -> CallsOutcome:
         """All values, in calls of items with like costs. `costs` empty: the items are taken to be alike."""
         began = clock()
+        if self._loaded.call_bounds != self._given:
+            self._plan_within(self._loaded.call_bounds)
         if outcome := self._in_parallel(values, costs):
             return outcome
         # Coroutines wait side by side, so that smaller calls gain nothing.
