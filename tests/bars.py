@@ -53,11 +53,11 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 58, 50),
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
         Bar("imports of extensions by the engine", len(engine_imports(found)), 38, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 383, 0),
-        Bar("lines of core, broker, workers and gateway", lines, 45_966, 46_000),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 381, 0),
+        Bar("lines of core, broker, workers and gateway", lines, 45_945, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 20, 5),
         Bar("commands", len(commands()), 54, 55),
-        Bar("settings", len(setting_rows()), 193, 165),
+        Bar("settings", len(setting_rows()), 191, 165),
     ]
 
 

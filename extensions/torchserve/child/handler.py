@@ -30,7 +30,7 @@ class ArchiveHandler(Handler):
     """`handle` is called as TorchServe calls it: rows and the context in, one entry per request out.
 
     `one_by_one`: why a call has one row only; empty if it may have as many as a batch. A handler that looks at one request of
-    a batch only shows it at the first one: what it answered is dropped, and from then on it gets one row at a time (D129).
+    a batch only shows it at the first one: what it answered is dropped, and from then on it gets one row at a time (D130).
     """
 
     def __init__(

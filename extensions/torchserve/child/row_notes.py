@@ -1,4 +1,4 @@
-"""Which handlers look at one request of a batch only, found while they run: such a handler gets its rows one by one (D129).
+"""Which handlers look at one request of a batch only, found while they run: such a handler gets its rows one by one (D130).
 
 Half of all public handlers read `data[0]` and nothing else, which answers wrongly as soon as a batch has two requests.
 """
