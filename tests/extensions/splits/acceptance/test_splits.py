@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.cli.models import models as models_command
+from penstock.cli import main as command
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.extensions.splits.gateway.shadows import MOST_COPIES
@@ -193,7 +193,7 @@ def test_a_canary_is_promoted_although_the_gateway_that_decided_is_killed(stack:
 
 def said(stack: SplitStack, *words: str) -> str:
     """What `penstock models split square` prints, in one line: refusals stand in a box."""
-    run = CliRunner().invoke(models_command.app, ["split", "square", *words, "--url", str(stack.first.base_url)])
+    run = CliRunner().invoke(command.app, ["models", "split", "square", *words, "--url", str(stack.first.base_url)])
     return " ".join(run.output.replace("│", " ").split())
 
 
