@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.peers.catalogue import ComparedServer
 from benchmarks.peers.workloads import EMBEDDINGS, inputs_of
 from benchmarks.stack import EXAMPLES
-from penstock.distribution import install_hint
+from penstock.distribution import NAME, install_hint
 from penstock.errors import PenstockError
 
 DEFINITIONS = Path(__file__).resolve().parent
@@ -96,7 +96,8 @@ def requirements_mark(peer: ComparedServer) -> str:
 
 def version_of(folder: Path, peer: ComparedServer) -> str:
     """The installed version, according to the server's interpreter."""
-    code = f"from importlib.metadata import version; print(version({peer.package!r}))"
+    distribution = NAME if peer.is_own else peer.package
+    code = f"from importlib.metadata import version; print(version({distribution!r}))"
     command = [str(python_of(folder, peer)), "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
 
