@@ -192,15 +192,15 @@ def test_the_command_replays_one_job_or_all_that_failed_and_were_not_replayed(cl
 
 def test_the_command_shows_exports_and_dismisses_the_failed_inbox(client: httpx2.Client, hand: Hand) -> None:
     def exported(*words: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in penstock(client, "failed", "--json", *words).stdout.splitlines()]
+        return [json.loads(line) for line in penstock(client, "list", "--failed", "--json", *words).stdout.splitlines()]
 
     assert penstock(client, "dismiss", "--model", "square", "--yes").returncode == 0
-    assert "no failed jobs" in penstock(client, "failed").stderr
+    assert "no failed jobs" in penstock(client, "list", "--failed").stderr
     first, second, third = (failed(client, hand) for _ in range(3))
     own = failed(client, hand, code="invalid_input", message="x: 'four' is not a number")
     assert [job["id"] for job in exported()] == [own, third, second, first]
     assert [job["id"] for job in exported("--fault", "caller")] == [own]
-    shown = penstock(client, "failed", "--model", "square").stdout
+    shown = penstock(client, "list", "--failed", "--model", "square").stdout
     group = exported("--fault", "model")[0]["group"]
     assert re.search(rf"{group} +square +3 +model +handler_error +{re.escape(third)} +ValueError: no\n", shown)
     assert penstock(client, "dismiss", first).stdout == "1 job dismissed\n"

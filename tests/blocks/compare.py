@@ -12,9 +12,10 @@ _MASKS = [
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?"), "<time>"),
     (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?\b"), "<time>"),
+    # The whole of a worker's name, before a part of it is taken for an id.
+    (re.compile(r"(penstock@)[\w.-]+"), r"\1<host>"),
     (re.compile(r"\b01[0-9a-hjkmnp-tv-z]{2}\.\.\.|\b01[0-9a-hjkmnp-tv-z]{6,24}\b"), "<id>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}\b"), "<id>"),
-    (re.compile(r"(penstock@)[\w.-]+"), r"\1<host>"),
     (re.compile(r"\b(pid|process)([ =:]+)\d+"), r"\1\2<pid>"),
     (re.compile(r"\b(127\.0\.0\.1|localhost):[3-6]\d{4}\b"), r"\1:<port>"),
     (re.compile(r"\b\d+(\.\d+)? (us|ms|s|min)\b"), "<duration>"),
