@@ -11,6 +11,7 @@ from benchmarks.peers.key_figures import ratio
 from benchmarks.peers.table import rows
 from benchmarks.peers.turn import LoadLengths
 from benchmarks.peers.workloads import NOOP, Workload
+from penstock.distribution import NAME
 
 
 def environment_like_ours(folder: Path) -> None:
@@ -36,7 +37,8 @@ def test_servers_are_started_checked_loaded_and_ended_and_one_that_is_not_set_up
     measured = [line["workloads"][NOOP] for line in result["peers"].values()]
     assert all(found["rps"] > 0 and found["cpu_us"] > 0 and found["memory_mib"] > 0 for found in measured)
     assert result["cpu_us_per_noop"] > 0
-    assert {name: line["version"] for name, line in result["peers"].items()} == {n: version(n) for n in ("penstock", "celery")}
+    installed = {"penstock": version(NAME), "celery": version("celery")}
+    assert {name: line["version"] for name, line in result["peers"].items()} == installed
     assert ratio(result, "celery", NOOP)
     assert len(rows(result, NOOP)) == 2
 
