@@ -99,7 +99,7 @@ def build_app(settings: Settings) -> PenstockCelery:
 
 
 def _configuration(settings: Settings) -> dict[str, Any]:
-    slots = sum(spec.workers for spec in settings.specs())
+    slots = sum(spec.slots for spec in settings.specs())
     queues = [queue for info in settings.model_infos() for queue in queues_of_model(info)]
     return {
         "accept_content": ["json"],

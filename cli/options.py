@@ -31,7 +31,7 @@ PortOption = Annotated[
 StateDirOption = Annotated[
     Path | None, typer.Option("--state-dir", help="Folder of the embedded store and the blobs. Default: .penstock here.")
 ]
-WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="Handler processes per model, for every model.")]
+SlotsOption = Annotated[int | None, typer.Option("--slots", min=1, help="Copies of each model in a worker process.")]
 FsyncOption = Annotated[
     Fsync | None,
     typer.Option("--fsync", help="always: an accepted job survives a power cut. everysec: faster, may lose a second."),

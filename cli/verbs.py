@@ -41,7 +41,7 @@ ENGINE: Verbs = {
         "penstock.cli.runs.run:app", "Run a model over files: resumable, in the input's order.", Panel.USE, asks_gateway=True
     ),
     "bench": Verb("penstock.cli.measure.bench:app", "Measure a model, or any HTTP endpoint, under load.", Panel.USE),
-    "tune": Verb("penstock.cli.measure.tune:app", "Find a model's best settings, or how many workers a rate needs.", Panel.USE),
+    "tune": Verb("penstock.cli.measure.tune:app", "Find a model's best settings, or how many slots a rate needs.", Panel.USE),
     "new": Verb("penstock.cli.models.starter:app", "Write a folder with a model, its settings and a test.", Panel.HELP),
     "keys": Verb("penstock.cli.ops.keys:app", "Make, list and revoke API keys.", Panel.HELP, asks_gateway=True),
     "audit": Verb("penstock.cli.ops.audit:app", "Show what operators did, newest first.", Panel.HELP, asks_gateway=True),

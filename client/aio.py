@@ -227,12 +227,12 @@ class AsyncClient(AsyncSender):
         """The model without that version. Jobs that wait for the version still run."""
         return protocol.object_of(await self.send(calls.unload_call(model, version)))
 
-    async def scale_model(self, model: str, workers: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
-        """The model, of whose version (without one: the default) each worker process is to have `workers` slots.
+    async def scale_model(self, model: str, slots: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
+        """The model, of whose version (without one: the default) each worker process is to have so many `slots`.
 
         With 0 its jobs wait. With `"auto"` the settings say the number again, or the work. A slot that goes ends what it runs.
         """
-        return protocol.object_of(await self.send(calls.scale_call(model, workers, version)))
+        return protocol.object_of(await self.send(calls.scale_call(model, slots, version)))
 
     async def unload_model(self, model: str) -> dict[str, Any]:
         """No new jobs for the model from now on; those that wait still run. `rollout` says what is left."""

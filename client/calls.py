@@ -259,8 +259,8 @@ def unload_call(model: str, version: str) -> HttpCall:
     return HttpCall("DELETE", f"{_model_path(model)}/versions/{_part(version)}", repeatable=False)
 
 
-def scale_call(model: str, workers: int | Literal["auto"], version: str | None) -> HttpCall:
-    return _change("PUT", f"{_model_path(model)}/workers", {"workers": workers, **({"version": version} if version else {})})
+def scale_call(model: str, slots: int | Literal["auto"], version: str | None) -> HttpCall:
+    return _change("PUT", f"{_model_path(model)}/workers", {"workers": slots, **({"version": version} if version else {})})
 
 
 def unload_model_call(model: str) -> HttpCall:

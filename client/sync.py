@@ -222,12 +222,12 @@ class Client(Sender):
         """The model without that version. Jobs that wait for the version still run."""
         return protocol.object_of(self.send(calls.unload_call(model, version)))
 
-    def scale_model(self, model: str, workers: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
-        """The model, of whose version (without one: the default) each worker process is to have `workers` slots.
+    def scale_model(self, model: str, slots: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
+        """The model, of whose version (without one: the default) each worker process is to have so many `slots`.
 
         With 0 its jobs wait. With `"auto"` the settings say the number again, or the work. A slot that goes ends what it runs.
         """
-        return protocol.object_of(self.send(calls.scale_call(model, workers, version)))
+        return protocol.object_of(self.send(calls.scale_call(model, slots, version)))
 
     def unload_model(self, model: str) -> dict[str, Any]:
         """No new jobs for the model from now on; those that wait still run. `rollout` says what is left."""

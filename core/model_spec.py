@@ -35,7 +35,7 @@ def name_fault(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """`max_wait_s` bounds how long an item waits for company when other workers are busy; an idle pool never waits."""
+    """`max_wait_s` bounds how long an item waits for company when other slots are busy; an idle pool never waits."""
 
     max_batch_size: int = 8
     max_wait_s: float = 0.010
@@ -143,8 +143,8 @@ class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
     `source` is `path/to/file.py[:Name]`, `package.module:Name`, a model file (`*.onnx`, `*.pt2`) or the address of one
-    (`hf://`, `s3://`, `https://`), which may be code only with `trust_remote_code`. `workers` is the number of
-    child processes per worker process, of devices if `device` is `cuda`; each device then has `workers_per_device` of them, and
+    (`hf://`, `s3://`, `https://`), which may be code only with `trust_remote_code`. `slots` is the number of
+    child processes per worker process, of devices if `device` is `cuda`; each device then has `slots_per_device` of them, and
     each takes `device_memory_bytes` there. `scaling`: within which bounds that number follows the work; None: it is fixed.
     `placement` is dedicated or shared (docs/reference/workers.md). `threads` are the cores each
     may use (None: an equal share). `options` go to the handler as is. `warm_up`: run every batch size before the first job.
@@ -156,10 +156,10 @@ class ModelSpec:
     version: str = DEFAULT_VERSION
     policy: BatchPolicy = field(default_factory=BatchPolicy)
     limits: Limits = field(default_factory=Limits)
-    workers: int = 1
+    slots: int = 1
     threads: int | None = None
     device: str = "cpu"
-    workers_per_device: int = 1
+    slots_per_device: int = 1
     placement: str = "dedicated"
     device_memory_bytes: int | None = None
     scaling: ScalingPolicy | None = None

@@ -62,9 +62,9 @@ class Rollout:
         rest = self.without({version})
         return replace(rest, added={**rest.added, version: dict(table)})
 
-    def scaled(self, version: str, workers: int) -> Rollout:
-        """`workers`: slots per worker process; 0 is allowed, and then the version's jobs wait."""
-        return replace(self, scale={**self.scale, version: workers})
+    def scaled(self, version: str, slots: int) -> Rollout:
+        """`slots` per worker process; 0 is allowed, and then the version's jobs wait."""
+        return replace(self, scale={**self.scale, version: slots})
 
     def released(self, version: str) -> Rollout:
         """The version has as many slots as the settings say, or its work needs."""
@@ -191,15 +191,15 @@ def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_fre
 AUTO = "auto"
 
 
-def check_scale(info: ModelInfo, version: str, workers: Any) -> int | None:
+def check_scale(info: ModelInfo, version: str, slots: Any) -> int | None:
     """The number of slots; None for `AUTO`. Raises `NotFound` for an unknown version, `InvalidInput` for anything else."""
     check_version(info, version)
-    if workers == AUTO:
+    if slots == AUTO:
         return None
-    if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers <= MOST_SLOTS:
+    if not isinstance(slots, int) or isinstance(slots, bool) or not 0 <= slots <= MOST_SLOTS:
         detail = f'must be a whole number of slots per worker process, from 0 to {MOST_SLOTS}, or "{AUTO}"'
         raise InvalidInput(f"workers {detail}", errors=[{"pointer": "/workers", "detail": detail}])
-    return workers
+    return slots
 
 
 def check_limits(given: Mapping[str, Any]) -> dict[str, float | None]:

@@ -25,13 +25,13 @@ class Knowledge:
     stretch: Mapping[tuple[EngineSettings, int], float] = field(default_factory=dict)
 
     def stack_model(self, choice: Choice) -> StackModel:
-        key = (choice.engine, choice.workers)
+        key = (choice.engine, choice.slots)
         known = list(self.stretch.values())
         usual = sum(known) / len(known) if known else 1.0
         return StackModel(
             times=self.engines[key].times,
             policy=BatchPolicy(choice.batch_size, choice.max_wait_s),
-            slots=choice.workers * (1 if choice.engine.device == "cpu" else self.devices),
+            slots=choice.slots * (1 if choice.engine.device == "cpu" else self.devices),
             overheads=self.overheads,
             stretch=self.stretch.get(key, usual),
         )
@@ -85,7 +85,7 @@ def _figures(stack: StackModel, goal: Goal) -> Figures | None:
 
 def preference(choice: Choice, figures: Figures, goal: Goal) -> tuple[float, ...]:
     """A sort key, the best first: the highest rate; if the goal gives a rate, the fewest cores and then the shortest tail."""
-    cores = choice.workers * (choice.engine.threads or 1)
+    cores = choice.slots * (choice.engine.threads or 1)
     if goal.min_rate is not None:
         return (cores, figures.tail_ms, choice.batch_size)
     return (-round(figures.offered_rps, 1), cores, figures.tail_ms, choice.batch_size)

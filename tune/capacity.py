@@ -1,4 +1,4 @@
-"""How many workers a rate needs: from the simulation, with the error that its predictions have shown. Pure."""
+"""How many slots a rate needs: from the simulation, with the error that its predictions have shown. Pure."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def capacity_of(
         return None
     return CapacityPlan(
         rate=goal.rate,
-        workers=needed,
-        devices=0 if choice.engine.device == "cpu" else math.ceil(needed / choice.workers),
+        slots=needed,
+        devices=0 if choice.engine.device == "cpu" else math.ceil(needed / choice.slots),
         choice=choice,
         predicted=predicted_figures(replace(stack, slots=needed), goal, goal.rate, jobs=_JOBS, seeds=_SEEDS[:2]),
         error=error,
         basis=basis,
-        workers_low=_slots(stack, goal, goal.rate / (1.0 + error)) or needed,
-        workers_high=_slots(stack, goal, goal.rate * (1.0 + error)) or needed,
+        slots_low=_slots(stack, goal, goal.rate / (1.0 + error)) or needed,
+        slots_high=_slots(stack, goal, goal.rate * (1.0 + error)) or needed,
     )
 
 

@@ -68,14 +68,14 @@ def _why(
     memory: MemoryBudget,
     rivals: Mapping[tuple[EngineSettings, int], str],
 ) -> str:
-    measured = engines.get((choice.engine, choice.workers))
+    measured = engines.get((choice.engine, choice.slots))
     if measured is None:
         return _from_one(choice, engines, goal) or "it was not measured: the time was over"
     return (
         refused(measured, goal)
         or _too_large(choice, measured, memory)
         or _too_slow(choice, choices, measured, goal)
-        or rivals.get((choice.engine, choice.workers), "")
+        or rivals.get((choice.engine, choice.slots), "")
     )
 
 
@@ -90,15 +90,15 @@ def _too_large(choice: Choice, measured: Measured, memory: MemoryBudget) -> str:
         ("memory", measured.memory_bytes, memory.memory_bytes),
         ("device memory", measured.device_memory_bytes, memory.device_memory_bytes),
     ):
-        if there is not None and each * choice.workers > there * _MEMORY_SHARE:
-            many = "1 child takes" if choice.workers == 1 else f"{choice.workers} children take"
-            return f"{many} {size(each * choice.workers)} of {name}, {size(there)} is free"
+        if there is not None and each * choice.slots > there * _MEMORY_SHARE:
+            many = "1 child takes" if choice.slots == 1 else f"{choice.slots} children take"
+            return f"{many} {size(each * choice.slots)} of {name}, {size(there)} is free"
     return ""
 
 
-def too_many(engine: EngineSettings, workers: int, alone: Measured, memory: MemoryBudget) -> str:
+def too_many(engine: EngineSettings, slots: int, alone: Measured, memory: MemoryBudget) -> str:
     """Why this number of children would not fit into memory, by what one child takes; empty: it fits."""
-    return _too_large(Choice(engine, workers=workers), alone, memory)
+    return _too_large(Choice(engine, slots=slots), alone, memory)
 
 
 def _too_slow(choice: Choice, choices: Sequence[Choice], measured: Measured, goal: Goal) -> str:

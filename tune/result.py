@@ -26,7 +26,7 @@ class ConfigurationVerdict(StrEnum):
 class Goal:
     """`percentile` of the latency must stay within `limit_s`. `min_rate`: the requests per second that are enough.
 
-    `rate`: requests per second for which the number of workers is asked. `tolerance`: how far answers may drift.
+    `rate`: requests per second for which the number of slots is asked. `tolerance`: how far answers may drift.
     """
 
     percentile: float = 99.0
@@ -66,19 +66,19 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One configuration. `workers`: all children of the model together; on GPUs, the children per device."""
+    """One configuration. `slots`: all children of the model together; on GPUs, the children per device."""
 
     engine: EngineSettings = field(default_factory=EngineSettings)
     batch_size: int = 8
     max_wait_s: float = 0.010
-    workers: int = 1
+    slots: int = 1
     placement: str = "dedicated"
 
     @property
     def label(self) -> str:
         wait = f"wait {self.max_wait_s * 1e3:g} ms"
         shared = " shared" if self.placement != "dedicated" else ""
-        return f"batch {self.batch_size}, {self.workers} x {self.engine.label}{shared}, {wait}"
+        return f"batch {self.batch_size}, {self.slots} x {self.engine.label}{shared}, {wait}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An engine with `workers` children side by side, each running batches back to back. Memory is that of one child.
+    """An engine with `slots` children side by side, each running batches back to back. Memory is that of one child.
 
     `device_memory_bytes` 0: not on a GPU, or not known. `calls`: what a child learned of the calls that it cut batches into, if
     its batches took long enough. `error`: why the engine could not be measured; the rest is then empty.
     """
 
     engine: EngineSettings
-    workers: int = 1
+    slots: int = 1
     times: tuple[BatchTime, ...] = ()
     memory_bytes: int = 0
     device_memory_bytes: int = 0
@@ -180,21 +180,21 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """How many `workers` (children), and on GPUs how many `devices`, a `rate` needs with `choice`.
+    """How many `slots` (children), and on GPUs how many `devices`, a `rate` needs with `choice`.
 
-    `error` is the share by which predicted rates may be wrong, `basis` how it is known. `workers_low` and `workers_high` are
-    the numbers of workers at the two ends of the error.
+    `error` is the share by which predicted rates may be wrong, `basis` how it is known. `slots_low` and `slots_high` are
+    the numbers of slots at the two ends of the error.
     """
 
     rate: float
-    workers: int
+    slots: int
     devices: int
     choice: Choice
     predicted: Figures
     error: float
     basis: str
-    workers_low: int
-    workers_high: int
+    slots_low: int
+    slots_high: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class Search:
         return capacity_of(found, trials.knowledge, self._question.goal, observed=trials.observed)
 
     def _devices(self) -> int:
-        return self._question.spec.workers if self._question.spec.device != "cpu" else 1
+        return self._question.spec.slots if self._question.spec.device != "cpu" else 1
 
 
 def search(question: TuneQuestion, on_progress: OnProgress) -> TuneResult:

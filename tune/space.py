@@ -22,7 +22,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 DIMENSIONS = (
     "batch_size",
     "max_wait_s",
-    "workers",
+    "slots",
     "threads",
     "pinning",
     "device",
@@ -40,15 +40,15 @@ _ALIASES = {
     "batch_delay": "max_wait_ms",
     "max_batch_delay": "max_wait_ms",
     "wait": "max_wait_s",
-    "workers_per_device": "workers",
+    "slots_per_device": "slots",
     "batch_sizes": "batch_size",
 }
 _PROCESSORS = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
 _TORCH_FILES = (".pt2", ".pt", ".pth", ".ts", ".safetensors")
 _LARGEST_BATCH = 32
 _WAITS_S = (0.0, 0.005, 0.010)
-_MOST_WORKERS_PER_GPU = 4
-_HINT = "write --space batch_size=1,2,4,8 --space workers=1,2; the names are " + ", ".join(DIMENSIONS)
+_MOST_SLOTS_PER_GPU = 4
+_HINT = "write --space batch_size=1,2,4,8 --space slots=1,2; the names are " + ", ".join(DIMENSIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class TuneMachine:
 
 
 def read_pairs(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """`["batch_size=1,2", "workers=1"]` as lists of text, for `checked`. Raises `BadRequest`."""
+    """`["batch_size=1,2", "slots=1"]` as lists of text, for `checked`. Raises `BadRequest`."""
     found: dict[str, list[Any]] = {}
     for pair in pairs:
         name, equals, values = pair.partition("=")
@@ -86,7 +86,7 @@ def checked(named: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
 def _value(name: str, given: str, value: Any) -> Any:
     text = str(value).strip()
     try:
-        if name in ("batch_size", "workers"):
+        if name in ("batch_size", "slots"):
             return _at_least_one(int(text))
         if name == "threads":
             return None if text in ("auto", "None", "0") else _at_least_one(int(text))
@@ -125,7 +125,7 @@ def default_space(spec: ModelSpec, machine: TuneMachine, *, largest_batch: int |
     return {
         "batch_size": tuple(1 << power for power in range(largest.bit_length()) if 1 << power <= largest),
         "max_wait_s": tuple(sorted({*_WAITS_S, spec.policy.max_wait_s})),
-        "workers": tuple(range(1, _MOST_WORKERS_PER_GPU + 1)) if on_gpu else tuple(cores),
+        "slots": tuple(range(1, _MOST_SLOTS_PER_GPU + 1)) if on_gpu else tuple(cores),
         "threads": (spec.threads,) if on_gpu else tuple(cores),
         "pinning": ("cores",),
         "device": (spec.device,),
@@ -167,10 +167,10 @@ def _all(space: Mapping[str, Sequence[Any]], machine: TuneMachine) -> Iterator[C
     for values in itertools.product(*(space[name] for name in DIMENSIONS)):
         point = dict(zip(DIMENSIONS, values, strict=True))
         engine = EngineSettings(*(point[name] for name in ("device", "runtime", "precision", "compile", "threads", "pinning")))
-        if engine.device == "cpu" and (engine.threads or 1) * point["workers"] > max(machine.cores, point["workers"]):
+        if engine.device == "cpu" and (engine.threads or 1) * point["slots"] > max(machine.cores, point["slots"]):
             # With more threads than cores, all threads would wait for each other.
             continue
-        # A lone worker never waits for a fuller batch, because no other worker could use the time; nor does a batch of one.
-        waits = point["workers"] > 1 and point["batch_size"] > 1
+        # A lone slot never waits for a fuller batch, because no other slot could use the time; nor does a batch of one.
+        waits = point["slots"] > 1 and point["batch_size"] > 1
         wait_s = point["max_wait_s"] if waits else min(space["max_wait_s"])
-        yield Choice(engine, point["batch_size"], wait_s, point["workers"], point["placement"])
+        yield Choice(engine, point["batch_size"], wait_s, point["slots"], point["placement"])

@@ -1,7 +1,7 @@
 """Sweep files: what to search, as YAML or TOML. Each key is a dimension, each value the list of its values to try.
 
 batch_size: [1, 2, 4, 8]
-workers: [1, 2]
+slots: [1, 2]
 precision: [fp32, bf16]
 processors: [cpu, gpu]
 """
@@ -142,7 +142,7 @@ _COUNT = _Dimension("a whole number from 1 on", _count)
 _KINDS = {
     "batch_size": _COUNT,
     "max_wait_s": _Dimension("a number of seconds", _seconds),
-    "workers": _COUNT,
+    "slots": _COUNT,
     "threads": _Dimension("a whole number from 1 on, or auto", _threads),
     "device": _Dimension("cpu, cuda or cuda:0", _device),
     "runtime": _one_of("auto", "torch", "onnx", "tensorrt"),

@@ -104,7 +104,7 @@ def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = {
         "max_batch_size": choice.batch_size,
         "max_wait_s": choice.max_wait_s,
-        "workers" if on_cpu else "workers_per_device": choice.workers,
+        "slots" if on_cpu else "slots_per_device": choice.slots,
         "threads": engine.threads,
         "device": engine.device,
         "runtime": engine.runtime,

@@ -205,6 +205,6 @@ class Trials:
         return goal_holds(self.knowledge.stack_model(choice), self.goal, rate * _CLEARLY, jobs=_JOBS // 2)
 
     def _learn(self, choice: Choice, stretch: float, request_s: float) -> None:
-        known = {**self.knowledge.stretch, (choice.engine, choice.workers): stretch}
+        known = {**self.knowledge.stretch, (choice.engine, choice.slots): stretch}
         overheads = replace(self.knowledge.overheads, request_s=request_s)
         self.knowledge = replace(self.knowledge, stretch=known, overheads=overheads)

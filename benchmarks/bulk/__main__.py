@@ -29,8 +29,8 @@ from penstock.loadtest.observed.machine import describe_machine
 RESULT = Path(__file__).parents[1] / "results" / "bulk.json"
 EMBEDDINGS = Model("embeddings", str(EXAMPLES / "embeddings" / "handler.py") + ":Embeddings", lines=("max_batch_size = 256",))
 DIGITS = Model("digits", str(EXAMPLES / "digits" / "handler.py") + ":Digits", lines=("max_batch_size = 256",))
-CHEAP = Model("cheap", str(Path(__file__).with_name("cheap.py")) + ":Cheap", workers=1, lines=("max_batch_size = 256",))
-ALONE = Model("embeddings", EMBEDDINGS.source, workers=1, lines=("max_batch_size = 32",))
+CHEAP = Model("cheap", str(Path(__file__).with_name("cheap.py")) + ":Cheap", slots=1, lines=("max_batch_size = 256",))
+ALONE = Model("embeddings", EMBEDDINGS.source, slots=1, lines=("max_batch_size = 32",))
 
 
 @dataclass(frozen=True, slots=True)

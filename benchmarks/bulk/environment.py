@@ -32,7 +32,7 @@ class Model:
 
     name: str
     source: str
-    workers: int = 2
+    slots: int = 2
     lines: tuple[str, ...] = ()
 
 
@@ -176,5 +176,5 @@ def _config(folder: Path, port: int, metrics_port: int, models: Sequence[Model])
 
 
 def _table(model: Model) -> str:
-    lines = [f"[models.{model.name}]", f'source = "{model.source}"', "threads = 1", f"workers = {model.workers}", *model.lines]
+    lines = [f"[models.{model.name}]", f'source = "{model.source}"', "threads = 1", f"slots = {model.slots}", *model.lines]
     return "\n".join(lines) + "\n"

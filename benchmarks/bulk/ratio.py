@@ -1,6 +1,6 @@
 """A run over a file, in turns with the fastest loops without penstock over the same file: loops, run, loops, run, loops.
 
-There are two kinds of loop: one process whose runtime has as many threads as the run has workers, as in a notebook; and one
+There are two kinds of loop: one process whose runtime has as many threads as the run has slots, as in a notebook; and one
 process with one thread per core, which takes its user more effort.
 """
 
@@ -117,7 +117,7 @@ def _loop(config: Path, model: Model, file: Path, place: int, parts: Sequence[se
 def compare_with_loops(bench: BenchEnvironment, model: Model, file: Path, *options: str, turns: int = 2) -> RunComparison:
     """Runs `turns` runs, and the loops before, between and after them."""
     output = file.with_name(f"{file.stem}.out{'.parquet' if file.suffix == '.parquet' else '.jsonl'}")
-    config, cores = bench.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.workers]
+    config, cores = bench.folder / "penstock.toml", sorted(os.sched_getaffinity(0))[: model.slots]
     rates, busy = [], None
     with (
         loops(config, model, file, parts=[set(cores)]) as one,

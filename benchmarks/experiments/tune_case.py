@@ -64,7 +64,7 @@ CASES = {
         (
             "device=cpu",
             "batch_size=1,2,4",
-            "workers=1,2",
+            "slots=1,2",
             "threads=1,2",
             "precision=bf16,fp32",
             "max_wait_s=0,0.01",
@@ -80,7 +80,7 @@ CASES = {
             "device=cuda",
             "precision=fp32,bf16,fp16",
             "batch_size=1,2,4,8,16",
-            "workers=1,2",
+            "slots=1,2",
             "threads=2",
             *_DRAWN_BY_CODE,
             "skeleton.device=cpu",
@@ -91,7 +91,7 @@ CASES = {
 }
 _QUICK = (
     "batch_size=1,4",
-    "workers=1",
+    "slots=1",
     "threads=1",
     "precision=fp32",
     "compile=off",

@@ -30,7 +30,7 @@ from penstock.workers.devices.machine import discover
 
 NEAR_BEST, NEAR_PREDICTED = 0.05, 0.10
 # For a 2-core machine: at most two children with one thread each, which only sleep.
-SPACE: dict[str, list[Any]] = {"batch_size": [1, 4, 16], "workers": [1, 2], "threads": [1], "max_wait_s": [0.0]}
+SPACE: dict[str, list[Any]] = {"batch_size": [1, 4, 16], "slots": [1, 2], "threads": [1], "max_wait_s": [0.0]}
 GOAL = Goal(limit_s=0.3)
 MODEL = Path(__file__).with_name("slow_device.py")
 _BUDGET_S = 300.0
@@ -54,8 +54,8 @@ def sweep(spec: ModelSpec, result: TuneResult, folder: Path) -> dict[Choice, flo
 
 def _carried(environment: TuneEnvironment, one: Configuration, result: TuneResult, number: int) -> float:
     choice = one.choice
-    times = next(each.times for each in result.measured if (each.engine, each.workers) == (choice.engine, choice.workers))
-    ceiling = StackModel(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.workers).ceiling_rps()
+    times = next(each.times for each in result.measured if (each.engine, each.slots) == (choice.engine, choice.slots))
+    ceiling = StackModel(times, BatchPolicy(choice.batch_size, choice.max_wait_s), choice.slots).ceiling_rps()
     low, high = 0.6 * ceiling, ceiling
     carried = 0.0
     with environment.stack(choice, number=number) as stack:

@@ -43,7 +43,7 @@ _COLUMNS = {
     "batch": "batch",
     "precision": "precision",
     "threads": "threads",
-    "workers": "workers",
+    "slots": "slots",
     "items_per_s": "items/s",
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
@@ -156,7 +156,7 @@ class ModelsBench:
         stages = loops.ask("stages", self._lengths.loop_s)
         parallel = loops.ask("parallel", self._lengths.loop_s) if row.in_parallel else None
         inference = loops.ask("inference", self._lengths.loop_s / 2)
-        batch_s = row.batch * row.workers / stages.items_per_s
+        batch_s = row.batch * row.slots / stages.items_per_s
         ramp = ramp_s(batch_s)
         with self._watch(loops.devices) as beside:
             load = stack.load(row, ramp + max(self._lengths.http_s, self._lengths.http_batches * batch_s))

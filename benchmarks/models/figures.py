@@ -71,7 +71,7 @@ def record(row: Row, blocks: Sequence[RowTurn]) -> dict[str, Any]:
     )
     latencies = sorted(latency for block in blocks for latency in block.latencies_s)
     foreign = max(block.foreign_share for block in blocks)
-    batch_ms = row.batch * row.workers / inference * 1e3
+    batch_ms = row.batch * row.slots / inference * 1e3
     return {
         "name": row.name,
         "model": row.model,
@@ -79,7 +79,7 @@ def record(row: Row, blocks: Sequence[RowTurn]) -> dict[str, Any]:
         "batch": row.batch,
         "precision": row.precision,
         "threads": row.threads,
-        "workers": row.workers,
+        "slots": row.slots,
         "items_per_s": round(items, 2),
         "p50_ms": round(percentile(latencies, 50.0) * 1e3, 2),
         "p99_ms": round(percentile(latencies, 99.0) * 1e3, 2),

@@ -1,4 +1,4 @@
-"""The rows of `make bench-models`: runtime, batch, precision, threads and workers, and the model behind each. Pure."""
+"""The rows of `make bench-models`: runtime, batch, precision, threads and slots, and the model behind each. Pure."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Row:
     batch: int
     precision: str = "fp32"
     threads: int = 1
-    workers: int = 1
+    slots: int = 1
     quick: bool = False
     device: str = "cpu"
 
     @property
     def name(self) -> str:
         """The name of the row, and of its model for penstock."""
-        text = f"{self.model}-{self.runtime}-b{self.batch}-{self.precision}-t{self.threads}-w{self.workers}"
+        text = f"{self.model}-{self.runtime}-b{self.batch}-{self.precision}-t{self.threads}-w{self.slots}"
         return text.replace(" ", "-")
 
     @property
@@ -74,7 +74,7 @@ ROWS = (
     Row("vision", "onnx", 1),
     Row("vision", "onnx", 8, quick=True),
     Row("vision", "onnx", 8, threads=2),
-    Row("vision", "onnx", 8, workers=2),
+    Row("vision", "onnx", 8, slots=2),
     Row("vision", "torch.export", 8, quick=True),
     Row("vision", "torch.export", 8, threads=2),
     Row("vision", "torch.export", 8, precision="bf16"),
@@ -86,7 +86,7 @@ ROWS = (
     Row("embeddings", "onnx", 32, quick=True),
     Row("embeddings", "onnx", 32, precision="int8"),
     Row("embeddings", "onnx", 32, threads=2),
-    Row("embeddings", "onnx", 32, workers=2),
+    Row("embeddings", "onnx", 32, slots=2),
     Row("embeddings", "torch.export", 32),
     Row("digits", "onnx", 16, quick=True),
 )
@@ -115,7 +115,7 @@ def table(row: Row) -> dict[str, Any]:
     common = {
         "max_batch_size": row.batch,
         "threads": row.threads,
-        "workers": row.workers,
+        "slots": row.slots,
         "device": row.device,
         **_LIMITS,
         **_precision(row),

@@ -139,7 +139,7 @@ class ModelStack:
             if any(slot.state == "failed" for slot in slots):
                 raise PenstockError(next(slot.error for slot in slots if slot.state == "failed"))
             ready = [slot for slot in slots if slot.state == "ready"]
-            if len(ready) == row.workers and self._known(row):
+            if len(ready) == row.slots and self._known(row):
                 return ready
             time.sleep(_POLL_S)
         raise PenstockError(f"no worker was ready within {self._ready_s:.0f} s; {worker.tail()}")
@@ -147,7 +147,7 @@ class ModelStack:
     def _known(self, row: Row) -> bool:
         """Whether the gateway knows all slots of the row; before that it may refuse valid requests."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/models/{row.name}", timeout=5) as answer:
-            return bool(msgspec.json.decode(answer.read())["ready_slots"] == row.workers)
+            return bool(msgspec.json.decode(answer.read())["ready_slots"] == row.slots)
 
     @contextmanager
     def _loop(self, config: Path, row: Row, slot: SlotInfo) -> Iterator[subprocess.Popen[str]]:
@@ -178,7 +178,7 @@ class ModelStack:
         ]
         loop = ClosedLoop(LoadWire(target), cycle(requests), ResponseRecorder())
         before, began_at = read_cpu(self._roots), time.perf_counter()
-        under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.workers)
+        under_way = max(_LEAST_UNDER_WAY, _BATCHES_AHEAD * row.batch * row.slots)
         uvloop.run(loop.run(under_way, seconds, drain_s=_DRAIN_S))
         samples = loop.recorder.samples
         if loop.unfinished or samples.errors():

@@ -217,7 +217,7 @@ def _settings(folder: Path, port: int) -> list[str]:
     model = [f'source = "{folder / "slow.py"}"', "max_batch_size = 1", "threads = 1"]
     lines = ["[store]", f'state_dir = "{folder / "state"}"', "[gateway]", f"port = {port}"]
     lines += ["[worker]", f"memory_bytes = {1_000 * MIB}", 'pinning = "none"']
-    lines += ["[models.burst]", *model, f"max_workers = {MOST_SLOTS}", f"backlog_goal_s = {GOAL_S}"]
+    lines += ["[models.burst]", *model, f"max_slots = {MOST_SLOTS}", f"backlog_goal_s = {GOAL_S}"]
     for name in PAIR:
         lines += [f"[models.{name}]", *model, "idle_unload_s = 600.0", f"device_memory_bytes = {500 * MIB}"]
     return lines

@@ -59,7 +59,7 @@ def measure(setting: DrillSetting) -> DrillResult:
 @contextmanager
 def _stack(folder: Path, gate: Host) -> Iterator[BenchEnvironment]:
     """Store, gateway and worker on the host that the drivers' hosts reach."""
-    models = [Model("cheap", f"{_CHEAP}:Cheap", workers=1)]
+    models = [Model("cheap", f"{_CHEAP}:Cheap", slots=1)]
     with bench_environment(folder / "stack", models, store=_store(folder / "store", gate)) as stack:
         yield stack
 

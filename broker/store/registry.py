@@ -39,6 +39,9 @@ _EDITION = b"#"
 PLACE_TTL_S = 2 * 86_400
 # Of versions, devices, runtimes and threads of one model together.
 MOST_KINDS = 64
+# In tables of versions that were loaded at run time these settings keep the names by which the release before reads them.
+_IN_STORE = {name: name.replace("slots", "workers") for name in ("slots", "min_slots", "max_slots", "slots_per_device")}
+_IN_SETTINGS = {stored: name for name, stored in _IN_STORE.items()}
 
 
 class _RegistryEntry(msgspec.Struct, array_like=True):
@@ -151,7 +154,7 @@ def clock() -> Command[float]:
 
 
 def worker_entries() -> Command[list[bytes]]:
-    return Command(("HGETALL", WORKERS_KEY), _texts)
+    return Command(("HGETALL", WORKERS_KEY), lambda found: list(found.values()))
 
 
 def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
@@ -194,7 +197,7 @@ def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation
     """Replace `found` by `wanted`; False if another process changed it first. With a rollout that changes nothing, no entry is
     left.
     """
-    text = b"" if wanted == Rollout() else msgspec.json.encode(wanted)
+    text = b"" if wanted == Rollout() else msgspec.json.encode(_renamed(wanted, _IN_STORE))
     return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
 
 
@@ -297,7 +300,12 @@ def _models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:
 
 
 def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
-    return {name.decode(): StoredRollout(_ROLLOUT.decode(text), text) for name, text in entries.items()}
+    return {name.decode(): StoredRollout(_renamed(_ROLLOUT.decode(text), _IN_SETTINGS), text) for name, text in entries.items()}
+
+
+def _renamed(rollout: Rollout, names: Mapping[str, str]) -> Rollout:
+    tables = rollout.added.items()
+    return replace(rollout, added={name: {names.get(key, key): table[key] for key in table} for name, table in tables})
 
 
 def _stored_keys(entries: Mapping[bytes, bytes]) -> dict[str, StoredKey]:
@@ -319,10 +327,6 @@ def _levels(reply: Sequence[Any]) -> KeyLevels:
 
 def _unix_seconds(time: Sequence[Any]) -> float:
     return int(time[0]) + int(time[1]) / 1e6
-
-
-def _texts(entries: Mapping[bytes, bytes]) -> list[bytes]:
-    return list(entries.values())
 
 
 def _place(text: bytes | None) -> SlotPlace | None:

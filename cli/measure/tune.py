@@ -1,4 +1,4 @@
-"""`penstock tune`: find a model's settings for the most throughput within a latency goal, or how many workers a rate needs."""
+"""`penstock tune`: find a model's settings for the most throughput within a latency goal, or how many slots a rate needs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MinRateOption = Annotated[
 ]
 RateOption = Annotated[
     float | None,
-    typer.Option("--rate", min=0.01, help="Requests per second: finds how many workers they need.", rich_help_panel=_GOAL),
+    typer.Option("--rate", min=0.01, help="Requests per second: finds how many slots they need.", rich_help_panel=_GOAL),
 ]
 ToleranceOption = Annotated[
     float,

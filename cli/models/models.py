@@ -124,7 +124,7 @@ def switch(
 @app.command()
 def scale(
     model: ModelArgument,
-    workers: Annotated[
+    slots: Annotated[
         int | None, typer.Argument(metavar="[N]", min=0, help="Slots in each worker process; with 0 its jobs wait.")
     ] = None,
     auto: Annotated[bool, typer.Option("--auto", help="Give the number back to the settings, or to the work.")] = False,
@@ -135,10 +135,10 @@ def scale(
     api_key: KeyOption = None,
 ) -> None:
     """Set how many slots each worker process has of a version. Slots that go end what they run; a restart keeps the number."""
-    if auto == (workers is not None):
+    if auto == (slots is not None):
         raise typer.BadParameter("name a number of slots, or give --auto")
     with connect(url, api_key) as client:
-        view = client.scale_model(model, "auto" if workers is None else workers, version=version)
+        view = client.scale_model(model, "auto" if slots is None else slots, version=version)
         name = version or str(view["default_version"])
         view = _await_scaled(client, view, name, until=time.monotonic() + wait_s)
     found = _version(view, name)

@@ -24,7 +24,7 @@ _SETTINGS = """# Every setting is listed by `penstock config`.
 [models."$name"]
 source = "$module.py"
 max_wait_s = 0.01       # how long an input waits for others to join its batch
-workers = 1             # processes that run the model
+slots = 1               # copies of the model in each worker
 """
 # A section of a template begins with this and the name of its file. `first` and `try` are commands, not files.
 _SECTION = re.compile(r"^=== (.+)\n", re.MULTILINE)

@@ -13,7 +13,7 @@ from penstock.cli import exits
 from penstock.cli.display import is_colored, print_json
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Finding, Level
-from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, WorkersOption
+from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, SlotsOption
 from penstock.cli.serve import plan
 from penstock.errors import ConfigError
 
@@ -30,7 +30,7 @@ def doctor(
         typer.Option("--devices", help="Instead show cores and GPUs, and which slot of a worker started here would get what."),
     ] = False,
     config: ConfigOption = None,
-    workers: WorkersOption = None,
+    slots: SlotsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check this machine, and the models named or those of penstock.toml. Exits with 1 if anything fails. Starts nothing.
@@ -40,9 +40,9 @@ def doctor(
     if devices:
         from penstock.cli.models.devices import show_devices
 
-        chosen = plan.make_plan(models or [], config=config, flags={}, workers=workers)
+        chosen = plan.make_plan(models or [], config=config, flags={}, slots=slots)
         return show_devices(chosen.settings.specs(), as_json=as_json)
-    found = _findings(models or [], config, workers)
+    found = _findings(models or [], config, slots)
     for finding in found:
         if as_json:
             print_json(asdict(finding))
@@ -60,9 +60,9 @@ def line_of(finding: Finding) -> str:
     return f"{line}\n      next: {finding.next}" if finding.next else line
 
 
-def _findings(models: list[str], config: Path | None, workers: int | None) -> list[Finding]:
+def _findings(models: list[str], config: Path | None, slots: int | None) -> list[Finding]:
     try:
-        return checks.findings(plan.make_plan(models, config=config, flags={}, workers=workers).settings)
+        return checks.findings(plan.make_plan(models, config=config, flags={}, slots=slots).settings)
     except ConfigError as error:
         # The other checks depend on the settings; checking their defaults instead would mislead.
         return [checks.python(), checks.cores(), checks.broken_settings(error)]

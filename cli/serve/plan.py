@@ -39,7 +39,7 @@ def make_plan(
     config: Path | None,
     flags: Mapping[str, Any],
     task: str | None = None,
-    workers: int | None = None,
+    slots: int | None = None,
     need_files: bool = False,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -60,8 +60,8 @@ def make_plan(
         )
     env = _environment(environ, named, flags, task=task or "")
     settings = Settings.load(named.config, env, need_files=need_files)
-    if workers is not None:
-        env[MODELS_VARIABLE] = json.dumps(_with_workers(env, settings, workers))
+    if slots is not None:
+        env[MODELS_VARIABLE] = json.dumps(_with_slots(env, settings, slots))
         settings = Settings.load(named.config, env)
     if need_files:
         check_model_files(settings, named.config)
@@ -186,9 +186,9 @@ def _environment(environ: Mapping[str, str], named: DeclaredModels, flags: Mappi
     return env
 
 
-def _with_workers(env: Mapping[str, str], settings: Settings, workers: int) -> dict[str, Any]:
+def _with_slots(env: Mapping[str, str], settings: Settings, slots: int) -> dict[str, Any]:
     given = json.loads(env.get(MODELS_VARIABLE) or "{}")
-    return {**given, **{name: {**given.get(name, {}), "workers": workers} for name in settings.models}}
+    return {**given, **{name: {**given.get(name, {}), "slots": slots} for name in settings.models}}
 
 
 def _no_port(host: str, port: int, fault: OSError) -> StartError:

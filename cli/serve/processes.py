@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.options import ConfigOption, HostOption, ModelsArgument, PortOption, RedisOption, WorkersOption
+from penstock.cli.options import ConfigOption, HostOption, ModelsArgument, PortOption, RedisOption, SlotsOption
 from penstock.cli.serve import plan
 from penstock.cli.serve.supervisor import ManagedProcess
 from penstock.process_lifetime import PARENT_VARIABLE
@@ -49,11 +49,11 @@ def gateway(
 def worker(
     models: ModelsArgument = None,
     config: ConfigOption = None,
-    workers: WorkersOption = None,
+    slots: SlotsOption = None,
     redis_url: RedisOption = None,
 ) -> None:
     """Start a worker alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
-    chosen = plan.make_plan(models or [], config=config, flags={"store.url": redis_url}, workers=workers, need_files=True)
+    chosen = plan.make_plan(models or [], config=config, flags={"store.url": redis_url}, slots=slots, need_files=True)
     plan.need_models(chosen.settings)
     plan.need_store(chosen.settings)
     plan.need_linux()

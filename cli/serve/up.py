@@ -16,7 +16,7 @@ import penstock
 from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
-from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, StateDirOption, WorkersOption
+from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, SlotsOption, StateDirOption
 from penstock.cli.serve import plan
 from penstock.cli.serve.first_call import first_call
 from penstock.cli.serve.plan import ServePlan
@@ -53,7 +53,7 @@ def up(
     host: HostOption = None,
     port: PortOption = None,
     state_dir: StateDirOption = None,
-    workers: WorkersOption = None,
+    slots: SlotsOption = None,
     fsync: FsyncOption = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Load a model anew when a file of its code changes, for development.")
@@ -78,7 +78,7 @@ def up(
         "store.fsync": fsync,
         "worker.reload": reload or None,
     }
-    chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, workers=workers, need_files=True)
+    chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, slots=slots, need_files=True)
     plan.need_models(chosen.settings)
     _keep_tracebacks_at_a_terminal(chosen)
     celery_port = plan.celery_port(chosen.settings) if celery else 0

@@ -114,10 +114,10 @@ class VersionSettings(Table):
     source: str = ""
     max_batch_size: int = Field(default=BatchPolicy().max_batch_size, ge=1, le=MAX_BATCH_SIZE)
     max_wait_s: float = Field(default=BatchPolicy().max_wait_s, ge=0)
-    workers: Count = 1
+    slots: Count = 1
     threads: Count | None = None
     device: str = Field(default="cpu", min_length=1)
-    workers_per_device: Count = 1
+    slots_per_device: Count = 1
     placement: Literal["dedicated", "shared"] = "dedicated"
     device_memory_bytes: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
@@ -245,7 +245,7 @@ def _fault(table: Mapping[str, Any], said: Set[str]) -> str:
     return next((fault for fields in version_fields() if (fault := fields.fault(table, said))), "")
 
 
-_PLACE = ("workers", "threads", "device", "workers_per_device", "placement", "device_memory_bytes")
+_PLACE = ("slots", "threads", "device", "slots_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
 _GIVEN = (*_REQUEST, "input_urls", "input_urls_ca")

@@ -43,7 +43,7 @@ _MODELS = Path(__file__).parents[2] / "tests" / "blocks" / "models.py"
 _SETTINGS = f"""
 [models.captions]
 source = "{_MODELS}:Slow"
-workers = 2
+slots = 2
 
 [models.thumbnails]
 source = "{_MODELS}:Flaky"

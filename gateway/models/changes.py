@@ -37,7 +37,7 @@ class ModelChanges:
     async def load_version(self, model: str, table: dict[str, Any]) -> None:
         """Have workers load the version that the table names, from its source below their `model_dir`.
 
-        A model that nobody knows comes into being, and its first version is the default. With `workers` 0 nothing is loaded
+        A model that nobody knows comes into being, and its first version is the default. With `slots` 0 nothing is loaded
         until the version is scaled up. Raises `InvalidInput`, `Conflict`.
         """
         if model == RESERVED_NAME:
@@ -48,14 +48,13 @@ class ModelChanges:
             await self._load_pipeline(model, table)
             return
         rest = dict(table)
-        version, workers = checked_name(rest.pop("version", None), "version"), rest.get("workers")
-        if workers == 0 and not isinstance(workers, bool):
-            del rest["workers"]
+        version = checked_name(rest.pop("version", None), "version")
+        if is_off := rest.get("slots") == 0 and rest["slots"] is not False:
+            del rest["slots"]
         checked_source(rest.get("source"))
         full = _checked_table(rest)
         await self._registry.refresh()
         self._require_folder()
-        is_off = "workers" in table and "workers" not in rest
         await self._load(spec_of(model, version, full), rest, is_off=is_off)
 
     async def _load_pipeline(self, model: str, table: dict[str, Any]) -> None:
@@ -81,7 +80,7 @@ class ModelChanges:
             loaded = loaded.scaled(version, 0) if is_off else loaded
             return loaded if info and followed(info, rollout) else loaded.switch(version)
 
-        await self._change(model, change)
+        await change_rollout(self._store, model, change)
         if info is None:
             await self._announce(info_of_spec(spec))
         await self._registry.refresh()
@@ -97,7 +96,7 @@ class ModelChanges:
         check_switch(entry.info, version, ready_slots=ready_slots, is_off=is_off)
         await self._changed(model, lambda rollout: rollout.switch(version))
 
-    async def scale(self, model: str, workers: Any, *, version: str = "") -> str:
+    async def scale(self, model: str, slots: Any, *, version: str = "") -> str:
         """Set the number of slots per worker process, or give it back with `auto`; without a version, that of the default one.
         The version.
 
@@ -106,7 +105,7 @@ class ModelChanges:
         await self._registry.refresh()
         entry, found = await self._registry.find(model)
         name = version or found.name
-        count = check_scale(entry.info, name, workers)
+        count = check_scale(entry.info, name, slots)
         await self._changed(model, lambda rollout: rollout.released(name) if count is None else rollout.scaled(name, count))
         return name
 
@@ -212,9 +211,7 @@ class ModelChanges:
         """Whether a removed version has neither jobs nor slots, and no gateway or worker that could bring it back."""
         removed_at = self._registry.rollout(model).removed.get(version)
         slots = self._registry.slots(model, version)
-        if removed_at is None or slots.ready or slots.loading or slots.failed:
-            return False
-        if not slots.is_followed:
+        if removed_at is None or slots.ready or slots.loading or slots.failed or not slots.is_followed:
             return False
         left = await unfinished_of(self._store, self._registry, model, version)
         return not (left.waiting or left.running) and await self._store.now() >= removed_at + SETTLED_AFTER_S
@@ -233,11 +230,8 @@ class ModelChanges:
             )
 
     async def _changed(self, model: str, change: Change) -> None:
-        await self._change(model, change)
-        await self._registry.refresh()
-
-    async def _change(self, model: str, change: Change) -> None:
         await change_rollout(self._store, model, change)
+        await self._registry.refresh()
 
     async def _announce(self, fresh: ModelInfo) -> None:
         """Announce the version before a worker has loaded it, so that a new model is listed at once."""

@@ -31,7 +31,7 @@ LOAD = {
         "version": _NAME,
         "source": _SOURCE,
         "stages": _STAGES,
-        "workers": {"type": "integer", "minimum": 0, "description": "0: nothing is loaded before the version is scaled up"},
+        "slots": {"type": "integer", "minimum": 0, "description": "0: nothing is loaded before the version is scaled up"},
     },
     "additionalProperties": {"description": "Any key of a version's settings"},
 }
@@ -76,7 +76,7 @@ class Rollouts:
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2", "source": "path in worker.model_dir", ...}` and any key of a version's settings.
 
-        A model that nobody knows comes into being. With `"workers": 0` nothing is loaded before the version is scaled up.
+        A model that nobody knows comes into being. With `"slots": 0` nothing is loaded before the version is scaled up.
         """
         await self._changes.load_version(model, await read_object(request))
         return self._answer(model, status=202)

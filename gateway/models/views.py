@@ -95,8 +95,8 @@ def scaling_view(infos: Sequence[ScalingInfo]) -> dict[str, Any]:
     """
     last = max(infos, key=lambda info: info.changed_at)
     return {
-        "min_workers": max(info.least for info in infos),
-        "max_workers": max(info.limit for info in infos),
+        "min_slots": max(info.least for info in infos),
+        "max_slots": max(info.limit for info in infos),
         "idle_unload_s": last.idle_unload_s,
         "start_s": min((info.start_s for info in infos if info.start_s), default=None),
         "memory_bytes": max(info.memory_bytes for info in infos) or None,

@@ -136,8 +136,8 @@ def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
     keys = folder / "keys.toml"
     keys.write_text(READER.toml + BOSS.toml + ALICE.toml)
     (folder / "more.py").write_text(MORE)
-    models: dict[str, Any] = {"moody": {"source": str(folder / "moody.py"), "workers": 1, "keep_tracebacks": True}}
-    models |= {name: {"source": f"{folder / 'more.py'}:{name}", "workers": 1} for name in more}
+    models: dict[str, Any] = {"moody": {"source": str(folder / "moody.py"), "slots": 1, "keep_tracebacks": True}}
+    models |= {name: {"source": f"{folder / 'more.py'}:{name}", "slots": 1} for name in more}
     env = {
         "PENSTOCK_KEYS_FILE": str(keys),
         "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(),

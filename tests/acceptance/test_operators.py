@@ -82,7 +82,7 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (folder / "half.py").write_text(HANDLER)
     keys = folder / "keys.toml"
     keys.write_text(READER.toml + OPERATOR.toml)
-    models = {"half": {"source": str(folder / "half.py"), "workers": 1}}
+    models = {"half": {"source": str(folder / "half.py"), "slots": 1}}
     with (
         EmbeddedServer(folder / "store", fsync="everysec") as server,
         WorkerProcess(server.url, folder, models, beat_s=0.3, lease_s=3.0) as worker,

@@ -24,7 +24,7 @@ from tests.integration.worker_process import PACED, Gate, WorkerProcess
 from tests.webhook_receiver import Receiver, receiver
 
 MODELS: dict[str, dict[str, Any]] = {
-    "paced": {"source": PACED, "max_batch_size": 4, "workers": 2, "partitions": 2},
+    "paced": {"source": PACED, "max_batch_size": 4, "slots": 2, "partitions": 2},
     "grown": {"source": PACED},
 }
 JOBS = 24

@@ -66,7 +66,7 @@ def up(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pro
     (folder / "product.py").write_text(TORCH_HANDLER)
     (folder / "own.py").write_text(OWN_RUNTIME)
     models = {
-        "digits": {"source": f"{DIGITS / 'handler.py'}:Digits", "workers": 2},
+        "digits": {"source": f"{DIGITS / 'handler.py'}:Digits", "slots": 2},
         "product": {"source": str(folder / "product.py")},
         "own": {"source": str(folder / "own.py")},
         "square": {"source": str(SQUARE), "profile": True, "profile_every": 3},

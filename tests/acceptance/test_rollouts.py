@@ -92,7 +92,7 @@ def test_a_new_version_takes_over_under_load_and_no_job_fails(stack: RolloutStac
         caller.start()
     eventually(lambda: all(len(caller.answers) > 5 for caller in callers))
     former = [slot["pid"] for slot in stack.slots_of_version("busy", "1")]
-    stack.load("busy", "2", "v2.py", workers=2)
+    stack.load("busy", "2", "v2.py", slots=2)
     stack.client.switch_version("busy", "2")
     stack.client.unload_version("busy", "1")
     eventually(lambda: all(caller.answers[-1] == "version 2" for caller in callers))
@@ -222,7 +222,7 @@ def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(
 @at_once
 def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_loaded_anew(stack: RolloutStack) -> None:
     client, gate = stack.client, stack.hold("leaving")
-    client.load_version("leaving", "1", "leaving.py", settings={**SINGLE, "workers": 1})
+    client.load_version("leaving", "1", "leaving.py", settings={**SINGLE, "slots": 1})
     eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
     # Its worker announces what it has loaded, although no settings name the model: with the ready slot, or a beat later.
     eventually(lambda: version(stack, "leaving")["loaded"])
@@ -238,7 +238,7 @@ def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_l
     eventually(lambda: not stack.slots("leaving"))
     with pytest.raises(NotFound):
         client.rollout("leaving")
-    client.load_version("leaving", "1", "v3.py", settings={"workers": 0})
+    client.load_version("leaving", "1", "v3.py", settings={"slots": 0})
     assert version(stack, "leaving")["workers"] == 0
     client.scale_model("leaving", 1)
     eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
@@ -248,7 +248,7 @@ def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_l
 @at_once
 def test_jobs_of_a_model_without_slots_are_run_when_it_is_unloaded(stack: RolloutStack) -> None:
     client = stack.client
-    client.load_version("silent", "1", "v3.py", settings={"workers": 0})
+    client.load_version("silent", "1", "v3.py", settings={"slots": 0})
     jobs = [client.submit("silent", n) for n in range(4)]
     client.unload_model("silent")
     assert [job.result(60.0) for job in jobs] == ["version 3"] * 4

@@ -37,11 +37,11 @@ class ScaleStack(RolloutStack):
         found: dict[str, Any] = self.client.model(model)["versions"][version]
         return found
 
-    def scale(self, model: str, workers: int, version: str = "1") -> None:
+    def scale(self, model: str, slots: int, version: str = "1") -> None:
         """Scale, and wait until all workers have the slots."""
-        self.client.scale_model(model, workers, version=version)
+        self.client.scale_model(model, slots, version=version)
         eventually(lambda: self.version(model, version)["state"] == "reached", timeout_s=60.0)
-        assert (self.version(model, version)["ready_slots"], len(self.slots(model))) == (2 * workers, 2 * workers)
+        assert (self.version(model, version)["ready_slots"], len(self.slots(model))) == (2 * slots, 2 * slots)
 
     def started_children(self, worker: WorkerProcess, model: str) -> int:
         return len(worker.events("child_started", model))
@@ -158,7 +158,7 @@ def test_the_command_line_scales_and_waits(stack: ScaleStack) -> None:
     assert (scaled.exit_code, scaled.stdout) == (0, "version 1 of shared has 4 ready slots of 4\n")
     assert "scaled to 2 per worker process" in run.invoke(models.app, ["show", "shared", *url]).stdout
     assert run.invoke(models.app, ["scale", "shared", "-1", *url]).exit_code == exits.USAGE
-    stack.client.load_version("typed", "1", "broken.py", settings={"workers": 0})
+    stack.client.load_version("typed", "1", "broken.py", settings={"slots": 0})
     failed = run.invoke(models.app, ["scale", "typed", "1", "--wait", "60", *url])
     assert (failed.exit_code, "no such weights" in failed.stderr) == (exits.FAILED, True)
 
@@ -166,9 +166,9 @@ def test_the_command_line_scales_and_waits(stack: ScaleStack) -> None:
 def test_what_is_no_order_is_refused_and_changes_nothing(stack: ScaleStack) -> None:
     client = stack.client
     before = client.rollout("shared")["workers"]
-    for workers in (-1, 100_000):
+    for slots in (-1, 100_000):
         with pytest.raises(InvalidInput, match="whole number of slots"):
-            client.scale_model("shared", workers)
+            client.scale_model("shared", slots)
     with pytest.raises(NotFound, match="no version '9'"):
         client.scale_model("shared", 1, version="9")
     with pytest.raises(NotFound):

@@ -32,7 +32,7 @@ class Paced(Handler):
         return [value * 2.0 for value in batch]
 """
 SETTINGS = '[models.paced]\nsource = "paced.py:Paced"  # ours\nmax_batch_size = 8\n'
-TINY = ("--space", "batch_size=1,4", "--space", "workers=1", "--space", "threads=1", "--budget", "10s", "--input", "2.5")
+TINY = ("--space", "batch_size=1,4", "--space", "slots=1", "--space", "threads=1", "--budget", "10s", "--input", "2.5")
 # Any machine carries this rate: the search is under test and not the machine. With this budget each load takes 1.5 s, and at
 # this rate its last call comes 0.8 s before its end, so that a machine that stalls meanwhile still answers them all in time.
 RARE = 1.7
@@ -116,7 +116,7 @@ def test_the_models_of_a_pipeline_are_tuned_within_a_bound_on_the_whole(
     monkeypatch.setattr(pipeline_search.PipelineSearch, "_confirm_declared", lambda search, declared: None)
     (folder / "penstock.toml").write_text(PIPELINE)
     _remember(folder, Overheads(request_s=0.004, per_item_s=0.001), book="state.paced.jsonl")
-    space = ("--space", "batch_size=4", "--space", "workers=1", "--space", "threads=1", "--space", "after.batch_size=1,2")
+    space = ("--space", "batch_size=4", "--space", "slots=1", "--space", "threads=1", "--space", "after.batch_size=1,2")
     asked = ("--slo", "p99=10s", "--min-rate", str(RARE), "--budget", "60s", "--input", "2.5", "--resume", "state.jsonl")
     done = called_here(
         "tune",
@@ -163,7 +163,7 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProc
     (folder / "paced.py").write_text(
         MODEL.replace("import time", "import random\nimport time").replace("value * 2.0", "random.random()")
     )
-    space = ("--space", "batch_size=1,4", "--space", "workers=1", "--space", "threads=1,2", "--budget", "10s", "--input", "2.5")
+    space = ("--space", "batch_size=1,4", "--space", "slots=1", "--space", "threads=1,2", "--budget", "10s", "--input", "2.5")
     _remember(folder, Overheads(per_item_s=0.001))
     return tune(folder, "paced", "--slo", "p99=2ms", *space, "--resume", "state.jsonl", "--json")
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
@@ -99,11 +100,20 @@ async def test_a_new_model_comes_into_being_with_the_limits_of_its_table(operato
 
 
 async def test_a_version_may_be_loaded_without_slots(operator: Operator) -> None:
-    await operator.changes.load_version(operator.model, {**SQUARE, "workers": 0})
+    await operator.changes.load_version(operator.model, {**SQUARE, "slots": 0})
     assert operator.rollout().scale == {"1": 0}
-    assert "workers" not in operator.rollout().added["1"]
+    assert "slots" not in operator.rollout().added["1"]
     version = operator.registry.models[operator.model].default
     assert (version.scale, version.is_off) == (0, True)
+
+
+async def test_the_release_before_reads_and_writes_the_slots_of_a_version_in_the_store(operator: Operator) -> None:
+    own = {"source": "square.py", "slots": 2, "slots_per_device": 3, "min_slots": 1, "max_slots": 4, "threads": 1}
+    kept = {"source": "square.py", "workers": 2, "workers_per_device": 3, "min_workers": 1, "max_workers": 4, "threads": 1}
+    await operator.changes.load_version(operator.model, {**own, "version": "1"})
+    assert operator.rollout().added == {"1": own}
+    text = operator.store.stored_rollouts()[operator.model].text
+    assert msgspec.json.decode(text)["added"] == {"1": kept}
 
 
 async def test_nothing_is_loaded_where_no_worker_has_a_folder_of_models(operator: Operator) -> None:
@@ -115,10 +125,10 @@ async def test_nothing_is_loaded_where_no_worker_has_a_folder_of_models(operator
     await operator.changes.load_version(operator.model, dict(SQUARE))
 
 
-@pytest.mark.parametrize("workers", [-1, 2_000, "two", True, None, 1.5])
-async def test_what_is_no_number_of_slots_changes_nothing(declared: Operator, workers: object) -> None:
+@pytest.mark.parametrize("slots", [-1, 2_000, "two", True, None, 1.5])
+async def test_what_is_no_number_of_slots_changes_nothing(declared: Operator, slots: object) -> None:
     with pytest.raises(InvalidInput, match="whole number of slots"):
-        await declared.changes.scale(declared.model, workers)
+        await declared.changes.scale(declared.model, slots)
     assert declared.rollout() == Rollout()
 
 

@@ -77,7 +77,7 @@ class WorkerProcess:
         }
         self.command: Sequence[str] = ("penstock.workers",)
         self._process: Process | None = None
-        self._slots = sum(int(table.get("workers", 1)) for table in models.values())
+        self._slots = sum(int(table.get("slots", 1)) for table in models.values())
         self._url = url
 
     def __enter__(self) -> WorkerProcess:

@@ -40,7 +40,7 @@ SAMPLES = {
 BESIDE: dict[str, dict[str, str]] = {
     "gateway.grpc_certificate": {"PENSTOCK_GATEWAY__GRPC_KEY": "key.pem"},
     "gateway.grpc_key": {"PENSTOCK_GATEWAY__GRPC_CERTIFICATE": "cert.pem"},
-    "models.NAME.backlog_goal_s": {"PENSTOCK_MODELS__NAME__MAX_WORKERS": "4"},
+    "models.NAME.backlog_goal_s": {"PENSTOCK_MODELS__NAME__MAX_SLOTS": "4"},
     "models.NAME.input_urls_ca": {"PENSTOCK_MODELS": '{"name": {"source": "a.py", "input_urls": ["*"]}}'},
     "store.durability": {"PENSTOCK_STORE__URL": "redis://localhost:6379"},
     "worker.models": {"PENSTOCK_MODELS": '{"x.txt": {"source": "a.py"}}'},

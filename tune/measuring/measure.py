@@ -52,21 +52,21 @@ class BatchTimer:
     inputs: tuple[RequestBody, ...]
     slice_s: float = 0.5
 
-    def measure(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> EngineMeasurement:
-        """Runs batches back to back in `workers` children side by side. If the engine cannot run, the result has an `error`."""
+    def measure(self, engine: EngineSettings, slots: int, sizes: Sequence[int]) -> EngineMeasurement:
+        """Runs batches back to back in `slots` children side by side. If the engine cannot run, the result has an `error`."""
         began = time.monotonic()
         try:
-            found = self._run(engine, workers, sorted(sizes))
+            found = self._run(engine, slots, sorted(sizes))
         except BadRequest:
             raise
         except (PenstockError, OSError) as fault:
             message = fault.message if isinstance(fault, PenstockError) else str(fault)
-            found = EngineMeasurement(Measured(engine, workers, error=message[:300]))
+            found = EngineMeasurement(Measured(engine, slots, error=message[:300]))
         return replace(found, measured=replace(found.measured, took_s=time.monotonic() - began))
 
-    def _run(self, engine: EngineSettings, workers: int, sizes: Sequence[int]) -> EngineMeasurement:
-        spec = spec_for(self.spec, engine, workers, batch_size=max(sizes))
-        pins = pins_for(spec, self.machine, pinning=engine.pinning)[:workers]
+    def _run(self, engine: EngineSettings, slots: int, sizes: Sequence[int]) -> EngineMeasurement:
+        spec = spec_for(self.spec, engine, slots, batch_size=max(sizes))
+        pins = pins_for(spec, self.machine, pinning=engine.pinning)[:slots]
         meter, before = GpuMeter(PyNvml()), 0
         if pins[0].uuid:
             before = _used(meter, pins[0])
@@ -79,10 +79,10 @@ class BatchTimer:
             times = tuple(time for size in taken if (time := self._times(children, size, inputs)))
             measured = Measured(
                 engine,
-                workers,
+                slots,
                 times,
                 memory_bytes=max(child.process.resident_bytes() for child in children.members),
-                device_memory_bytes=(_used(meter, pins[0]) - before) // workers if pins[0].uuid else 0,
+                device_memory_bytes=(_used(meter, pins[0]) - before) // slots if pins[0].uuid else 0,
                 load_s=ready.load_s,
                 calls=children.members[0].learned,
             )
@@ -197,8 +197,8 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
     )
 
 
-def spec_for(spec: ModelSpec, engine: EngineSettings, workers: int, *, batch_size: int, placement: str = "") -> ModelSpec:
-    """The model as this configuration runs it. On GPUs, `workers` are the children per device."""
+def spec_for(spec: ModelSpec, engine: EngineSettings, slots: int, *, batch_size: int, placement: str = "") -> ModelSpec:
+    """The model as this configuration runs it. On GPUs, `slots` are the children per device."""
     on_cpu = engine.device == "cpu"
     buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)
     engine_runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
@@ -209,8 +209,8 @@ def spec_for(spec: ModelSpec, engine: EngineSettings, workers: int, *, batch_siz
         device=engine.device,
         threads=engine.threads,
         placement=placement or spec.placement,
-        workers=workers if on_cpu else spec.workers,
-        workers_per_device=1 if on_cpu else workers,
+        slots=slots if on_cpu else spec.slots,
+        slots_per_device=1 if on_cpu else slots,
     )
 
 

@@ -27,7 +27,7 @@ _OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
 
 
 class Measurements:
-    """`engines` holds what is known of each engine and number of workers, `space` the values searched of each dimension,
+    """`engines` holds what is known of each engine and number of slots, `space` the values searched of each dimension,
     `answers` what the declared engine answered to the first inputs.
     """
 
@@ -84,21 +84,21 @@ class Measurements:
         return replace(found, answers=())
 
     def measure_engines(self, points: Sequence[Choice], reference: EngineMeasurement) -> None:
-        """Every engine of the points, with each number of workers; an engine that is out already is not started again."""
+        """Every engine of the points, with each number of slots; an engine that is out already is not started again."""
         engines: dict[EngineSettings, set[int]] = {}
         for point in points:
-            engines.setdefault(point.engine, set()).add(point.workers)
-        wanted = [(engine, workers) for engine, counts in engines.items() for workers in sorted({1, *counts})]
+            engines.setdefault(point.engine, set()).add(point.slots)
+        wanted = [(engine, slots) for engine, counts in engines.items() for slots in sorted({1, *counts})]
         slice_s = self._slice_s(len(wanted), reference.measured.load_s)
-        for number, (engine, workers) in enumerate(wanted):
-            self._on_progress("measure", number / len(wanted), f"{workers} x {engine.label}")
+        for number, (engine, slots) in enumerate(wanted):
+            self._on_progress("measure", number / len(wanted), f"{slots} x {engine.label}")
             if self._clock.past(_MEASURED_BY) and self.engines:
                 break
             alone = self.engines.get((engine, 1))
-            if alone is not None and workers > 1 and self._is_pointless(engine, workers, alone):
+            if alone is not None and slots > 1 and self._is_pointless(engine, slots, alone):
                 continue
-            found = self._measured(engine, workers, slice_s=slice_s)
-            self.engines[engine, workers] = with_drift(found, reference)
+            found = self._measured(engine, slots, slice_s=slice_s)
+            self.engines[engine, slots] = with_drift(found, reference)
 
     def measure_overheads(self, folder: Path) -> Overheads:
         known = self._notebook.get(_OVERHEADS, "", Overheads)
@@ -122,9 +122,9 @@ class Measurements:
         free = min((unit.free_bytes for unit in units), default=0)
         return MemoryBudget(int(psutil.virtual_memory().available), free or None)
 
-    def _is_pointless(self, engine: EngineSettings, workers: int, alone: Measured) -> bool:
+    def _is_pointless(self, engine: EngineSettings, slots: int, alone: Measured) -> bool:
         """One child alone is out already, or memory does not hold that many."""
-        return bool(refused(alone, self._question.goal) or too_many(engine, workers, alone, self.memory))
+        return bool(refused(alone, self._question.goal) or too_many(engine, slots, alone, self.memory))
 
     def _slice_s(self, measurements: int, load_s: float) -> float:
         """The time for each batch size, so that all measurements end within their share of the budget."""
@@ -132,14 +132,14 @@ class Measurements:
         each_s = self._question.budget_s * _MEASURED_BY / max(1, measurements) - load_s - 1.0
         return min(_SLICE_MOST_S, max(_SLICE_LEAST_S, each_s / sizes))
 
-    def _measured(self, engine: EngineSettings, workers: int, *, slice_s: float) -> EngineMeasurement:
+    def _measured(self, engine: EngineSettings, slots: int, *, slice_s: float) -> EngineMeasurement:
         """From the notebook if an earlier search measured it."""
         sizes = sorted({1, *self.space["batch_size"]})
-        key = key_of((engine, workers, sizes))
+        key = key_of((engine, slots, sizes))
         known = self._notebook.get(_MEASURED, key, EngineMeasurement)
         if known is not None:
             return known
         question = self._question
-        found = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, workers, sizes)
+        found = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, slots, sizes)
         self._notebook.put(_MEASURED, key, found)
         return found

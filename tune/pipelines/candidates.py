@@ -23,7 +23,7 @@ from penstock.tune.simulation.predict import (
 )
 
 _JOBS, _TRIALS = 400, 5
-# Of each model: configurations with other engines or numbers of workers, and batch sizes of each of these.
+# Of each model: configurations with other engines or numbers of slots, and batch sizes of each of these.
 _ENGINES, _SIZES = 4, 2
 _MOST_TOGETHER = 400
 _STRETCH = (0.7, 2.5)
@@ -51,11 +51,11 @@ class PipelineKnowledge:
     def _times(self, model: str, choice: Choice) -> tuple[BatchTime, ...]:
         """As measured; of a configuration that is not in the space, those of the model as it is declared."""
         known = self.engines[model]
-        return (known.get((choice.engine, choice.workers)) or next(iter(known.values()))).times
+        return (known.get((choice.engine, choice.slots)) or next(iter(known.values()))).times
 
     def _stage(self, model: str, choice: Choice) -> SimulatedStage:
         on_cpu = choice.engine.device == "cpu"
-        slots = choice.workers * (1 if on_cpu else self.devices)
+        slots = choice.slots * (1 if on_cpu else self.devices)
         stack = StackModel(
             times=self._times(model, choice),
             policy=BatchPolicy(choice.batch_size, choice.max_wait_s),
@@ -80,7 +80,7 @@ class PipelineRanking:
 
 def own_best(fit: Sequence[Choice], engines: MeasuredEngines, overheads: Overheads, limit_s: float) -> list[Choice]:
     """Few configurations of one model that are worth a place in a pipeline, if the model has `limit_s` of the bound to itself:
-    of each of the fastest engines (with its number of workers) the batch sizes with the highest throughput, of those that
+    of each of the fastest engines (with its number of slots) the batch sizes with the highest throughput, of those that
     leave time for a batch to wait behind another one.
     """
     known = Knowledge(engines, overheads)
@@ -92,7 +92,7 @@ def own_best(fit: Sequence[Choice], engines: MeasuredEngines, overheads: Overhea
 
     kept: dict[tuple[EngineSettings, int], list[Choice]] = {}
     for choice in sorted(fit, key=place):
-        own = kept.setdefault((choice.engine, choice.workers), [])
+        own = kept.setdefault((choice.engine, choice.slots), [])
         if len(own) < _SIZES and choice.batch_size not in {other.batch_size for other in own}:
             own.append(choice)
     return [choice for own in list(kept.values())[:_ENGINES] for choice in own]

@@ -130,7 +130,7 @@ def _departures(stack: StackModel, ready: Sequence[float], *, until: float, seed
             load=1.0,
             device=LearnedTimes(stack.times, stretch=stack.stretch),
             policy=stack.policy,
-            workers=stack.slots,
+            slots=stack.slots,
             deadline_s=1e6,
             seconds=until,
             seed=seed,

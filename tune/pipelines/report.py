@@ -110,7 +110,7 @@ def _settings(choice: Choice) -> tuple[str, ...]:
     engine = choice.engine
     precision = engine.precision if engine.compile == "off" else f"{engine.precision}, compiled"
     threads = "auto" if engine.threads is None else str(engine.threads)
-    return engine.device, engine.runtime, precision, str(choice.batch_size), str(choice.workers), threads
+    return engine.device, engine.runtime, precision, str(choice.batch_size), str(choice.slots), threads
 
 
 def _origin(one: PipelineConfiguration) -> str:
@@ -163,7 +163,7 @@ def _tables(result: PipelineResult) -> Iterator[TextTable]:
     lost = [(one.choice.label, one.why) for one in result.configurations if one.verdict is not ConfigurationVerdict.WINNER]
     yield TextTable("Why the others lost", ("configuration", "why"), lost[:_MOST_ENGINES], look="reasons")
     engines = [(f"{model}: {row[0]}", *row[1:]) for model, all_ in result.measured.items() for row in map(engine_row, all_)]
-    columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
+    columns = ("engine", "slots", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
     yield TextTable("What was measured of each engine", columns, engines[:_MOST_ENGINES], look="cards")
     searched = [
         (f"{model}: {name}", text) for model, space in result.space.items() for name, text in space_in_words(space).items()

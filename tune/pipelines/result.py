@@ -57,7 +57,7 @@ class PipelineChoice:
 
     @property
     def cores(self) -> int:
-        return sum(choice.workers * (choice.engine.threads or 1) for choice in self.choices.values())
+        return sum(choice.slots * (choice.engine.threads or 1) for choice in self.choices.values())
 
 
 @dataclass(frozen=True, slots=True)

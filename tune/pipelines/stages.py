@@ -100,8 +100,8 @@ def declared_choice(spec: ModelSpec) -> Choice:
     """The configuration in the settings of today."""
     runtime = spec.runtime
     engine = EngineSettings(spec.device, runtime.runtime, runtime.precision, runtime.compile, spec.threads)
-    workers = spec.workers if spec.device == "cpu" else spec.workers_per_device
-    return Choice(engine, spec.policy.max_batch_size, spec.policy.max_wait_s, workers, spec.placement)
+    slots = spec.slots if spec.device == "cpu" else spec.slots_per_device
+    return Choice(engine, spec.policy.max_batch_size, spec.policy.max_wait_s, slots, spec.placement)
 
 
 def _notebook(question: TuneQuestion) -> Notebook:

@@ -30,13 +30,13 @@ def figures(result: TuneResult) -> Iterable[Figure]:
     yield Figure("Throughput against latency", text, _configurations(result))
     text = "full batches one after another, without arrivals or a queue: what a closed loop shows of each engine"
     yield Figure("Batches back to back", text, _back_to_back(result))
-    text = "the most requests per second within the goal at this batch size and number of workers; framed: the winner"
-    yield Figure("Batch size and workers", text, _map(result))
+    text = "the most requests per second within the goal at this batch size and number of slots; framed: the winner"
+    yield Figure("Batch size and slots", text, _map(result))
     if winner and winner.stages_ms:
         parts = [(name, max(0.0, value)) for name, value in winner.stages_ms.items()]
         text = "the mean request under load; rest is network, gateway, store, claim and settling"
         yield Figure("Where the winner's time goes", text, stack(parts, words=milliseconds))
-    yield Figure("How long a batch takes", "all stages of one batch, one worker alone, by batch size", _batch_times(result))
+    yield Figure("How long a batch takes", "all stages of one batch, one slot alone, by batch size", _batch_times(result))
     text = f"at {number(result.goal.price_per_hour)} an hour, within the goal" if result.goal.price_per_hour else ""
     yield Figure("Cost of a million requests", text, _costs(result))
 
@@ -71,9 +71,9 @@ def _back_to_back(result: TuneResult) -> Chart | None:
     dots = []
     for measured in result.measured:
         for time in measured.times:
-            mine = chosen and (chosen.engine, chosen.workers, chosen.batch_size) == (
+            mine = chosen and (chosen.engine, chosen.slots, chosen.batch_size) == (
                 measured.engine,
-                measured.workers,
+                measured.slots,
                 time.size,
             )
             dots.append(_full_batches(measured, time, "c1" if mine else "c0", 6.0 if mine else 3.5))
@@ -87,27 +87,27 @@ def _full_batches(measured: Measured, time: BatchTime, color: str, radius: float
     whole_s = time.preprocess_s + time.inference_s + time.postprocess_s
     # Stages of successive batches overlap, so the longest stage sets the pace.
     pace_s = max(time.preprocess_s, time.inference_s, time.postprocess_s, 1e-9)
-    throughput = measured.workers * time.size / pace_s
-    what = f"batch {time.size}, {measured.workers} x {measured.engine.label}"
+    throughput = measured.slots * time.size / pace_s
+    what = f"batch {time.size}, {measured.slots} x {measured.engine.label}"
     title = f"{what}: {per_second(throughput)} at {milliseconds(whole_s * 1e3)}"
     return Dot(whole_s * 1e3, throughput, color, title, radius)
 
 
 def _map(result: TuneResult) -> Chart | None:
     sizes = sorted({one.choice.batch_size for one in result.configurations})
-    workers = sorted({one.choice.workers for one in result.configurations})
+    slots = sorted({one.choice.slots for one in result.configurations})
     cells = {
-        (str(one.choice.batch_size), str(one.choice.workers)): found.throughput_rps
+        (str(one.choice.batch_size), str(one.choice.slots)): found.throughput_rps
         for one in best_by_size(result)
         if (found := figures_of(one))
     }
     chosen = result.winner.choice if result.winner else None
-    best = (str(chosen.batch_size), str(chosen.workers)) if chosen else ("", "")
-    return heat_map(cells, columns=[*map(str, sizes)], rows=[*map(str, workers)], x="batch size", y="workers", best=best)
+    best = (str(chosen.batch_size), str(chosen.slots)) if chosen else ("", "")
+    return heat_map(cells, columns=[*map(str, sizes)], rows=[*map(str, slots)], x="batch size", y="slots", best=best)
 
 
 def _batch_times(result: TuneResult) -> Chart | None:
-    alone = [measured for measured in result.measured if measured.workers == 1 and measured.times]
+    alone = [measured for measured in result.measured if measured.slots == 1 and measured.times]
     alone.sort(key=lambda measured: measured.times[-1].inference_s / measured.times[-1].size)
     chosen = result.winner.choice.engine if result.winner else None
     alone.sort(key=lambda measured: measured.engine != chosen)
@@ -122,5 +122,5 @@ def _batch_times(result: TuneResult) -> Chart | None:
 
 def _costs(result: TuneResult) -> Chart | None:
     shown = [one for one in best_by_size(result) if one.cost_per_million]
-    bars = [(f"{one.choice.batch_size}x{one.choice.workers}", one.cost_per_million or 0.0) for one in shown[:_MOST_BARS]]
-    return bar_chart(bars, x="batch size x workers", y="a million")
+    bars = [(f"{one.choice.batch_size}x{one.choice.slots}", one.cost_per_million or 0.0) for one in shown[:_MOST_BARS]]
+    return bar_chart(bars, x="batch size x slots", y="a million")

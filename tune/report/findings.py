@@ -15,7 +15,7 @@ CASE_COLUMNS = (
     "runtime",
     "precision",
     "batch size",
-    "workers",
+    "slots",
     "threads",
     "offered/s",
     "throughput/s",
@@ -64,16 +64,16 @@ def answer(result: TuneResult) -> str:
 
 
 def served(choice: Choice) -> str:
-    """`Batches of up to 4 in 2 workers on cpu, ONNX Runtime in fp32 on 1 core each, waiting at most 10 ms for company`."""
+    """`Batches of up to 4 in 2 slots on cpu, ONNX Runtime in fp32 on 1 core each, waiting at most 10 ms for company`."""
     engine = choice.engine
     size = f"Batches of up to {choice.batch_size}" if choice.batch_size > 1 else "One request at a time"
-    workers = "one worker" if choice.workers == 1 else f"{choice.workers} workers"
+    slots = "one slot" if choice.slots == 1 else f"{choice.slots} slots"
     if engine.device != "cpu":
-        workers += " per device" + (", shared" if choice.placement != "dedicated" else "")
+        slots += " per device" + (", shared" if choice.placement != "dedicated" else "")
     runs = f"{_RUNTIMES.get(engine.runtime, engine.runtime)} in {engine.precision}"
     runs += "" if engine.compile == "off" else f", compiled ({engine.compile})"
     runs += "" if engine.threads is None else f", {engine.threads} {'thread' if engine.threads == 1 else 'threads'} each"
-    return f"{size} in {workers} on {engine.device}, {runs}{_waiting(choice)}"
+    return f"{size} in {slots} on {engine.device}, {runs}{_waiting(choice)}"
 
 
 def learned_calls(result: TuneResult) -> str:
@@ -92,7 +92,7 @@ def calls_in_words(calls: LearnedCalls) -> str:
 
 
 def _waiting(choice: Choice) -> str:
-    if choice.batch_size == 1 or choice.workers == 1:
+    if choice.batch_size == 1 or choice.slots == 1:
         return ""
     wait_ms = choice.max_wait_s * 1e3
     return f", waiting at most {milliseconds(wait_ms)} for company" if wait_ms else ", never waiting for company"
@@ -118,12 +118,12 @@ def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
 
 
 def best_by_size(result: TuneResult) -> list[Configuration]:
-    """The best configuration that keeps the goal, for each batch size and number of workers, in the order of `ranked`."""
+    """The best configuration that keeps the goal, for each batch size and number of slots, in the order of `ranked`."""
     found: dict[tuple[int, int], Configuration] = {}
     for one in ranked(result):
         figures = figures_of(one)
         if figures and (one.verdict is ConfigurationVerdict.WINNER or keeps(figures, result.goal)):
-            found.setdefault((one.choice.batch_size, one.choice.workers), one)
+            found.setdefault((one.choice.batch_size, one.choice.slots), one)
     return list(found.values())
 
 
@@ -160,7 +160,7 @@ def space_in_words(space: Mapping[str, Iterable[Any]]) -> dict[str, str]:
 
 def _place(one: Configuration) -> tuple[object, ...]:
     choice = one.choice
-    return choice.engine, choice.batch_size, choice.workers, choice.placement
+    return choice.engine, choice.batch_size, choice.slots, choice.placement
 
 
 def _row(result: TuneResult, one: Configuration) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def _row(result: TuneResult, one: Configuration) -> tuple[str, ...]:
         engine.runtime,
         precision,
         str(one.choice.batch_size),
-        str(one.choice.workers),
+        str(one.choice.slots),
         "auto" if engine.threads is None else str(engine.threads),
         number(figures.offered_rps),
         number(figures.throughput_rps),

@@ -63,15 +63,15 @@ def _tiles(result: TuneResult) -> dict[str, str]:
         "p99": milliseconds(found.p99_ms),
         f"of the p{result.goal.percentile:g} allowed": percent(found.tail_ms / (result.goal.limit_s * 1e3)),
         "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
-        "memory of a worker": size(memory) if memory else "",
+        "memory of a slot": size(memory) if memory else "",
         "cost of a million": "" if cost is None else number(cost),
         "under real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
     }
 
 
 def _capacity(found: CapacityPlan) -> str:
-    where = f"{found.workers} workers on {found.devices} devices" if found.devices else f"{found.workers} workers"
-    spread = f"{found.workers_low} to {found.workers_high}" if found.workers_low != found.workers_high else str(found.workers)
+    where = f"{found.slots} slots on {found.devices} devices" if found.devices else f"{found.slots} slots"
+    spread = f"{found.slots_low} to {found.slots_high}" if found.slots_low != found.slots_high else str(found.slots)
     return (
         f"{per_second(found.rate)} need {where} of {found.choice.label}; within the error of {percent(found.error)}: {spread}. "
         f"Basis: {found.basis}."
@@ -94,7 +94,7 @@ def _tables(result: TuneResult) -> Iterable[TextTable]:
     yield TextTable(
         "Why the others lost", ("configuration", "why"), findings.why_lost(result, most=_MOST_REASONS), look="reasons"
     )
-    columns = ("engine", "workers", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
+    columns = ("engine", "slots", "a batch of 1", "the largest", "memory", "load", "drift", "items per call")
     rows = [engine_row(measured) for measured in result.measured[:_MOST_ENGINES]]
     yield TextTable("What was measured of each engine", columns, rows, look="cards")
     yield TextTable("What was searched", ("", ""), list(findings.space_in_words(result.space).items()), look="words")
@@ -102,9 +102,9 @@ def _tables(result: TuneResult) -> Iterable[TextTable]:
 
 
 def engine_row(measured: Measured) -> tuple[str, ...]:
-    name, workers = measured.engine.label, str(measured.workers)
+    name, slots = measured.engine.label, str(measured.slots)
     if not measured.times:
-        return (f"{name}: {measured.error or 'not measured'}", workers, *[UNKNOWN] * 6)
+        return (f"{name}: {measured.error or 'not measured'}", slots, *[UNKNOWN] * 6)
     ordered = sorted(measured.times, key=lambda time: time.size)
     alone, full = (
         f"{number((time.preprocess_s + time.inference_s + time.postprocess_s) * 1e3)} ms" for time in (ordered[0], ordered[-1])
@@ -112,7 +112,7 @@ def engine_row(measured: Measured) -> tuple[str, ...]:
     memory = measured.device_memory_bytes or measured.memory_bytes
     largest = f"{full} for {ordered[-1].size}"
     calls = f"{number(measured.calls.items_per_call)}, by {measured.calls.measure}" if measured.calls else UNKNOWN
-    return name, workers, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift), calls
+    return name, slots, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift), calls
 
 
 def _drift(found: Drift | None) -> str:

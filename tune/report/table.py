@@ -73,11 +73,9 @@ def _rerun(winner: Configuration) -> str:
 
 
 def capacity_line(capacity: CapacityPlan) -> str:
-    count = capacity.workers
+    count = capacity.slots
     devices = f" on {capacity.devices} devices" if capacity.devices else ""
-    between = (
-        f", between {capacity.workers_low} and {capacity.workers_high}" if capacity.workers_low != capacity.workers_high else ""
-    )
-    many = "1 worker" if count == 1 else f"{count} workers"
+    between = f", between {capacity.slots_low} and {capacity.slots_high}" if capacity.slots_low != capacity.slots_high else ""
+    many = "1 slot" if count == 1 else f"{count} slots"
     error = f"error of the rate {percent(capacity.error)}: {capacity.basis}"
     return f"{per_second(capacity.rate)} needs {many}{devices}{between} ({error})"

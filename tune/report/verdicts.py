@@ -51,7 +51,7 @@ def reached(one: Configuration) -> float:
 def _configuration(
     choice: Choice, outcome: SearchOutcome, knowledge: Knowledge, goal: Goal, winner: tuple[Choice, Figures] | None
 ) -> Configuration:
-    measured = knowledge.engines.get((choice.engine, choice.workers)) or knowledge.engines.get((choice.engine, 1))
+    measured = knowledge.engines.get((choice.engine, choice.slots)) or knowledge.engines.get((choice.engine, 1))
     tried = outcome.tried.get(choice)
     verdict, why = _verdict(choice, outcome, goal, winner)
     predicted = tried.predicted if tried and tried.predicted else outcome.ranking.predicted.get(choice)

@@ -188,7 +188,7 @@ def simulate_rate(stack: StackModel, goal: Goal, rate: float, *, jobs: int, seed
         load=1.0,
         device=stack.learned,
         policy=stack.policy,
-        workers=stack.slots,
+        slots=stack.slots,
         deadline_s=_NO_DEADLINE_S,
         seconds=whole_s,
         seed=seed,

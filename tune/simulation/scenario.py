@@ -51,14 +51,14 @@ class SimulatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`load` is the offered rate as a share of the peak, at which every worker runs full batches back to back. `arrivals`: the
+    """`load` is the offered rate as a share of the peak, at which every slot runs full batches back to back. `arrivals`: the
     moments at which requests arrive, in order; empty: Poisson arrivals at the `load`.
     """
 
     load: float
     device: BatchTimes = field(default_factory=SimulatedDevice)
     policy: BatchPolicy = field(default_factory=lambda: BatchPolicy(max_batch_size=64))
-    workers: int = 4
+    slots: int = 4
     deadline_s: float = 0.050
     seconds: float = 6.0
     warm_up_s: float = 1.0
@@ -69,4 +69,4 @@ class Scenario:
     @property
     def peak_rps(self) -> float:
         size = self.policy.max_batch_size
-        return self.workers * size / self.device.expected_s(size)
+        return self.slots * size / self.device.expected_s(size)

@@ -86,7 +86,7 @@ class Simulation:
         self._now = 0.0
         self._queue = SimulatedQueue(_MODEL)
         self._numbers = itertools.count()
-        self._slots = [self._slot() for _ in range(scenario.workers)]
+        self._slots = [self._slot() for _ in range(scenario.slots)]
         self._events: list[tuple[float, int, str, SimulatedSlot | None]] = []
         self._order = itertools.count()
         # Like the store: a slot that got no jobs is woken when the queue reaches this depth.
@@ -140,7 +140,7 @@ class Simulation:
             planner.on_ran(size, (), run_s)
         spec = ModelSpec(_MODEL, "", _VERSION, self._scenario.policy)
         batcher = Batcher(spec, latency)
-        batcher.peers = self._scenario.workers - 1
+        batcher.peers = self._scenario.slots - 1
         return SimulatedSlot(batcher, planner)
 
     def _arrive(self) -> None:

@@ -37,7 +37,7 @@ def refusals(options: Mapping[str, Any], *, concurrency: int, prefetch: int, poo
     """One sentence per option that is refused; the other arguments are what Celery's command line gives where nobody asked."""
     found = [f"{option}: {instead}" for name, (option, instead) in _INSTEAD.items() if options.get(name)]
     if options.get("concurrency") not in (None, concurrency):
-        found.append(f"-c: a worker has the slots of its models; {_IN_MODEL.format('workers or workers_per_device')}")
+        found.append(f"-c: a worker has the slots of its models; {_IN_MODEL.format('slots or slots_per_device')}")
     if options.get("prefetch_multiplier") not in (None, prefetch):
         found.append(f"--prefetch-multiplier: a slot claims what it can run; {_IN_MODEL.format('max_batch_size')}")
     if options.get("pool") not in (None, pool):

@@ -43,11 +43,11 @@ def assign_devices(
 
 def slot_count(spec: ModelSpec, gpus: Gpus) -> int:
     """How many slots the settings of this version ask for on this machine."""
-    return spec.workers if is_on_cpu(spec) else _device_count(spec, gpus) * spec.workers_per_device
+    return spec.slots if is_on_cpu(spec) else _device_count(spec, gpus) * spec.slots_per_device
 
 
 def _device_count(spec: ModelSpec, gpus: Gpus) -> int:
-    return spec.workers if spec.device == ANY else len(units_named(spec.device, gpus)) if spec.device == EVERY else 1
+    return spec.slots if spec.device == ANY else len(units_named(spec.device, gpus)) if spec.device == EVERY else 1
 
 
 def available_devices(gpus: Gpus) -> str:
@@ -77,23 +77,23 @@ class DeviceAllocations:
     def allocate(self, spec: ModelSpec) -> list[Unit | None]:
         """Take devices for all slots that the spec declares, and return one per slot."""
         if is_on_cpu(spec):
-            if spec.workers_per_device > 1:
-                each, wanted = spec.workers_per_device, spec.workers * spec.workers_per_device
-                raise _Unmet(f"workers_per_device = {each} counts slots on a GPU; set workers = {wanted}")
-            return [None] * spec.workers
-        if spec.device != ANY and spec.workers > 1:
-            raise _Unmet(f'workers = {spec.workers} counts devices and goes with "{ANY}"; set workers_per_device')
+            if spec.slots_per_device > 1:
+                each, wanted = spec.slots_per_device, spec.slots * spec.slots_per_device
+                raise _Unmet(f"slots_per_device = {each} counts slots on a GPU; set slots = {wanted}")
+            return [None] * spec.slots
+        if spec.device != ANY and spec.slots > 1:
+            raise _Unmet(f'slots = {spec.slots} counts devices and goes with "{ANY}"; set slots_per_device')
         self._named(spec)
         chosen = [self._allocate_device(spec) for _ in range(_device_count(spec, self._gpus))]
-        return [unit for unit in chosen for _ in range(spec.workers_per_device)]
+        return [unit for unit in chosen for _ in range(spec.slots_per_device)]
 
     def _allocate_device(self, spec: ModelSpec) -> Unit:
         """Take a device that has no slot of this spec yet, and enter all slots of the spec that one device gets."""
-        fits = [unit for unit in self._with_room(spec, spec.workers_per_device) if not self._count_own(spec, unit)]
+        fits = [unit for unit in self._with_room(spec, spec.slots_per_device) if not self._count_own(spec, unit)]
         if not fits:
-            raise _Unmet(f"{spec.workers} devices are wanted, and no further one is free for it")
+            raise _Unmet(f"{spec.slots} devices are wanted, and no further one is free for it")
         unit = self._least_used(fits)
-        for _ in range(spec.workers_per_device):
+        for _ in range(spec.slots_per_device):
             self.add(spec, unit)
         return unit
 
@@ -102,13 +102,13 @@ class DeviceAllocations:
         if is_on_cpu(spec):
             return None
         try:
-            fits = [unit for unit in self._with_room(spec, 1) if self._count_own(spec, unit) < spec.workers_per_device]
+            fits = [unit for unit in self._with_room(spec, 1) if self._count_own(spec, unit) < spec.slots_per_device]
         except _Unmet as unmet:
             raise ConfigError(f"model {spec.name} gets no further slot: {unmet}") from unmet
         if not fits:
             raise ConfigError(
-                f"model {spec.name} has {spec.workers_per_device} slots on each of its devices already",
-                hint="set a larger workers_per_device",
+                f"model {spec.name} has {spec.slots_per_device} slots on each of its devices already",
+                hint="set a larger slots_per_device",
             )
         unit = self._least_used(fits)
         self.add(spec, unit)

@@ -153,11 +153,11 @@ def _advice(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[Sequenc
     pins = [pin for row in rows for pin in row]
     topology = machine.topology
     if pins and not any(pin.cores for pin in pins):
-        yield f"{_thread_count(specs, rows)} on {topology.budget} cores: no slot is pinned; use fewer workers or threads."
+        yield f"{_thread_count(specs, rows)} on {topology.budget} cores: no slot is pinned; use fewer slots or threads."
     idle = topology.budget - len({core for pin in pins for core in pin.cores})
     smallest = min((pin.threads for pin in pins if pin.cores), default=0)
     if smallest and idle >= smallest and len(topology.nodes) > 1 and not any(pin.uuid for pin in pins):
-        yield f"{idle} cores have no slot, for one lies within a NUMA node; raise `workers` to use them."
+        yield f"{idle} cores have no slot, for one lies within a NUMA node; raise `slots` to use them."
     yield from _advise_mps(machine, pins)
     yield from _advise_memory(machine, specs, rows)
 

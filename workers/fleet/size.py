@@ -88,7 +88,7 @@ class FleetSize:
         idle = [spec for spec in on_cpu if spec.scaling is not None and spec.scaling.idle_unload_s is not None]
         left = self._memory_bytes or (memory_for_models() if idle else 0)
         for spec in sorted(on_cpu, key=lambda spec: spec in idle):
-            needed = (spec.device_memory_bytes or 0) * (spec.workers if (scale := self._scale(spec)) is None else scale)
+            needed = (spec.device_memory_bytes or 0) * (spec.slots if (scale := self._scale(spec)) is None else scale)
             if spec in idle and needed > left and key_of(spec) not in self._versions.scaled:
                 self._steered[key_of(spec)] = needed = 0
             left -= needed
@@ -134,14 +134,14 @@ class FleetSize:
 
     def _wanted(self, spec: ModelSpec) -> int:
         scale = self._scale(spec)
-        return scale if scale is not None else self._roster.count(spec) or spec.workers * spec.workers_per_device
+        return scale if scale is not None else self._roster.count(spec) or spec.slots * spec.slots_per_device
 
     def _scale(self, spec: ModelSpec) -> int | None:
         """The number of slots that an operator asked for, else the one that an autoscaler did; None: as the settings say."""
         key = key_of(spec)
         if key in self._versions.scaled or spec.scaling is None:
             return self._versions.scaled.get(key)
-        return self._steered.get(key, spec.scaling.within(spec.workers * spec.workers_per_device))
+        return self._steered.get(key, spec.scaling.within(spec.slots * spec.slots_per_device))
 
     def _planned(self, spec: ModelSpec) -> int | None:
         """For how many slots cores are shared out: of a version that follows its work, for as many as it may have."""
@@ -308,8 +308,8 @@ class FleetSize:
 
 
 def _sized(spec: ModelSpec, scale: int | None) -> ModelSpec:
-    """The spec with as many slots on the CPU; `workers` of a spec on GPUs counts devices, so that its plan is cut instead."""
-    return replace(spec, workers=scale) if scale and is_on_cpu(spec) else spec
+    """The spec with as many slots on the CPU; `slots` of a spec on GPUs counts devices, so that its plan is cut instead."""
+    return replace(spec, slots=scale) if scale and is_on_cpu(spec) else spec
 
 
 def _log_plan(found: PinningPlan) -> None:

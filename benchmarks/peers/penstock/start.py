@@ -25,7 +25,7 @@ def model_table() -> str:
     source = OWN_HANDLERS.get(launch.NAME)
     options = f'options.model_folder = "{launch.MODEL_FOLDER}"\n' if source else ""
     source = source or SOURCES[launch.WORKLOAD]
-    return f'[models.peer]\nsource = "{source}"\nmax_batch_size = {launch.BATCH}\nthreads = 1\nworkers = 1\n{options}'
+    return f'[models.peer]\nsource = "{source}"\nmax_batch_size = {launch.BATCH}\nthreads = 1\nslots = 1\n{options}'
 
 
 if __name__ == "__main__":

@@ -292,6 +292,6 @@ class Autoscaler:
 
 
 _NO_ROOM_HINT = (
-    "other models take the memory and may not leave: give them idle_unload_s or a smaller min_workers, "
+    "other models take the memory and may not leave: give them idle_unload_s or a smaller min_slots, "
     "or this worker more memory (worker.memory_bytes on the CPU)"
 )

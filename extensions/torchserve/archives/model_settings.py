@@ -172,13 +172,13 @@ def _devices(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[SettingPar
 
 
 def _placed(workers: int, kind: str, ids: list[int]) -> dict[str, Any]:
-    count = {"workers": workers} if workers else {}
+    count = {"slots": workers} if workers else {}
     if kind.lower() == "cpu":
         return {**count, "device": "cpu"}
     if kind.lower() != "gpu":
         return count
     if len(ids) == 1:
-        return {"device": f"cuda:{ids[0]}", **({"workers": 1, "workers_per_device": workers} if workers else {})}
+        return {"device": f"cuda:{ids[0]}", **({"slots": 1, "slots_per_device": workers} if workers else {})}
     return {**count, "device": "cuda"}
 
 

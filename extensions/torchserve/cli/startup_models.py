@@ -224,7 +224,7 @@ def _said(reading: _Reading) -> Mapping[str, Any]:
 
 def _defaults(reading: _Reading) -> dict[str, Any]:
     return {ours: value for key, ours in _DEFAULT_KEYS.items() if (value := _whole(reading, key))} | {
-        "workers": _whole(reading, "default_workers_per_model") or reading.gpus or reading.machine.cores
+        "slots": _whole(reading, "default_workers_per_model") or reading.gpus or reading.machine.cores
     }
 
 
@@ -248,9 +248,9 @@ def _on_devices(table: dict[str, Any], yaml: Mapping[str, Any], reading: _Readin
     device = yaml.get("device") or ("cuda" if reading.gpus else "cpu")
     if device != "cuda" or not reading.gpus:
         return table | ({"device": "cpu"} if device == "cpu" and "device" not in yaml else {})
-    workers = yaml.get("workers") or table.get("workers", 1)
+    workers = yaml.get("slots") or table.get("slots", 1)
     devices = min(workers, reading.gpus)
-    return {**table, "device": "cuda", "workers": devices, "workers_per_device": -(-workers // devices)}
+    return {**table, "device": "cuda", "slots": devices, "slots_per_device": -(-workers // devices)}
 
 
 def _options(reading: _Reading) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _whole(reading: _Reading, key: str) -> int | None:
 
 def _server_wide(reading: _Reading) -> Iterator[SettingParity]:
     """What became of the keys that concern every model."""
-    for key, ours in {**_DEFAULT_KEYS, "default_workers_per_model": "workers"}.items():
+    for key, ours in {**_DEFAULT_KEYS, "default_workers_per_model": "slots"}.items():
         if key in reading.properties:
             value = reading.properties[key]
             found = _whole(reading, key)
@@ -290,7 +290,7 @@ def _server_wide(reading: _Reading) -> Iterator[SettingParity]:
             yield SettingParity(key, reading.properties[key], Parity.HONOURED, ours, "of every model")
     if "number_of_gpu" in reading.properties:
         why = "models use at most this many GPUs, each model by itself"
-        yield SettingParity("number_of_gpu", reading.properties["number_of_gpu"], Parity.HONOURED, "workers", why)
+        yield SettingParity("number_of_gpu", reading.properties["number_of_gpu"], Parity.HONOURED, "slots", why)
     if "load_models" in reading.properties:
         yield SettingParity("load_models", reading.properties["load_models"], Parity.HONOURED, "models")
 

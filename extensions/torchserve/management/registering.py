@@ -32,7 +32,7 @@ class Registration:
 
     @property
     def workers(self) -> int:
-        return int(self.table["workers"]) * int(self.table.get("workers_per_device", 1))
+        return int(self.table["slots"]) * int(self.table.get("slots_per_device", 1))
 
     @property
     def startup_s(self) -> float:
@@ -70,9 +70,9 @@ def registration(
     if wish.handler and archive is None:
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
     table = {**_defaults(options), **configured, **_wished(wish), "source": source}
-    if "workers_per_device" in configured and wish.initial_workers:
+    if "slots_per_device" in configured and wish.initial_workers:
         # The archive names one device: its workers share that.
-        table |= {"workers": 1, "workers_per_device": wish.initial_workers}
+        table |= {"slots": 1, "slots_per_device": wish.initial_workers}
     if wish.handler:
         table["options"] = {**dict(configured.get("options", {})), "handler": wish.handler}
     if is_remote:
@@ -106,7 +106,7 @@ def _stem(source: str) -> str:
 
 def _defaults(options: TorchServeOptions) -> dict[str, Any]:
     return {
-        "workers": options.default_workers,
+        "slots": options.default_workers,
         "max_batch_size": ARCHIVE_DEFAULTS["max_batch_size"],
         "max_wait_s": ARCHIVE_DEFAULTS["max_wait_s"],
         "max_run_s": options.default_response_timeout_s,
@@ -117,7 +117,7 @@ def _defaults(options: TorchServeOptions) -> dict[str, Any]:
 
 def _wished(wish: RegisterWish) -> dict[str, Any]:
     found = {
-        "workers": wish.initial_workers,
+        "slots": wish.initial_workers,
         "max_run_s": None if wish.response_timeout_s is None else float(wish.response_timeout_s),
         "load_timeout_s": None if wish.startup_timeout_s is None else float(wish.startup_timeout_s),
     }

@@ -108,7 +108,7 @@ class WorkflowManagement:
         for node in workflow.nodes:
             where = await self._models.source_of(node.url) if node.url else source
             table = node_table(node, workflow.handler, where)
-            tables[node_model(name, node.name)] = {"workers": 1, "load_timeout_s": timeout_s, **table}
+            tables[node_model(name, node.name)] = {"slots": 1, "load_timeout_s": timeout_s, **table}
         tables[name] = {**pipeline_table(name, workflow), "registered_from": source}
         faults: list[str] = []
         for model, table in tables.items():

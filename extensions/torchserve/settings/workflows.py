@@ -63,7 +63,7 @@ def node_table(node: WorkflowNode, handler: str, source: str) -> dict[str, Any]:
     said = node.said
     table: dict[str, Any] = {"source": source}
     if "min-workers" in said or "max-workers" in said:
-        table["workers"] = max(said.get("min-workers", 1), said.get("max-workers", 1))
+        table["slots"] = max(said.get("min-workers", 1), said.get("max-workers", 1))
     table |= {ours: said[theirs] * factor for theirs, (ours, factor) in _SETTINGS.items() if theirs in said}
     if said.get("retry-attempts", 1) > 1:
         # A worker that is lost is tried again in any case.

@@ -1,4 +1,4 @@
-"""How `workers`, `min_workers`, `max_workers` and `idle_unload_s` fit together, and what is said where they do not."""
+"""How `slots`, `min_slots`, `max_slots` and `idle_unload_s` fit together, and what is said where they do not."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def _toml(value: Any) -> str:
     ("table", "expected"),
     [
         ({}, None),
-        ({"workers": 3}, None),
-        ({"max_workers": 4}, ScalingPolicy(1, 4, 5.0)),
-        ({"workers": 2, "max_workers": 4}, ScalingPolicy(2, 4, 5.0)),
-        ({"workers": 3, "min_workers": 1}, ScalingPolicy(1, 3, 5.0)),
-        ({"min_workers": 2, "max_workers": 4, "backlog_goal_s": 1.5}, ScalingPolicy(2, 4, 1.5)),
-        ({"min_workers": 2}, ScalingPolicy(2, 2, 5.0)),
+        ({"slots": 3}, None),
+        ({"max_slots": 4}, ScalingPolicy(1, 4, 5.0)),
+        ({"slots": 2, "max_slots": 4}, ScalingPolicy(2, 4, 5.0)),
+        ({"slots": 3, "min_slots": 1}, ScalingPolicy(1, 3, 5.0)),
+        ({"min_slots": 2, "max_slots": 4, "backlog_goal_s": 1.5}, ScalingPolicy(2, 4, 1.5)),
+        ({"min_slots": 2}, ScalingPolicy(2, 2, 5.0)),
         ({"idle_unload_s": 60.0}, ScalingPolicy(0, 1, 5.0, 60.0)),
-        ({"min_workers": 0, "max_workers": 3, "idle_unload_s": 60.0}, ScalingPolicy(0, 3, 5.0, 60.0)),
-        ({"device": "cuda", "workers": 2, "workers_per_device": 3, "min_workers": 1}, ScalingPolicy(1, 6, 5.0)),
+        ({"min_slots": 0, "max_slots": 3, "idle_unload_s": 60.0}, ScalingPolicy(0, 3, 5.0, 60.0)),
+        ({"device": "cuda", "slots": 2, "slots_per_device": 3, "min_slots": 1}, ScalingPolicy(1, 6, 5.0)),
     ],
 )
 def test_bounds_follow_from_what_is_set(tmp_path: Path, table: dict[str, Any], expected: ScalingPolicy | None) -> None:
@@ -47,13 +47,13 @@ def test_bounds_follow_from_what_is_set(tmp_path: Path, table: dict[str, Any], e
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ({"min_workers": 0}, "set idle_unload_s too"),
-        ({"min_workers": 3, "max_workers": 2}, "min_workers = 3 is more than max_workers = 2"),
-        ({"workers": 8, "max_workers": 4}, "workers = 8, the number of slots at the start, is not from 4 to 4"),
-        ({"workers": 1, "min_workers": 2, "max_workers": 4}, "leave `workers` out"),
-        ({"backlog_goal_s": 2.0}, "set max_workers too"),
-        ({"max_workers": 0}, "max_workers"),
-        ({"max_workers": 257}, "max_workers"),
+        ({"min_slots": 0}, "set idle_unload_s too"),
+        ({"min_slots": 3, "max_slots": 2}, "min_slots = 3 is more than max_slots = 2"),
+        ({"slots": 8, "max_slots": 4}, "slots = 8, the number of slots at the start, is not from 4 to 4"),
+        ({"slots": 1, "min_slots": 2, "max_slots": 4}, "leave `slots` out"),
+        ({"backlog_goal_s": 2.0}, "set max_slots too"),
+        ({"max_slots": 0}, "max_slots"),
+        ({"max_slots": 257}, "max_slots"),
         ({"idle_unload_s": 0}, "idle_unload_s"),
     ],
 )
@@ -66,7 +66,7 @@ def test_bounds_that_contradict_each_other_are_refused_with_what_to_write(
 
 
 def test_a_version_that_is_loaded_at_run_time_is_checked_too(tmp_path: Path) -> None:
-    settings = load(tmp_path, max_workers=4)
+    settings = load(tmp_path, max_slots=4)
     assert settings.added_spec("m", "2", {"source": "m.py"}).scaling == ScalingPolicy(1, 4, 5.0)
     with pytest.raises(ConfigError, match="this version cannot be used"):
-        settings.added_spec("m", "2", {"source": "m.py", "min_workers": 5})
+        settings.added_spec("m", "2", {"source": "m.py", "min_slots": 5})

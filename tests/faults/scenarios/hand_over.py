@@ -49,7 +49,7 @@ class Struck:
         self._start(self.worker, self.slots)
 
     def _start(self, worker: Group, slots: int) -> None:
-        table = {**self.stack.table(), "workers": slots}
+        table = {**self.stack.table(), "slots": slots}
         worker.start(PENSTOCK_MODELS=json.dumps({MODEL: table}))
 
     def _offers(self) -> set[str]:

@@ -219,10 +219,10 @@ def test_a_version_scaled_to_none_still_ends_its_jobs_when_it_is_unloaded() -> N
     assert rollout.unload("1", 5.0).slots_of("1", has_waiting=False) == 0
 
 
-@pytest.mark.parametrize("workers", [-1, MOST_SLOTS + 1, 1.5, "2", True, None])
-def test_what_is_no_number_of_slots_is_refused(workers: object) -> None:
+@pytest.mark.parametrize("slots", [-1, MOST_SLOTS + 1, 1.5, "2", True, None])
+def test_what_is_no_number_of_slots_is_refused(slots: object) -> None:
     with pytest.raises(InvalidInput, match="whole number of slots"):
-        check_scale(TWO, "2", workers)
+        check_scale(TWO, "2", slots)
 
 
 def test_a_known_version_is_scaled_and_no_other() -> None:

@@ -35,21 +35,21 @@ _ITEM_S = dict(zip(ENGINES, (0.115, 0.064, 0.068, 0.048, 0.081, 0.043), strict=T
 BROKEN = EngineSettings(runtime="onnx", precision="bf16", threads=1)
 
 
-def measured(engine: EngineSettings, workers: int = 1) -> Measured:
-    item_s = _ITEM_S[engine] * (1.0 if workers == 1 else 1.06)
+def measured(engine: EngineSettings, slots: int = 1) -> Measured:
+    item_s = _ITEM_S[engine] * (1.0 if slots == 1 else 1.06)
     times = tuple(BatchTime(size, item_s * (size + 0.15), 0.008 * size, 0.001 * size) for size in (1, 2, 4, 8))
     exact = engine.precision == "fp32"
     drift = Drift(ENGINES[0].label, 0.0 if exact else 5.9, 5e-8 if exact else 0.0052, 0, 300)
-    return Measured(engine, workers, times, 410_000_000, load_s=3.6, drift=drift, took_s=4.0)
+    return Measured(engine, slots, times, 410_000_000, load_s=3.6, drift=drift, took_s=4.0)
 
 
 def configurations(goal: Goal = GOAL) -> tuple[Configuration, ...]:
     found = []
-    for engine, batch, workers, wait_s in product(ENGINES, (1, 2, 4, 8), (1, 2), (0.0, 0.01)):
-        if (engine.threads or 1) * workers > 2:
+    for engine, batch, slots, wait_s in product(ENGINES, (1, 2, 4, 8), (1, 2), (0.0, 0.01)):
+        if (engine.threads or 1) * slots > 2:
             continue
-        choice = Choice(engine, batch, wait_s, workers)
-        throughput = workers * batch / (_ITEM_S[engine] * (batch + 0.15)) * (0.55 + 0.03 * batch)
+        choice = Choice(engine, batch, wait_s, slots)
+        throughput = slots * batch / (_ITEM_S[engine] * (batch + 0.15)) * (0.55 + 0.03 * batch)
         tail_ms = 1e3 * goal.limit_s * (0.72 + 0.03 * batch)
         figures = Figures(
             throughput, throughput, tail_ms * 0.4, tail_ms, tail_ms, 1 + batch / 3, throughput * 0.97, throughput * 1.03
@@ -87,7 +87,7 @@ def result(*, model: str = "discs", goal: Goal = GOAL, note: str = "an example")
     capacity = CapacityPlan(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
     space: dict[str, list[Any]] = {
         "batch_size": [1, 2, 4, 8],
-        "workers": [1, 2],
+        "slots": [1, 2],
         "threads": [1, 2],
         "runtime": ["torch", "onnx"],
     }

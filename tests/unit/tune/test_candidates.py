@@ -16,7 +16,7 @@ from penstock.tune.trials import Confirmation
 _GOAL = Goal(limit_s=0.1)
 _ENGINE = EngineSettings(threads=1)
 _TIMES = tuple(BatchTime(size, 0.010 + 0.001 * size) for size in (1, 8))
-_BANK = {(_ENGINE, workers): Measured(_ENGINE, workers, _TIMES) for workers in (1, 2)}
+_BANK = {(_ENGINE, slots): Measured(_ENGINE, slots, _TIMES) for slots in (1, 2)}
 _KNOWN = Knowledge(_BANK, Overheads())
 _SMALL, _LARGE = Choice(_ENGINE, 1), Choice(_ENGINE, 8)
 
@@ -43,7 +43,7 @@ def test_the_best_comes_first_with_its_rate() -> None:
 
 
 def test_with_a_rate_given_the_fewest_cores_come_first() -> None:
-    two = replace(_LARGE, workers=2)
+    two = replace(_LARGE, slots=2)
     assert ranking(two, _LARGE, goal=replace(_GOAL, min_rate=50.0)).order[0] == _LARGE
 
 
@@ -63,7 +63,7 @@ def test_without_time_only_the_highest_ceiling_is_simulated_and_the_others_say_w
 
 
 def test_a_wait_that_gains_nothing_is_stood_for() -> None:
-    first, later = replace(_LARGE, workers=2, max_wait_s=0.0), replace(_LARGE, workers=2, max_wait_s=0.01)
+    first, later = replace(_LARGE, slots=2, max_wait_s=0.0), replace(_LARGE, slots=2, max_wait_s=0.01)
     made = Ranking((first, later, _SMALL), {point: figures(100.0) for point in (first, later, _SMALL)}, {})
     assert shortlist(made) == [first, _SMALL]
     assert stand_ins(made) == {later: "simulated at 100/s, no better than with a wait of 0 ms"}
@@ -76,7 +76,7 @@ def test_real_load_is_for_less_than_a_tenth_but_for_two_at_least(space: int, mos
 
 
 def test_verdicts_name_the_winner_first_and_say_why_each_other_lost() -> None:
-    slow, out = replace(_SMALL, workers=2), replace(_LARGE, workers=2)
+    slow, out = replace(_SMALL, slots=2), replace(_LARGE, slots=2)
     made = Ranking((_LARGE, _SMALL, slow), {_LARGE: figures(400.0), _SMALL: figures(90.0), slow: figures(180.0)}, {})
     tried = {_LARGE: Confirmation(figures(400.0), figures(390.0, 80.0)), slow: Confirmation(figures(180.0), figures(170.0))}
     outcome = SearchOutcome({out: "too large"}, made, tried, {})
@@ -103,8 +103,8 @@ def test_capacity_counts_workers_and_states_its_error() -> None:
     found = capacity_of(told, _KNOWN, goal, observed=[])
     assert found is not None
     # One worker with full batches gives 8 / 18 ms = 444 a second, 423 with the margin.
-    assert found.workers == 3
-    assert found.workers_low <= found.workers <= found.workers_high
+    assert found.slots == 3
+    assert found.slots_low <= found.slots <= found.slots_high
     assert "none was confirmed" in found.basis
     assert 0.0 <= found.error < 0.2
 
@@ -117,4 +117,4 @@ def test_what_real_load_showed_widens_the_error() -> None:
     found = capacity_of(told, _KNOWN, goal, observed=[1.3])
     assert found is not None
     assert found.error == pytest.approx(0.3)
-    assert found.workers_high > found.workers
+    assert found.slots_high > found.slots

@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_refused_with_words(pair: str, told: str) -> None
 def test_the_default_covers_every_dimension_and_both_splits_of_two_cores() -> None:
     found = default_space(ModelSpec("m", "m.py"), _TWO_CORES)
     assert set(found) == set(DIMENSIONS)
-    splits = {(choice.workers, choice.engine.threads) for choice in choices(found, _TWO_CORES)}
+    splits = {(choice.slots, choice.engine.threads) for choice in choices(found, _TWO_CORES)}
     assert splits == {(1, 1), (1, 2), (2, 1)}
 
 
@@ -54,12 +54,12 @@ def test_only_files_of_a_runtime_that_knows_them_are_tried_in_other_precisions()
 
 
 def test_a_lone_worker_has_one_wait_because_it_never_waits() -> None:
-    found = choices(space(batch_size=(8,), workers=(1,), threads=(1,), max_wait_s=(0.0, 0.01)), _TWO_CORES)
+    found = choices(space(batch_size=(8,), slots=(1,), threads=(1,), max_wait_s=(0.0, 0.01)), _TWO_CORES)
     assert [choice.max_wait_s for choice in found] == [0.0]
 
 
 def test_more_threads_than_cores_are_left_out() -> None:
-    assert choices(space(workers=(2,), threads=(2,)), _TWO_CORES) == []
+    assert choices(space(slots=(2,), threads=(2,)), _TWO_CORES) == []
 
 
 def test_no_two_choices_are_the_same() -> None:

@@ -11,7 +11,7 @@ from penstock.tune.sweep_file import read_sweep, sweep_of
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CASE = """
 batch_size: [1, 2, 4, 8]
-workers: [1, 2]
+slots: [1, 2]
 precision: [fp32, fp16]
 processors: [cpu, gpu]
 compile: [off, default]
@@ -28,7 +28,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 def test_a_former_sweep_is_read_under_our_names(tmp_path: Path) -> None:
     assert read_sweep(written(tmp_path, "sweep.yaml", CASE)) == {
         "batch_size": [1, 2, 4, 8],
-        "workers": [1, 2],
+        "slots": [1, 2],
         "precision": ["fp32", "fp16"],
         "device": ["cpu", "cuda"],
         "compile": ["off", "default"],
@@ -42,7 +42,7 @@ def test_toml_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_value_written_twice_is_tried_once() -> None:
-    assert sweep_of({"workers": [2, 1, 2]}) == {"workers": [2, 1]}
+    assert sweep_of({"slots": [2, 1, 2]}) == {"slots": [2, 1]}
 
 
 def test_an_unknown_dimension_is_refused_with_those_there_are() -> None:
@@ -55,7 +55,7 @@ def test_an_unknown_dimension_is_refused_with_those_there_are() -> None:
     [
         ("batch_size", [0], "0 is not a whole number"),
         ("batch_size", [True], "True is not a whole number"),
-        ("workers", ["two"], "'two' is not a whole number"),
+        ("slots", ["two"], "'two' is not a whole number"),
         ("precision", ["fp64"], "'fp64' is not one of fp32"),
         ("precision", [["fp32"]], "not one of fp32"),
         ("processors", ["tpu"], "'tpu' is not cpu, gpu"),
@@ -83,7 +83,7 @@ def test_two_names_of_one_dimension_are_refused() -> None:
         ("sweep.yaml", "", "no dimensions"),
         ("sweep.yml", "- 1\n- 2\n", "no dimensions"),
         # This tag would make an object out of text.
-        ("sweep.yaml", "workers: !!python/object/apply:os.getpid []", "not YAML"),
+        ("sweep.yaml", "slots: !!python/object/apply:os.getpid []", "not YAML"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused_with_words(tmp_path: Path, name: str, text: str, words: str) -> None:

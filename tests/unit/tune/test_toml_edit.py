@@ -36,8 +36,8 @@ def test_a_list_on_one_line_is_written_anew_and_its_remark_stays() -> None:
 
 
 def test_a_model_that_is_not_there_gets_a_table_of_its_own() -> None:
-    after = with_settings(_TEXT, "models", {"source": "y.py", "workers": 2}, name="a.b")
-    assert tomllib.loads(after)["models"]["a.b"] == {"source": "y.py", "workers": 2}
+    after = with_settings(_TEXT, "models", {"source": "y.py", "slots": 2}, name="a.b")
+    assert tomllib.loads(after)["models"]["a.b"] == {"source": "y.py", "slots": 2}
     assert after.startswith(_TEXT)
 
 
@@ -51,10 +51,10 @@ def test_a_number_written_in_another_way_is_left_as_it_is() -> None:
 
 
 def test_an_inline_table_and_a_dotted_key_are_edited_where_they_stand() -> None:
-    inline = with_settings('models = { m = { source = "x.py" } }\n', "models", {"workers": 2}, name="m")
-    assert inline == 'models = { m = { source = "x.py", workers = 2} }\n'
-    dotted = with_settings('[models]\nm.source = "x.py"\n', "models", {"workers": 2}, name="m")
-    assert dotted == '[models]\nm.source = "x.py"\nm.workers = 2\n'
+    inline = with_settings('models = { m = { source = "x.py" } }\n', "models", {"slots": 2}, name="m")
+    assert inline == 'models = { m = { source = "x.py", slots = 2} }\n'
+    dotted = with_settings('[models]\nm.source = "x.py"\n', "models", {"slots": 2}, name="m")
+    assert dotted == '[models]\nm.source = "x.py"\nm.slots = 2\n'
 
 
 def test_a_value_over_several_lines_is_left_alone_because_comments_inside_it_would_be_lost() -> None:
@@ -67,10 +67,10 @@ def test_a_value_over_several_lines_is_left_alone_because_comments_inside_it_wou
 
 def test_line_ends_of_windows_do_not_hinder() -> None:
     text = "[models.m]\r\nworkers = 1  # one\r\n"
-    assert with_settings(text, "models", {"workers": 2}, name="m") == "[models.m]\r\nworkers = 2  # one\r\n"
+    assert with_settings(text, "models", {"slots": 2}, name="m") == "[models.m]\r\nworkers = 2  # one\r\n"
 
 
 def test_a_table_is_found_below_others_of_its_kind() -> None:
     text = '[models.a]\nsource = "a"\n\n[gateway]\nport = 1\n\n[models.b]\nsource = "b"\n\n[models.b.options]\nx = 1\n'
-    after = with_settings(text, "models", {"workers": 2}, name="b")
+    after = with_settings(text, "models", {"slots": 2}, name="b")
     assert after == text.replace('source = "b"\n', 'source = "b"\nworkers = 2\n')

@@ -60,9 +60,9 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (folder / "slow.py").write_text(SLOW.format(0.25))
     quick, slow = str(folder / "quick.py"), str(folder / "slow.py")
     tables: dict[str, Any] = {
-        "burst": {"source": slow, "max_workers": 3, "backlog_goal_s": 1.0, **SINGLE},
+        "burst": {"source": slow, "max_slots": 3, "backlog_goal_s": 1.0, **SINGLE},
         "sleeper": {"source": quick, "idle_unload_s": 1.5, **SINGLE},
-        "manual": {"source": quick, "min_workers": 1, "max_workers": 2, **SINGLE},
+        "manual": {"source": quick, "min_slots": 1, "max_slots": 2, **SINGLE},
         "left": {"source": quick, "idle_unload_s": 600.0, "device_memory_bytes": 600 * MIB, **SINGLE},
         "right": {"source": quick, "idle_unload_s": 600.0, "device_memory_bytes": 600 * MIB, **SINGLE},
     }
@@ -89,7 +89,7 @@ def test_a_burst_gets_more_slots_and_every_job_of_it_ends(stack: ScalingStack) -
     assert [job.result(60.0) for job in jobs] == list(range(80))
     assert stack.changes("burst")[0] == (3, "backlog")
     scaling = stack.version("burst")["scaling"]
-    assert (scaling["min_workers"], scaling["max_workers"], scaling["started_slots"]) == (1, 3, 3)
+    assert (scaling["min_slots"], scaling["max_slots"], scaling["started_slots"]) == (1, 3, 3)
     assert scaling["start_s"] > 0
 
 

@@ -139,7 +139,7 @@ def test_only_a_key_that_may_read_sees_it(stack: DashboardStack) -> None:
 
 
 def test_another_gateway_shows_the_same_curve_in_a_browser(stack: DashboardStack) -> None:
-    models = {"moody": {"source": str(stack.folder / "moody.py"), "workers": 1}}
+    models = {"moody": {"source": str(stack.folder / "moody.py"), "slots": 1}}
     with (
         gateway_process(stack.server.url, stack.folder / "late", models=models) as late,
         watched(stack.browser, str(late.base_url)) as watch,
@@ -177,7 +177,7 @@ def sums(stack: DashboardStack) -> tuple[int, int, int]:
 
 
 def test_a_killed_worker_loses_the_times_of_its_last_beat_and_no_count(stack: DashboardStack) -> None:
-    models = {"moody": {"source": str(stack.folder / "moody.py"), "workers": 1}}
+    models = {"moody": {"source": str(stack.folder / "moody.py"), "slots": 1}}
     accepted, succeeded, timed = sums(stack)
     with WorkerProcess(stack.server.url, stack.folder / "second", models) as second:
         second.await_ready()

@@ -19,11 +19,11 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"jobQueueSize": 20}, {"max_queue_depth": 20}),
     ({"useJobTicket": False}, {}),
     ({"useVenv": True}, {"options": {"use_venv": True}}),
-    ({"minWorkers": 3}, {"workers": 3}),
-    ({"minWorkers": 3, "maxWorkers": 3}, {"workers": 3}),
-    ({"deviceType": "cpu", "minWorkers": 2}, {"workers": 2, "device": "cpu"}),
-    ({"deviceType": "gpu", "minWorkers": 2}, {"workers": 2, "device": "cuda"}),
-    ({"deviceType": "gpu", "deviceIds": [1], "minWorkers": 2}, {"workers": 1, "workers_per_device": 2, "device": "cuda:1"}),
+    ({"minWorkers": 3}, {"slots": 3}),
+    ({"minWorkers": 3, "maxWorkers": 3}, {"slots": 3}),
+    ({"deviceType": "cpu", "minWorkers": 2}, {"slots": 2, "device": "cpu"}),
+    ({"deviceType": "gpu", "minWorkers": 2}, {"slots": 2, "device": "cuda"}),
+    ({"deviceType": "gpu", "deviceIds": [1], "minWorkers": 2}, {"slots": 1, "slots_per_device": 2, "device": "cuda:1"}),
     ({"handler": {"top": 5}, "pt2": {"compile": {"enable": True}}, "anything": [1]}, {}),
     ({"continuousBatching": False, "parallelLevel": 1, "sequenceBatching": None}, {}),
 ]
@@ -69,5 +69,5 @@ def test_what_is_not_simply_honoured_is_said_with_its_reason(config: dict[str, A
 
 def test_several_gpus_are_chosen_by_their_use() -> None:
     found = model_settings({"deviceType": "GPU", "deviceIds": [0, 1], "minWorkers": 2})
-    assert found.values == {"workers": 2, "device": "cuda"}
+    assert found.values == {"slots": 2, "device": "cuda"}
     assert [(one.key, one.parity) for one in not_plain(found.report)] == [("deviceIds", Parity.CHANGED)]

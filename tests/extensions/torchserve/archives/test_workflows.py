@@ -64,7 +64,7 @@ def test_a_workflow_is_settings_of_a_pipeline_and_of_a_model_per_node_and_the_fi
     settings = Settings.load(config, {})
     assert sorted(settings.models) == ["zoo__both", "zoo__cat", "zoo__dog", "zoo__prepare"]
     cat, dog, both = (settings.models[f"zoo__{name}"] for name in ("cat", "dog", "both"))
-    assert (cat.source, cat.max_batch_size, cat.max_wait_s, cat.workers) == (str(tmp_path / "store/cat.mar"), 4, 0.5, 3)
+    assert (cat.source, cat.max_batch_size, cat.max_wait_s, cat.slots) == (str(tmp_path / "store/cat.mar"), 4, 0.5, 3)
     assert (dog.source, dog.max_run_s, dog.max_attempts, dog.retry_on) == (
         str(tmp_path / "store/dog.mar"),
         1.5,

@@ -154,8 +154,8 @@ def test_models_of_the_store_are_declared_with_what_the_file_says_of_them(tmp_pa
     assert (registered.default_response_timeout_s, registered.default_startup_timeout_s) == (60, 90)
     one, two = specs["noop", "1.0"], specs["two", "2.0"]
     # model-config.yaml stands over `models`.
-    assert (one.policy.max_batch_size, one.policy.max_wait_s, one.workers) == (4, 0.05, 3)
-    assert (two.policy.max_batch_size, two.policy.max_wait_s, two.workers) == (1, 0.1, 2)
+    assert (one.policy.max_batch_size, one.policy.max_wait_s, one.slots) == (4, 0.05, 3)
+    assert (two.policy.max_batch_size, two.policy.max_wait_s, two.slots) == (1, 0.1, 2)
     assert {(spec.limits.max_queue_depth, spec.limits.max_run_s, spec.limits.load_timeout_s) for spec in specs.values()} == {
         (50, 60.0, 90.0)
     }
@@ -226,7 +226,7 @@ def test_models_are_placed_as_torchserve_places_them(
     archives.mar(tmp_path / "store" / "noop.mar", archives.files(config=config))
     found = deployment(tmp_path, f"model_store=store\nload_models=all\n{properties}", machine=MachineSize(cores=4, gpus=2))
     [spec] = settings(found, tmp_path).specs()
-    assert (spec.device, spec.workers, spec.workers_per_device) == wanted
+    assert (spec.device, spec.slots, spec.slots_per_device) == wanted
 
 
 def test_metrics_that_the_metrics_file_declares_are_an_option_of_every_model(tmp_path: Path) -> None:

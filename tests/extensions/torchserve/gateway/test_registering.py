@@ -29,7 +29,7 @@ def test_an_archive_that_says_nothing_has_what_torchserve_would_give_it() -> Non
     assert (found.model, found.version, found.workers, found.startup_s) == ("packed", "2.1", 0, 120.0)
     assert found.table == {
         "source": URL,
-        "workers": 0,
+        "slots": 0,
         "max_batch_size": 1,
         "max_wait_s": 0.1,
         "max_run_s": 120.0,
@@ -41,7 +41,7 @@ def test_an_archive_that_says_nothing_has_what_torchserve_would_give_it() -> Non
 def test_the_archive_stands_over_the_settings_and_the_request_over_both() -> None:
     packed = archive(batchSize=4, maxBatchDelay=20, minWorkers=2, responseTimeout=9, startupTimeout=8, jobQueueSize=7)
     by_archive = registered(RegisterWish(URL), packed, default_workers=5, default_response_timeout_s=1.0).table
-    names = ("workers", "max_batch_size", "max_wait_s", "max_run_s", "load_timeout_s", "max_queue_depth")
+    names = ("slots", "max_batch_size", "max_wait_s", "max_run_s", "load_timeout_s", "max_queue_depth")
     assert [by_archive[name] for name in names] == [2, 4, 0.02, 9, 8, 7]
     wish = RegisterWish(URL, "mine", "", BatchingWish(16, 0), 3, True, 60, 30)
     by_request = registered(wish, packed)

@@ -67,7 +67,7 @@ def test_each_version_has_the_settings_of_its_own_archive(tmp_path: Path) -> Non
         [models.noop.versions.3]
         source = "code.py"
         [models.noop.versions.4]
-        workers = 2
+        slots = 2
     """
     specs = {spec.version: spec for spec in settings(tmp_path, toml).specs()}
     assert {name: spec.policy.max_batch_size for name, spec in specs.items()} == {"1.0": 8, "2.0": 4, "3": 8, "4": 8}

@@ -55,7 +55,7 @@ def test_the_command_searches_the_case_with_the_space_of_its_device(tmp_path: Pa
 def test_the_sweep_of_the_detector_has_every_dimension() -> None:
     assert read_sweep(EXAMPLES / "detection" / "sweep.yaml") == {
         "batch_size": [1, 2, 4, 8],
-        "workers": [1, 2],
+        "slots": [1, 2],
         "threads": [1, 2],
         "runtime": ["torch", "onnx"],
         "precision": ["fp32", "bf16"],

@@ -77,7 +77,7 @@ def test_the_settings_of_every_row_can_be_used_and_say_what_the_row_says(tmp_pat
     assert len(specs) == len(ROWS)
     for row in ROWS:
         spec = specs[row.name]
-        assert (spec.policy.max_batch_size, spec.threads, spec.workers) == (row.batch, row.threads, row.workers)
+        assert (spec.policy.max_batch_size, spec.threads, spec.slots) == (row.batch, row.threads, row.slots)
         assert (spec.runtime.quantize == "int8") == (row.precision == "int8")
         assert (spec.runtime.compile != "off") == (row.runtime == "torch compile")
     assert tomllib.loads(config.read_text())["models"]["vision-torchscript-b8-fp32-t1-w1"]["options"]["outputs"] == ["scores"]

@@ -94,7 +94,7 @@ def test_a_model_table_becomes_a_spec_with_its_policy_and_limits(tmp_path: Path)
         source = "m:Square"
         max_batch_size = 32
         max_wait_s = 0
-        workers = 2
+        slots = 2
         threads = 1
         device = "cuda:0"
         max_queue_depth = 5
@@ -105,7 +105,7 @@ def test_a_model_table_becomes_a_spec_with_its_policy_and_limits(tmp_path: Path)
     assert (spec.name, spec.version, spec.source) == ("square", "1", "m:Square")
     assert spec.policy == BatchPolicy(32, 0.0)
     assert spec.limits == Limits(max_queue_depth=5)
-    assert (spec.workers, spec.threads, spec.device) == (2, 1, "cuda:0")
+    assert (spec.slots, spec.threads, spec.device) == (2, 1, "cuda:0")
     assert spec.options == {"scale": 2, "labels": {"0": "zero"}}
 
 
@@ -179,8 +179,11 @@ def test_a_batch_is_no_larger_than_one_call_of_the_store_takes(tmp_path: Path) -
         ("max_batchsize", "did you mean max_batch_size?"),
         ("batchSize", "did you mean max_batch_size?"),
         ("maxBatchDelay", "did you mean max_wait_s (in seconds, not milliseconds)?"),
-        ("minWorkers", "did you mean workers?"),
-        ("wrokers", "did you mean workers?"),
+        ("minWorkers", "did you mean min_slots?"),
+        ("solts", "did you mean slots?"),
+        ("workers", "did you mean slots?"),
+        ("workers_per_device", "did you mean slots_per_device?"),
+        ("max_workers", "did you mean max_slots?"),
     ],
 )
 def test_an_unknown_key_names_the_one_that_was_meant(tmp_path: Path, key: str, meant: str) -> None:
@@ -255,9 +258,9 @@ def test_models_may_come_as_json_from_the_environment(tmp_path: Path, monkeypatc
 
 def test_a_variable_finds_its_model_whatever_the_case(tmp_path: Path) -> None:
     config = write(tmp_path, "[models.Bert-Base]\nsource = 'm:B'\n")
-    env = {"PENSTOCK_MODELS__BERT_BASE__WORKERS": "3", "PENSTOCK_MODELS__BERT_BASE__OPTIONS__TOP_K": "5"}
+    env = {"PENSTOCK_MODELS__BERT_BASE__SLOTS": "3", "PENSTOCK_MODELS__BERT_BASE__OPTIONS__TOP_K": "5"}
     (spec,) = Settings.load(config, env).specs()
-    assert (spec.name, spec.workers, spec.options) == ("Bert-Base", 3, {"top_k": 5})
+    assert (spec.name, spec.slots, spec.options) == ("Bert-Base", 3, {"top_k": 5})
 
 
 def test_a_variable_with_one_underscore_too_few_is_a_fault() -> None:

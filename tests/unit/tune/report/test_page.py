@@ -33,7 +33,7 @@ def test_the_page_is_whole_and_asks_for_nothing() -> None:
         "The best configurations",
         "Throughput against latency",
         "Batches back to back",
-        "Batch size and workers",
+        "Batch size and slots",
         "Where the winner&#39;s time goes",
         "How long a batch takes",
         "Cost of a million requests",
@@ -84,7 +84,7 @@ def test_what_others_wrote_cannot_become_a_part_of_the_page() -> None:
 
 def test_the_answer_says_what_to_serve_and_what_it_gives() -> None:
     told = findings.answer(result())
-    assert told.startswith("Batches of up to 8 in 2 workers on cpu, torch in bf16, compiled (default), 1 thread each, ")
+    assert told.startswith("Batches of up to 8 in 2 slots on cpu, torch in bf16, compiled (default), 1 thread each, ")
     assert "31.7/s of 32.3/s offered at a p99 of 989 ms (within 1,000 ms; measured under load)" in told
     assert "Next measured: batch 8, 2 x cpu torch bf16" in told
     assert told in render(result()).replace("&#39;", "'")
@@ -113,7 +113,7 @@ def test_the_rows_are_those_of_the_case_study_with_the_winner_first() -> None:
     rows = [dict(zip(findings.CASE_COLUMNS, row, strict=True)) for row in findings.case_rows(result(), most=5)]
     assert len(rows) == 5
     first = rows[0]
-    assert (first["model"], first["device"], first["precision"], first["batch size"], first["workers"]) == (
+    assert (first["model"], first["device"], first["precision"], first["batch size"], first["slots"]) == (
         "discs",
         "cpu",
         "bf16, compiled",
@@ -127,7 +127,7 @@ def test_the_rows_are_those_of_the_case_study_with_the_winner_first() -> None:
         "winner, measured",
     )
     assert [row["figures"] for row in rows[1:3]] == ["measured", "simulated"]
-    kept = [(row["runtime"], row["precision"], row["batch size"], row["workers"], row["threads"]) for row in rows]
+    kept = [(row["runtime"], row["precision"], row["batch size"], row["slots"], row["threads"]) for row in rows]
     assert len(set(kept)) == len(kept), "rows that differ by the wait alone are told once"
 
 

@@ -1,4 +1,4 @@
-"""Requirements of the batching policy: four workers, 5 ms + 0.5 ms per item, batches of at most 64, deadlines of 50 ms."""
+"""Requirements of the batching policy: four slots, 5 ms + 0.5 ms per item, batches of at most 64, deadlines of 50 ms."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_nearly_idle_pool_does_not_wait_for_company() -> None:
 
 
 def test_a_lone_worker_keeps_up_with_most_of_its_peak() -> None:
-    outcome = simulate(Scenario(0.80, workers=1, deadline_s=0.100, seconds=2.5))
+    outcome = simulate(Scenario(0.80, slots=1, deadline_s=0.100, seconds=2.5))
     assert outcome.on_time >= 0.99
 
 
 def test_no_batching_saturates_below_a_tenth_of_the_batched_peak() -> None:
-    """A check of the simulator: with batches of one, four workers give 4 / 5.5 ms, a tenth of the rate with batches of 64."""
+    """A check of the simulator: with batches of one, four slots give 4 / 5.5 ms, a tenth of the rate with batches of 64."""
     scenario = Scenario(0.5, policy=BatchPolicy(max_batch_size=1), seconds=1.5)
     assert scenario.peak_rps == pytest.approx(4 / 0.0055)
     assert simulate(scenario).mean_batch == 1.0
@@ -58,7 +58,7 @@ class CrowdedDevice(SimulatedDevice):
 def test_a_prediction_knows_that_workers_find_small_calls_where_these_are_cheapest() -> None:
     # The peak is that of full batches; only with small calls can a worker do more.
     policy = BatchPolicy(max_batch_size=32)
-    found = simulate(Scenario(2.0, device=CrowdedDevice(), policy=policy, workers=1, deadline_s=2.0, seconds=20.0))
+    found = simulate(Scenario(2.0, device=CrowdedDevice(), policy=policy, slots=1, deadline_s=2.0, seconds=20.0))
     assert found.on_time >= 0.99
     assert found.device_ms_per_item <= 4.5
 
@@ -72,5 +72,5 @@ class InterruptedDevice(SimulatedDevice):
 
 def test_a_model_that_gains_nothing_from_large_calls_is_not_run_item_by_item_under_load() -> None:
     policy = BatchPolicy(max_batch_size=32)
-    found = simulate(Scenario(1.2, device=InterruptedDevice(), policy=policy, workers=1, deadline_s=1.0, seconds=6.0))
+    found = simulate(Scenario(1.2, device=InterruptedDevice(), policy=policy, slots=1, deadline_s=1.0, seconds=6.0))
     assert found.mean_batch > 24

@@ -20,7 +20,7 @@ def test_what_celerys_command_line_gives_by_itself_is_taken() -> None:
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
-        ({"concurrency": 8}, "workers or workers_per_device"),
+        ({"concurrency": 8}, "slots or slots_per_device"),
         ({"autoscale": (4, 1)}, "pool_grow"),
         ({"queues": ["penstock.{a}"]}, "its settings"),
         ({"exclude_queues": ["penstock.{a}"]}, "its settings"),

@@ -39,7 +39,7 @@ def test_a_single_slot_gets_all_cores() -> None:
 
 
 def test_slots_get_equal_shares_side_by_side() -> None:
-    found = shares(flat(0, 2, 4, 6, 8, 10), spec("a", workers=2), spec("b"))
+    found = shares(flat(0, 2, 4, 6, 8, 10), spec("a", slots=2), spec("b"))
     assert found == [[((0, 2), 2), ((4, 6), 2)], [((8, 10), 2)]]
 
 
@@ -52,9 +52,9 @@ def test_what_one_model_wants_leaves_the_rest_to_the_others() -> None:
 
 
 def test_more_slots_than_cores_are_not_pinned_and_the_plan_says_so() -> None:
-    found = plan([spec(workers=3)], flat(0, 1))
+    found = plan([spec(slots=3)], flat(0, 1))
     assert found.rows == ((Pin((), 1),) * 3,)
-    assert found.advice == ("3 threads on 2 cores: no slot is pinned; use fewer workers or threads.",)
+    assert found.advice == ("3 threads on 2 cores: no slot is pinned; use fewer slots or threads.",)
 
 
 def test_more_threads_than_cores_are_cut_and_the_plan_says_what_was_asked_for() -> None:
@@ -62,26 +62,26 @@ def test_more_threads_than_cores_are_cut_and_the_plan_says_what_was_asked_for() 
     found = plan([spec(threads=64)], flat(0, 1))
     assert found.rows == ((Pin((), 2),),)
     [advice] = found.advice
-    assert advice == "64 threads asked for, 2 given on 2 cores: no slot is pinned; use fewer workers or threads."
+    assert advice == "64 threads asked for, 2 given on 2 cores: no slot is pinned; use fewer slots or threads."
 
 
 def test_slots_per_device_are_refused_on_the_cpu_where_they_would_change_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"model m: device 'cpu': workers_per_device = 3 .*set workers = 3"):
-        plan([spec(workers_per_device=3)], flat(0, 1))
+    with pytest.raises(ConfigError, match=r"model m: device 'cpu': slots_per_device = 3 .*set slots = 3"):
+        plan([spec(slots_per_device=3)], flat(0, 1))
 
 
 def test_workers_that_share_cores_keep_their_threads_and_leave_the_cores_to_the_system() -> None:
-    assert unpinned(plan([spec(workers=2)], flat(0, 1, 2, 3))).rows == ((Pin((), 2),) * 2,)
+    assert unpinned(plan([spec(slots=2)], flat(0, 1, 2, 3))).rows == ((Pin((), 2),) * 2,)
 
 
 def test_a_slot_lies_within_one_node_and_idle_cores_are_named(tmp_path: Path) -> None:
     found = plan([spec()], machine("two_sockets", tmp_path))
     assert found.rows == ((Pin(tuple(range(16)), 16, node=0),),)
-    assert found.advice == ("16 cores have no slot, for one lies within a NUMA node; raise `workers` to use them.",)
+    assert found.advice == ("16 cores have no slot, for one lies within a NUMA node; raise `slots` to use them.",)
 
 
 def test_three_slots_on_two_nodes_are_equal_and_none_straddles(tmp_path: Path) -> None:
-    [row] = plan([spec(workers=3)], machine("two_sockets", tmp_path)).rows
+    [row] = plan([spec(slots=3)], machine("two_sockets", tmp_path)).rows
     assert [(pin.node, len(pin.cores)) for pin in row] == [(0, 8), (0, 8), (1, 8)]
     assert len({core for pin in row for core in pin.cores}) == 24
 
@@ -90,7 +90,7 @@ def test_no_slot_straddles_two_sockets_where_no_nodes_are_told(tmp_path: Path) -
     """Regression: three slots on 2 x 16 cores had 10 cores each, and the second slot was on both sockets."""
     machine("two_sockets", tmp_path)
     shutil.rmtree(tmp_path / "sys/devices/system/node")
-    found = plan([spec(workers=3)], Machine(read_topology(tmp_path)))
+    found = plan([spec(slots=3)], Machine(read_topology(tmp_path)))
     assert [pin.node for row in found.rows for pin in row] == [0, 0, 1]
     assert [pin.cores for row in found.rows for pin in row] == [tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 24))]
 
@@ -103,8 +103,8 @@ def test_a_slot_that_wants_more_than_a_node_has_gets_cores_of_both(tmp_path: Pat
 def test_two_and_a_half_cores_worth_of_time_are_two_threads(tmp_path: Path) -> None:
     quota = machine("quota", tmp_path)
     assert shares(quota, spec()) == [[((0, 1), 2)]]
-    assert shares(quota, spec(workers=2)) == [[((0,), 1), ((1,), 1)]]
-    assert shares(quota, spec(workers=3)) == [[((), 1)] * 3]
+    assert shares(quota, spec(slots=2)) == [[((0,), 1), ((1,), 1)]]
+    assert shares(quota, spec(slots=3)) == [[((), 1)] * 3]
 
 
 # Sharing.
@@ -120,7 +120,7 @@ def test_models_that_share_get_the_same_cores_and_a_fair_part_of_the_threads() -
 
 
 def test_more_sharers_than_cores_keep_off_the_cores_of_a_dedicated_model() -> None:
-    found = shares(flat(0, 1), spec("a", placement="shared", workers=3), spec("b"))
+    found = shares(flat(0, 1), spec("a", placement="shared", slots=3), spec("b"))
     assert found == [[((0,), 1)] * 3, [((1,), 1)]]
 
 
@@ -128,7 +128,7 @@ def test_more_sharers_than_cores_keep_off_the_cores_of_a_dedicated_model() -> No
 
 
 def test_gpus_go_round_by_free_memory_and_cores_come_from_their_node(tmp_path: Path) -> None:
-    [row] = plan([spec(device="cuda", workers=3)], machine("eight_gpus", tmp_path)).rows
+    [row] = plan([spec(device="cuda", slots=3)], machine("eight_gpus", tmp_path)).rows
     assert [pin.device for pin in row] == ["cuda:3", "cuda:4", "cuda:6"]
     assert [(pin.node, pin.cores[0], pin.threads) for pin in row] == [(0, 0, 8), (1, 16, 8), (1, 24, 8)]
 
@@ -155,7 +155,7 @@ def gpu_machine(gpus: list[tuple[str, int]], *, free: int | None = None) -> Mach
 
 
 def test_every_gpu_gets_its_number_of_slots(tmp_path: Path) -> None:
-    found = plan([spec(device="cuda:*", workers_per_device=2)], machine("eight_gpus", tmp_path))
+    found = plan([spec(device="cuda:*", slots_per_device=2)], machine("eight_gpus", tmp_path))
     [row] = found.rows
     assert [pin.uuid[:12] for pin in row] == [f"GPU-{index:08x}" for index in (3, 3, 4, 4, 6, 6, 7, 7, 0, 0, 2, 2, 5, 5, 1, 1)]
     assert {pin.threads for pin in row} == {2}
@@ -170,11 +170,11 @@ def test_with_the_daemon_running_nothing_is_to_be_advised(tmp_path: Path) -> Non
     (tmp_path / "mps/control").touch()
     here = machine("eight_gpus", tmp_path / "root", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "mps"))
     assert here.mps
-    assert plan([spec(device="cuda:1", workers_per_device=2)], here).advice == ()
+    assert plan([spec(device="cuda:1", slots_per_device=2)], here).advice == ()
 
 
 def test_of_a_cut_gpu_the_largest_free_slice_goes_first_one_per_slot(tmp_path: Path) -> None:
-    [row] = plan([spec(device="cuda", workers=4)], machine("mig_slices", tmp_path)).rows
+    [row] = plan([spec(device="cuda", slots=4)], machine("mig_slices", tmp_path)).rows
     assert [(pin.uuid[:12], pin.device[:12]) for pin in row] == [
         ("MIG-00000001", "MIG-00000001"),
         ("GPU-000000bb", "cuda:1"),
@@ -195,8 +195,8 @@ def test_a_gpu_or_a_slice_may_be_named_by_its_uuid(tmp_path: Path) -> None:
     [
         ({"device": "cuda:2"}, r"device 'cuda:2': not there"),
         ({"device": "cuda:0"}, r"MIG is on there: ask for a slice \(MIG-00000001-.*, MIG-00000002-"),
-        ({"device": "cuda", "workers": 5}, r"5 devices are wanted, and no further one is free"),
-        ({"device": "cuda:1", "workers": 2}, r"set workers_per_device"),
+        ({"device": "cuda", "slots": 5}, r"5 devices are wanted, and no further one is free"),
+        ({"device": "cuda:1", "slots": 2}, r"set slots_per_device"),
         ({"device": "tpu"}, r'unknown; devices are "cpu", "cuda"'),
         ({"device": "cuda:1", "device_memory_bytes": 16 * GIB}, r"come to 16 GiB, and at most 15 GiB"),
     ],
@@ -264,7 +264,7 @@ def test_a_further_slot_of_a_sharing_model_joins_the_others() -> None:
 
 
 def test_a_further_slot_on_gpus_goes_where_there_is_room_or_is_refused(tmp_path: Path) -> None:
-    here, model = machine("eight_gpus", tmp_path), spec(device="cuda", workers=8)
+    here, model = machine("eight_gpus", tmp_path), spec(device="cuda", slots=8)
     taken = plan([model], here).places()
     with pytest.raises(ConfigError, match="has 1 slots on each of its devices already"):
         plan_one_more(model, here, taken)
@@ -282,7 +282,7 @@ def test_a_version_that_comes_later_may_stand_on_the_gpu_of_the_one_before() -> 
 def test_a_version_that_comes_later_gets_all_its_slots_on_free_cores_first() -> None:
     here = flat(0, 1, 2, 3)
     taken = plan([spec(threads=1)], here).places()
-    pins = plan_beside(spec(version="2", workers=5, threads=1), here, taken)
+    pins = plan_beside(spec(version="2", slots=5, threads=1), here, taken)
     assert [pin.cores for pin in pins] == [(1,), (2,), (3,), (0,), (0,)]
 
 
@@ -290,7 +290,7 @@ def test_a_version_that_comes_later_gets_all_its_slots_on_free_cores_first() -> 
 def test_a_version_that_comes_later_has_the_cores_and_threads_of_the_one_before_where_none_are_free(
     threads: int | None,
 ) -> None:
-    here, first = flat(0, 1, 2, 3, 4), spec(workers=2, threads=threads)
+    here, first = flat(0, 1, 2, 3, 4), spec(slots=2, threads=threads)
     taken = plan([first], here).places()
     assert plan_beside(replace(first, version="2"), here, taken) == [pin for _, pin in taken]
 
@@ -303,7 +303,7 @@ def test_a_version_that_wants_other_threads_than_the_one_before_is_not_put_on_it
 
 def test_where_slots_are_not_pinned_a_later_one_is_not_either() -> None:
     here = flat(0, 1)
-    taken = plan([spec(workers=3)], here).places()
+    taken = plan([spec(slots=3)], here).places()
     assert plan_beside(spec(version="2"), here, taken) == [Pin((), 1)]
     assert plan_one_more(spec(), here, taken) == Pin((), 1)
 
@@ -314,7 +314,7 @@ def test_where_pinning_is_switched_off_a_later_version_has_the_threads_of_the_on
 
 
 def test_the_table_has_a_line_per_slot(tmp_path: Path) -> None:
-    lines = table(plan([spec("a", device="cuda:5"), spec("b", workers=2)], machine("eight_gpus", tmp_path)))
+    lines = table(plan([spec("a", device="cuda:5"), spec("b", slots=2)], machine("eight_gpus", tmp_path)))
     assert lines == [
         ("a", "1", "0", "cuda:5", "NVIDIA H100 80GB HBM3", "1", "16-23", "8", "dedicated"),
         ("b", "1", "0", "cpu", "-", "0", "0-7", "8", "dedicated"),

@@ -87,7 +87,7 @@ def written(tmp_path: Path) -> Written:
 
 ONE = '[models.m]\nsource = "one.py"\n'
 OTHER = '[models.other]\nsource = "two.py"\n'
-GPU = '[models.m]\nsource = "one.py"\ndevice = "cuda"\nworkers = 2\ndevice_memory_bytes = 60_000_000_000\n'
+GPU = '[models.m]\nsource = "one.py"\ndevice = "cuda"\nslots = 2\ndevice_memory_bytes = 60_000_000_000\n'
 
 
 def test_a_version_gets_the_slots_that_an_operator_asked_for_and_gives_them_back(written: Written) -> None:
@@ -184,12 +184,12 @@ def test_slots_on_devices_go_back_to_what_the_settings_say(written: Written, tmp
     assert worker.slots() == ["1"]
     worker.change(None)
     assert worker.slots() == ["1", "1"]
-    every = SizedWorker(written(GPU.replace('"cuda"\nworkers = 2', '"cuda:*"')), found, Rollout().scaled("1", 0))
+    every = SizedWorker(written(GPU.replace('"cuda"\nslots = 2', '"cuda:*"')), found, Rollout().scaled("1", 0))
     every.change(None)
     assert every.slots() == ["1"] * 8
 
 
-AUTO = ONE + "max_workers = 4\n"
+AUTO = ONE + "max_slots = 4\n"
 IDLE = "idle_unload_s = 60.0\ndevice_memory_bytes = 600\n"
 
 
