@@ -55,7 +55,7 @@ def scaling_fault(table: Mapping[str, Any], said: Set[str]) -> str:
         return f"min_slots = {low} is more than max_slots = {high}"
     if "slots" in said and table["device"] == "cpu" and policy.within(table["slots"]) != table["slots"]:
         return (
-            f"slots = {table['workers']}, the number of slots at the start, is not from {policy.min_slots} to "
+            f"slots = {table['slots']}, the number of slots at the start, is not from {policy.min_slots} to "
             f"{policy.max_slots}, as min_slots and max_slots say; leave `slots` out, or change them"
         )
     return ""

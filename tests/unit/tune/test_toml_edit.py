@@ -66,11 +66,11 @@ def test_a_value_over_several_lines_is_left_alone_because_comments_inside_it_wou
 
 
 def test_line_ends_of_windows_do_not_hinder() -> None:
-    text = "[models.m]\r\nworkers = 1  # one\r\n"
-    assert with_settings(text, "models", {"slots": 2}, name="m") == "[models.m]\r\nworkers = 2  # one\r\n"
+    text = "[models.m]\r\nslots = 1  # one\r\n"
+    assert with_settings(text, "models", {"slots": 2}, name="m") == "[models.m]\r\nslots = 2  # one\r\n"
 
 
 def test_a_table_is_found_below_others_of_its_kind() -> None:
     text = '[models.a]\nsource = "a"\n\n[gateway]\nport = 1\n\n[models.b]\nsource = "b"\n\n[models.b.options]\nx = 1\n'
     after = with_settings(text, "models", {"slots": 2}, name="b")
-    assert after == text.replace('source = "b"\n', 'source = "b"\nworkers = 2\n')
+    assert after == text.replace('source = "b"\n', 'source = "b"\nslots = 2\n')

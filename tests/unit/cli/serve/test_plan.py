@@ -20,8 +20,8 @@ def test_models_of_the_command_line_travel_in_the_environment(tmp_path: Path) ->
     assert json.loads(chosen.env["PENSTOCK_MODELS"]) == {"square": {"source": f"{tmp_path}/square.py", "slots": 3}}
 
 
-def test_workers_override_those_of_the_settings_file(tmp_path: Path) -> None:
-    (tmp_path / "penstock.toml").write_text('[models.square]\nsource = "square.py"\nworkers = 1\n')
+def test_slots_override_those_of_the_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('[models.square]\nsource = "square.py"\nslots = 1\n')
     chosen = plan.make_plan([], config=None, flags={}, slots=3, environ={}, folder=tmp_path)
     assert chosen.settings.specs()[0].slots == 3
     assert chosen.env["PENSTOCK_CONFIG"] == str(tmp_path / "penstock.toml")

@@ -63,7 +63,7 @@ def test_a_misspelt_variable_of_an_extension_is_a_fault() -> None:
 
 
 def test_fields_of_extensions_are_among_those_that_a_suggestion_knows(tmp_path: Path) -> None:
-    [fault] = faults(tmp_path, '[models.m]\nsource = "m:F"\n[models.m.versions.2]\nmax_worker = 2\n')
+    [fault] = faults(tmp_path, '[models.m]\nsource = "m:F"\n[models.m.versions.2]\nmax_slot = 2\n')
     assert "did you mean max_slots?" in fault
 
 

@@ -140,7 +140,7 @@ def test_a_model_may_have_named_versions_only(tmp_path: Path) -> None:
 
 def test_every_fault_is_told_at_once_with_its_place_and_origin(tmp_path: Path) -> None:
     config = write(
-        tmp_path, "[gateway]\nport = 70000\n[models.square]\nsource = 'm:S'\nmax_batch_size = 0\n[models.cube]\nworkers = 1\n"
+        tmp_path, "[gateway]\nport = 70000\n[models.square]\nsource = 'm:S'\nmax_batch_size = 0\n[models.cube]\nslots = 1\n"
     )
     faults = faults_of(config, {"PENSTOCK_WORKER__BEAT_S": "soon"})
     assert len(faults) == 4

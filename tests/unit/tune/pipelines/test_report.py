@@ -29,7 +29,7 @@ def test_the_table_has_a_row_per_model_and_the_figures_of_the_whole_in_the_first
 
 def test_the_answer_names_each_model_and_compares_with_the_settings_of_today() -> None:
     said = pipeline_answer(result())
-    assert said.startswith("detector: batches of up to 2 in one worker on cpu")
+    assert said.startswith("detector: batches of up to 2 in one slot on cpu")
     assert "pose: one request at a time" in said
     assert "12/s of 12/s offered, at a p99 of 90 ms (within 100 ms)" in said
     assert "As declared: 8/s, -33.3 %" in said
