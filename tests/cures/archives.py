@@ -87,11 +87,11 @@ ARCHIVES: tuple[Cure, ...] = (
     ),
     Cure(
         "A56",
-        "extensions/torchserve/management/allowed_urls.py",
+        "extensions/torchserve/management/download.py",
         "any(_spells(pattern, found) for pattern in matching)",
         "True",
         (
-            "tests/extensions/torchserve/gateway/test_allowed_urls.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
+            "tests/extensions/torchserve/management/test_download.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
             "tests/extensions/torchserve/acceptance/test_torchserve_registering.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
         ),
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from penstock.broker.blobs.space import DiskReserve
 from penstock.extensions.torchserve.gateway.errors import TorchServeError
 from penstock.extensions.torchserve.management.download import Downloader, DownloadLimits
-from penstock.extensions.torchserve.management.model_store import DOWNLOADS, UNFINISHED_S, UNUSED_S, ModelStore, SeenUnused
+from penstock.extensions.torchserve.management.model_store import DOWNLOADS, UNFINISHED_S, UNUSED_S, ModelStore, remove_unused
 from tests import archives
 
 
@@ -71,39 +70,32 @@ def downloaded(folder: Path, name: str) -> Path:
     return folder / DOWNLOADS / name
 
 
-def older(seen: dict[str, SeenUnused], by_s: float) -> dict[str, SeenUnused]:
-    return {name: replace(found, since=found.since - by_s) for name, found in seen.items()}
-
-
 def test_what_no_model_names_any_more_is_removed_after_a_while(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
     used, unused, renewed = (downloaded(tmp_path, name) for name in ("used", "unused", "renewed"))
-    seen: dict[str, SeenUnused] = {}
     sources = [f"{DOWNLOADS}/used/m.mar", "m.mar"]
-    store.remove_unused(sources, seen)
+    seen = remove_unused(tmp_path / DOWNLOADS, sources, {}, now=5.0)
     # A model may just be about to be stored that names it.
     assert all(entry.exists() for entry in (used, unused, renewed))
     os.utime(renewed, (1.0, 1.0))
-    seen = older(seen, UNUSED_S)
-    store.remove_unused(sources, seen)
+    seen = remove_unused(tmp_path / DOWNLOADS, sources, seen, now=5.0 + UNUSED_S)
     assert [entry.exists() for entry in (used, unused, renewed)] == [True, False, True]
-    assert set(seen) == {"unused", "renewed"}
+    assert set(remove_unused(tmp_path / DOWNLOADS, sources, seen, now=6.0 + UNUSED_S)) == {"renewed"}
 
 
 def test_a_download_that_its_process_left_is_removed_later(tmp_path: Path) -> None:
-    store, part = store_of(tmp_path), downloaded(tmp_path, ".part-1")
-    seen: dict[str, SeenUnused] = {}
-    store.remove_unused((), seen)
-    store.remove_unused((), seen := older(seen, UNUSED_S))
+    part = downloaded(tmp_path, ".part-1")
+    seen = remove_unused(tmp_path / DOWNLOADS, (), {}, now=0.0)
+    seen = remove_unused(tmp_path / DOWNLOADS, (), seen, now=UNUSED_S)
     assert part.exists()
-    store.remove_unused((), older(seen, UNFINISHED_S))
+    remove_unused(tmp_path / DOWNLOADS, (), seen, now=UNFINISHED_S)
     assert not part.exists()
 
 
 def test_an_archive_that_a_model_names_again_counts_as_new(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
     downloaded(tmp_path, "m")
-    seen: dict[str, SeenUnused] = {}
-    store.remove_unused((), seen)
-    store.remove_unused([f"{DOWNLOADS}/m/m.mar"], seen)
-    assert seen == {}
+    seen = remove_unused(tmp_path / DOWNLOADS, (), {}, now=0.0)
+    assert remove_unused(tmp_path / DOWNLOADS, [f"{DOWNLOADS}/m/m.mar"], seen, now=1.0) == {}
+
+
+def test_a_store_into_which_nothing_was_downloaded_is_left_alone(tmp_path: Path) -> None:
+    assert remove_unused(tmp_path / DOWNLOADS, (), {}, now=0.0) == {}

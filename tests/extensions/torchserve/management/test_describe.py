@@ -13,7 +13,7 @@ from penstock.extensions.torchserve.management.describe import (
     shown_url,
     version_facts,
 )
-from penstock.extensions.torchserve.management.parameters import Page
+from penstock.extensions.torchserve.management.registering import Page
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import BatchPolicy, ModelInfo, SlotDeviceUse, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.extensions.torchserve.gateway.errors import TorchServeError
-from penstock.extensions.torchserve.management.documents import management_description, model_description
-from penstock.extensions.torchserve.management.routes import Action, is_served_beside, management_target
+from penstock.extensions.torchserve.management.routes import (
+    Action,
+    is_served_beside,
+    management_description,
+    management_target,
+    model_description,
+)
 
 
 @pytest.mark.parametrize(

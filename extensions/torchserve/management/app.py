@@ -1,11 +1,16 @@
-"""TorchServe's management over HTTP: an ASGI application, on a port of its own or beside the gateway's other paths."""
+"""TorchServe's management over HTTP: an ASGI application, on a port of its own or beside the gateway's other paths.
+
+It checks the request and its caller, and calls the function that its path stands for.
+"""
 
 # D103: docs/design/protocols.md
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
 import structlog
@@ -14,30 +19,38 @@ from starlette.responses import Response
 from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.store.audit import Act
 from penstock.errors import PenstockError, StoreUnavailable
-from penstock.extensions.torchserve.gateway.replies import error_reply
-from penstock.extensions.torchserve.management.actions import ManagementActions
+from penstock.extensions.torchserve.gateway.errors import bad_request, invalid_token, no_path
+from penstock.extensions.torchserve.gateway.replies import control_reply, error_reply, plain_reply
+from penstock.extensions.torchserve.gateway.tokens import RENEWABLE
 from penstock.extensions.torchserve.management.download import Downloader, DownloadLimits
-from penstock.extensions.torchserve.management.model_store import ModelStore
+from penstock.extensions.torchserve.management.model_store import ModelStore, StoreKeeper
 from penstock.extensions.torchserve.management.routes import (
     CHANGES,
     PUBLIC_PATHS,
     Action,
     ManagementTarget,
     is_served_beside,
+    management_description,
     management_target,
+    model_description,
 )
-from penstock.extensions.torchserve.management.service import ModelManagement
-from penstock.extensions.torchserve.management.store_keeper import StoreKeeper
+from penstock.extensions.torchserve.management.service import ManagementReply, ModelManagement
 from penstock.extensions.torchserve.management.workflows import WorkflowManagement
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.bodies import parse_json
+from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import (
+    JSON,
     MAX_TARGET_BYTES,
     SAFE_METHODS,
     Head,
     HeadersTooLarge,
+    base_type,
     host_name,
     is_cross_site,
+    parse_query,
     read_head,
+    refuse_encoded,
 )
 from penstock.gateway.asgi.problems import CrossSite, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
@@ -49,12 +62,20 @@ from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
+_MOST_BODY_BYTES = 64 * 1024
+_MOST_DEPTH = 16
+
 
 class ManagementApp:
     """`hosts`: the Host names that are accepted; an empty set means any."""
 
-    def __init__(self, services: Services, actions: ManagementActions, *, hosts: frozenset[str]) -> None:
-        self._actions = actions
+    def __init__(
+        self, services: Services, service: ModelManagement, workflows: WorkflowManagement, *, hosts: frozenset[str]
+    ) -> None:
+        self._service = service
+        self._workflows = workflows
+        self._uploads = services.uploads
+        self._health = services.health
         self._auth = services.auth
         self._audit = services.audit
         self._requests = services.requests
@@ -118,11 +139,77 @@ class ManagementApp:
         self._requests.take(caller)
         try:
             if target.action not in CHANGES:
-                return await self._actions.reply(target, caller, scope, receive, head)
+                return await self._reply(target, caller, scope, receive, head)
             async with self._audit.noted(_act(target, caller, scope), scope):
-                return await self._actions.reply(target, caller, scope, receive, head)
+                return await self._reply(target, caller, scope, receive, head)
         finally:
             self._requests.give_back(caller)
+
+    async def _reply(self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head) -> Response:
+        sent_id = head.get(b"x-request-id")
+        if target.action is Action.TOKEN:
+            await self._renew(caller, parse_query(scope["query_string"]))
+            return plain_reply(b"", sent_id=sent_id)
+        given = await self._given(target, caller, scope, receive, head)
+        found = await self._managed(target, given, caller, scope)
+        return control_reply(found.value, status=found.status, sent_id=sent_id)
+
+    async def _managed(
+        self, target: ManagementTarget, given: Mapping[str, Any], caller: Caller, scope: Scope
+    ) -> ManagementReply:
+        service, model, version = self._service, target.model, target.version
+        asked: dict[Action, Callable[[], Awaitable[ManagementReply]]] = {
+            Action.API_DESCRIPTION: self._description,
+            Action.PING: self._ping,
+            Action.LIST: lambda: service.list_models(given),
+            Action.REGISTER: lambda: service.register(given),
+            Action.DESCRIBE: lambda: service.describe(model, version, given, caller, connection_of(scope)),
+            Action.SCALE: lambda: service.scale(model, version, given),
+            Action.SET_DEFAULT: lambda: service.set_default(model, version),
+            Action.UNREGISTER: lambda: service.unregister(model, version),
+            Action.READINESS: lambda: service.readiness(model),
+            Action.DESCRIPTION: lambda: self._description_of(model),
+            Action.LIST_WORKFLOWS: lambda: self._workflows.list_workflows(given),
+            Action.REGISTER_WORKFLOW: lambda: self._workflows.register(given),
+            Action.DESCRIBE_WORKFLOW: lambda: self._workflows.describe(model),
+            Action.UNREGISTER_WORKFLOW: lambda: self._workflows.unregister(model),
+        }
+        return await asked[target.action]()
+
+    async def _ping(self) -> ManagementReply:
+        is_ready = await self._health.is_ready()
+        return ManagementReply(200 if is_ready else 500, {"status": "Healthy" if is_ready else "Unhealthy"})
+
+    async def _description(self) -> ManagementReply:
+        return ManagementReply(200, management_description())
+
+    async def _description_of(self, model: str) -> ManagementReply:
+        await self._service.readiness(model)  # raises for a model that is not there
+        return ManagementReply(200, model_description(model))
+
+    async def _given(
+        self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head
+    ) -> Mapping[str, Any]:
+        """The query's parameters; of a registration with a JSON body its members, and then no others, as there."""
+        if target.action is not Action.REGISTER or base_type(head.get(b"content-type", b"").decode("latin-1")) != JSON:
+            return parse_query(scope["query_string"])
+        refuse_encoded(head)
+        body = await wire.read_body(receive, head, limit=_MOST_BODY_BYTES, memory=self._uploads, owner=caller.owner)
+        value = parse_json(body, max_depth=_MOST_DEPTH)
+        if not isinstance(value, dict):
+            raise bad_request("The body must be a JSON object.")
+        scope["said"] = value
+        return value
+
+    async def _renew(self, caller: Caller, given: Mapping[str, str]) -> None:
+        """The new token stands in the file alone, so that only who may read that gets it."""
+        tokens = self._auth.tokens
+        if tokens is None:
+            raise no_path()
+        name = given.get("type", "")
+        if not tokens.is_api(caller) or name not in RENEWABLE:
+            raise invalid_token("Authentication")
+        await asyncio.to_thread(tokens.renew, name)
 
 
 def _act(target: ManagementTarget, caller: Caller, scope: Scope) -> Act:
@@ -162,5 +249,5 @@ def management_of(services: Services, own: TorchServeOptions) -> Management:
     models = ModelStore(own.model_store, own.allowed_urls, Downloader(limits, reserve))
     service = ModelManagement(services, own, models)
     workflows = WorkflowManagement(own, registry=services.registry, changes=services.changes, models=models)
-    app = ManagementApp(services, ManagementActions(services, service, workflows), hosts=own.management_hosts)
-    return Management(app, service, StoreKeeper(models, services.store), is_beside=not own.is_management_apart)
+    app = ManagementApp(services, service, workflows, hosts=own.management_hosts)
+    return Management(app, service, StoreKeeper(own.model_store, services.store), is_beside=not own.is_management_apart)
