@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import WakeUps
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.source_kinds import kind_of

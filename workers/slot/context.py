@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
@@ -16,20 +16,23 @@ from penstock.broker.records import (
     ClaimRequest,
     Ending,
     GiveBack,
+    Message,
     NewJob,
     Report,
     Reported,
     Settled,
     Submitted,
 )
-from penstock.broker.store.notifications import Message
-from penstock.broker.store.ops import Operation
-from penstock.broker.store.registry import KeptTimes
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
+
+if TYPE_CHECKING:
+    # A slot knows the store by `SlotStore`, and none of the code that reaches it.
+    from penstock.broker.store.ops import Operation
+    from penstock.broker.store.registry import KeptTimes
 
 Reply = TypeVar("Reply")
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from selectors import EVENT_READ, BaseSelector
 
-from penstock.broker.records import Claim, ClaimRequest
-from penstock.broker.store.notifications import Message
+from penstock.broker.records import Claim, ClaimRequest, Message
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batcher import Batcher, KnownQueue

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.records import Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import Message
+from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Message
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, Priority, job_in, new_serial, queues_of
 from penstock.model_spec import ModelSpec
