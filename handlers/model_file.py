@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
-from penstock.handlers.option_names import check_option_names
+from penstock.handlers.file_handler import check_option_names
 from penstock.handlers.runtimes.contract import chosen_runtime, refuse_foreign
 from penstock.handlers.runtimes.onnx.providers import checked_kind
 from penstock.handlers.runtimes.onnx.session import planned

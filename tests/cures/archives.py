@@ -62,12 +62,10 @@ ARCHIVES: tuple[Cure, ...] = (
     ),
     Cure(
         "A59",
-        "core/inputs/request.py",
+        "core/access.py",
         "CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS | _OF_CONNECTION",
         "CREDENTIAL_HEADERS | _OF_CONNECTION",
-        (
-            "tests/unit/core/inputs/test_request.py::test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is",
-        ),
+        ("tests/unit/core/test_access.py::test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is",),
     ),
     Cure(
         "A60",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.access import wanted_headers
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
@@ -15,7 +16,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionE
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
-from penstock.inputs.request import packed, wanted_headers
+from penstock.inputs.request import packed
 from penstock.job import Payload
 from penstock.trace_context import TraceContext
 

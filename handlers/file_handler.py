@@ -1,6 +1,6 @@
-"""Refuses options of a model file that nothing reads, and says which option was probably meant.
+"""The handler of a model file, which has no code of its own: its class, and which options its runtime and its task read.
 
-A model file has no code of its own, so that its runtime and its task are all that read options.
+An option that nothing reads is refused, with the option that was probably meant.
 """
 
 # D32: nothing about a model file is guessed, and D46: what would be ignored is refused.
@@ -12,11 +12,25 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.errors import HandlerLoadError
+from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context
+from penstock.handlers.media import JSON
 from penstock.handlers.runtimes.contract import chosen_runtime
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import OPTIONS
-from penstock.handlers.tasks.options import TASKS, option_names
+from penstock.handlers.tasks.options import TASKS, option_names, task_class
+from penstock.job import NPY_MEDIA
+
+
+def handler_of_file(path: Path, task: str) -> type[ArrayHandler]:
+    """Raises `HandlerLoadError` if there is no such file or task."""
+    if not path.exists():
+        raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
+    base = task_class(task) if task else ArrayHandler
+    description = f"The model file {path.name}." if not task else base.__doc__
+    # Without this line the gateway would let other media types through.
+    accepts = base.accepts if task else (JSON, NPY_MEDIA)
+    return type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": description})
 
 
 def check_option_names(path: Path, context: Context, *, task: str = "") -> None:
