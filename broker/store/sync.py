@@ -20,9 +20,10 @@ from penstock.broker.records import (
     Submitted,
 )
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import READ_TIMEOUT_S, connect, thread_link
+from penstock.broker.store.connection import READ_TIMEOUT_S, connect
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
+from penstock.broker.store.links.thread_link import thread_link
 from penstock.broker.store.ops import Command, Operation, blocking, prefix
 from penstock.broker.store.registry import KeptTimes
 from penstock.job import Job, JobId, Payload
