@@ -25,8 +25,9 @@ from penstock.workers.child.printed import serving
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shards.pipeline import MicroBatch, ShardReport
 from penstock.workers.child.shards.sizes import ShardSizes
-from penstock.workers.ipc.frames import ChildWire, FromChild, RunBatch
+from penstock.workers.ipc.frames import FromChild, RunBatch
 from penstock.workers.ipc.progress_page import Lane, ProgressPage
+from penstock.workers.ipc.wire import ChildWire
 
 
 class LoopQueue(DeviceQueue[Work | None]):

@@ -31,7 +31,6 @@ from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
     BatchFacts,
-    ChildWire,
     DeviceLost,
     FromChild,
     GiveUp,
@@ -40,6 +39,7 @@ from penstock.workers.ipc.frames import (
     RunShard,
 )
 from penstock.workers.ipc.progress_page import ProgressPage, Stage
+from penstock.workers.ipc.wire import ChildWire
 
 if TYPE_CHECKING:
     from penstock.workers.child.batch_profile import BatchProfile

@@ -17,9 +17,10 @@ from penstock.backoff import Backoff
 from penstock.model_spec import Limits, ModelSpec
 from penstock.workers.devices import mps
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import LoadModel, StopChild, SupervisorWire
+from penstock.workers.ipc.frames import LoadModel, StopChild
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.ipc.said import SaidLine, read_line
+from penstock.workers.ipc.wire import SupervisorWire
 from penstock.workers.slot.child import family
 from penstock.workers.slot.child.environment import Mask, child_environment, read_variables
 from penstock.workers.slot.child.in_flight import InFlight

@@ -12,7 +12,6 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import (
     BatchDone,
-    ChildGone,
     DeviceLost,
     FromChild,
     ItemReports,
@@ -22,6 +21,7 @@ from penstock.workers.ipc.frames import (
     ShardDone,
     WantFacts,
 )
+from penstock.workers.ipc.wire import ChildGone
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import (
     BatchLost,

@@ -8,8 +8,6 @@ import pytest
 from penstock.errors import InternalError
 from penstock.workers.ipc.frames import (
     BatchDone,
-    ChildGone,
-    ChildWire,
     Failed,
     Item,
     LoadModel,
@@ -17,9 +15,13 @@ from penstock.workers.ipc.frames import (
     Ready,
     RunBatch,
     StopChild,
-    SupervisorWire,
     ToChild,
     Warm,
+)
+from penstock.workers.ipc.wire import (
+    ChildGone,
+    ChildWire,
+    SupervisorWire,
     encode,
 )
 
