@@ -92,7 +92,7 @@ def load(
         if fault:
             raise HandlerLoadError(fault)
         if is_model_file(source):
-            from penstock.handlers.file_handler import check_option_names
+            from penstock.handlers.tasks.file_handler import check_option_names
 
             check_option_names(Path(source), context, task=task)
         return _assemble(found, _initialized(found, context), context, codec=found.codec or codec_for(found.types.input))
@@ -127,7 +127,7 @@ def import_model(
     """
     if is_model_file(source):
         # Code that is no model file does without the runtimes and tasks.
-        from penstock.handlers.file_handler import handler_of_file
+        from penstock.handlers.tasks.file_handler import handler_of_file
 
         return _imported(handler_of_file(Path(source), task), Path(source).resolve().parent)
     if task:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
-from penstock.handlers.file_handler import check_option_names
 from penstock.handlers.load import load
+from penstock.handlers.tasks.file_handler import check_option_names
 from tests.onnx_models import perceptron, saved
 
 # A name in the archive distinguishes the kinds of torch files.
