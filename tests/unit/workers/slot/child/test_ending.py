@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.workers.slot.child.process import DeviceHealth, Restarts
+from penstock.workers.slot.child.ending import DeviceHealth, Restarts
 
 
 def test_restarts_wait_longer_each_time_until_a_batch_succeeds() -> None:
