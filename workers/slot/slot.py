@@ -17,7 +17,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, ItemReports, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
-from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
+from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.child.events import (
     BatchEnded,
     BatchLost,
@@ -35,7 +35,7 @@ from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
-from penstock.workers.slot.reports import Reports
+from penstock.workers.slot.reports import LaneProgress, Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 from penstock.workers.slot.sources import ClaimSource, Lease
 

@@ -18,10 +18,10 @@ from penstock.errors import StoreUnavailable
 from penstock.job import Payload, Priority, job_in, new_serial, queues_of
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.batcher import KnownQueue
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
 from penstock.workers.slot.context import Observers, SlotContext
+from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.sources import in_order
 from tests.unit.workers.slot.test_settlement import ShakyStore
