@@ -33,7 +33,7 @@ FAULTS = (
     Cure(
         "F4",
         f"{_SLOT}/slot.py",
-        "            self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)",
+        "            self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)",
         "            self._child_supervisor.in_flight.disown()",
         fault="F4",
     ),
