@@ -172,9 +172,6 @@ class RedisStore:
         """`result` of each, in one round trip."""
         return self.run_all([ops.result(job) for job in jobs])
 
-    def was_collected(self, job: JobId) -> bool:
-        return self.collected_owner(job) is not None
-
     def dismiss(self, jobs: Sequence[JobId]) -> int:
         return self.run(ops.dismiss(jobs)) if jobs else 0
 

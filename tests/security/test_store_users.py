@@ -150,7 +150,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
         admin.acl_log_reset()
         with (
             gateway_process(server.gateway_url, tmp_path / "g", models=SQUARE) as client,
-            WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2, sweep_s=0.2) as worker,
+            WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2) as worker,
         ):
             name = worker.await_ready()
             eventually(lambda: client.get("/readyz").status_code == 200)

@@ -212,8 +212,7 @@ class Roster:
         from penstock.workers.fetch.fetches import ModelFetches
 
         cache = self._settings.models_cache
-        install = (cache.install_limit_s, cache.install_max_bytes)
-        limits = CacheLimits(cache.max_bytes, cache.stall_s, cache.offline, *install)
+        limits = CacheLimits(cache.max_bytes, is_offline=cache.offline, install_max_bytes=cache.install_max_bytes)
         return ModelFetches(self._settings.models_dir, limits, self._kept_source)
 
     def _kept_source(self, spec: ModelSpec) -> str:

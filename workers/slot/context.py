@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import (
-    BatchStamp,
     Change,
     Claim,
-    ClaimRequest,
-    Ending,
-    GiveBack,
     Message,
-    NewJob,
-    Report,
-    Reported,
     Settled,
-    Submitted,
 )
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
@@ -30,11 +21,8 @@ from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
 
 if TYPE_CHECKING:
-    # A slot knows the store by `SlotStore`, and none of the code that reaches it.
-    from penstock.broker.store.ops import Operation
-    from penstock.broker.store.registry import KeptTimes
-
-Reply = TypeVar("Reply")
+    # A slot is given its store, and loads none of the code that reaches it.
+    from penstock.broker.store.sync import RedisStore
 
 
 class WakeUpListener(Protocol):
@@ -47,49 +35,13 @@ class WakeUpListener(Protocol):
     def close(self) -> None: ...
 
 
-class SlotStore(Protocol):
-    """The part of `RedisStore` that a slot uses."""
-
-    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = ...) -> list[Submitted]: ...
-
-    def claim(self, request: ClaimRequest) -> Claim: ...
-
-    def learned_times(self, model: str) -> dict[str, KeptTimes]: ...
-
-    def withdraw(self, queue: str, version: str, worker: str) -> bool: ...
-
-    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]: ...
-
-    def finish_and_claim(
-        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
-    ) -> tuple[list[Settled], Claim]: ...
-
-    def finish_all(
-        self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
-    ) -> tuple[list[list[Settled]], Claim | None]: ...
-
-    def report(self, reports: Sequence[Report]) -> list[Reported]: ...
-
-    def retry(
-        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
-    ) -> list[Settled]: ...
-
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
-
-    def run(self, operation: Operation[Reply]) -> Reply: ...
-
-    def run_all(self, operations: Sequence[Operation[Reply]]) -> list[Reply]: ...
-
-    def close(self) -> None: ...
-
-
 class ReadMessages(Protocol):
     """Takes up the messages that a claim found in the queue, beside jobs or instead. Raises `StoreUnavailable`.
 
     The slot's thread calls it. What stays in the store is found again.
     """
 
-    def __call__(self, store: SlotStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None: ...
+    def __call__(self, store: RedisStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None: ...
 
 
 class Observer:
@@ -193,7 +145,7 @@ ALL_MODELS = "*"
 class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
-    open_store: Callable[[], SlotStore]
+    open_store: Callable[[], RedisStore]
     # Subscribes to a queue under the name of the slot's incarnation there.
     listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore

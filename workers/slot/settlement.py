@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -34,8 +34,11 @@ from penstock.workers.slot.batch import (
     unneeded_blobs,
 )
 from penstock.workers.slot.child.events import BatchLost, Cause
-from penstock.workers.slot.context import Observers, SlotContext, SlotStore
+from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.reports import AttemptKey, Said
+
+if TYPE_CHECKING:
+    from penstock.broker.store.sync import RedisStore
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -79,7 +82,9 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers) -> None:
+    def __init__(
+        self, spec: ModelSpec, store: RedisStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers
+    ) -> None:
         self._spec = spec
         self.store = store
         self._blobs = blobs

@@ -36,6 +36,8 @@ from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.services import Services
 from penstock.run import Run, RunSpec
 
+# As OpenAI has it.
+_MOST_LINES = 50_000
 _TEXT = {"type": "string"}
 _BODY = {
     "required": True,
@@ -141,7 +143,7 @@ class OpenAIBatches:
             output_format="jsonl",
             deadline_s=deadline_s,
             endpoint=wanted.endpoint,
-            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
+            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(_MOST_LINES)},
         )
         return spec, ttl_s
 

@@ -64,6 +64,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_BODY_BYTES = 64 * 1024
 _MOST_DEPTH = 16
+# How long the download of an archive may take.
+_DOWNLOAD_S = 600.0
 
 
 class ManagementApp:
@@ -245,7 +247,7 @@ class Management:
 
 def management_of(services: Services, own: TorchServeOptions) -> Management:
     reserve = DiskReserve(own.model_store, services.options.reserve_bytes)
-    limits = DownloadLimits(own.max_archive_bytes, own.download_timeout_s)
+    limits = DownloadLimits(own.max_archive_bytes, _DOWNLOAD_S)
     models = ModelStore(own.model_store, own.allowed_urls, Downloader(limits, reserve))
     service = ModelManagement(services, own, models)
     workflows = WorkflowManagement(own, registry=services.registry, changes=services.changes, models=models)
