@@ -59,6 +59,8 @@ class Extension:
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
+    # By the word that stands in the records of such runs: a `RunKind` (runs/kinds.py).
+    run_kinds: Mapping[str, str] = field(default_factory=dict)
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
     # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
@@ -67,7 +69,8 @@ class Extension:
     def parts(self) -> list[str]:
         fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
-        return [*self.settings.values(), *verbs, *filter(None, fields), *self.source_kinds, *self.modules.values()]
+        named = (self.settings, self.modules, self.run_kinds)
+        return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:
         if wrong := [part for part in self.parts() if ":" not in part]:

@@ -71,8 +71,8 @@ def resume(
         raise typer.Exit(at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).resume(run_id, output))
     if output is not None:
         raise typer.BadParameter("-o is of runs at a gateway: name it with --url; a run in a store knows its output")
+    from penstock.run import retry_spec
     from penstock.runs.execution import ResumeOptions
-    from penstock.runs.retry import retry_spec
 
     session = RunSession(models, config, state_dir, redis_url, as_json, quiet)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)

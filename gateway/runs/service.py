@@ -1,4 +1,4 @@
-"""Creates, finds and cancels runs, for /v1/runs, for OpenAI's batches and for the dashboard."""
+"""Creates, finds and cancels runs, for /v1/runs, for the doors of extensions and for the dashboard."""
 
 from __future__ import annotations
 
@@ -123,11 +123,15 @@ class RunService:
             await asyncio.to_thread(self._delete, output, errors)
         return created.run
 
-    async def visible(self, run_id: str, caller: Caller, *, kind: str = "") -> Run:
-        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
+    async def find(self, run_id: str, caller: Caller) -> Run | None:
+        """The run, if there is one that the caller may see."""
         found = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
-        if found is None or not caller.sees(found.owner) or (kind and found.spec.kind != kind):
-            raise NotFound(f"there is no batch {'batch_' + run_id[:80]!r}" if kind else f"there is no run {run_id[:80]!r}")
+        return found if found is not None and caller.sees(found.owner) else None
+
+    async def visible(self, run_id: str, caller: Caller) -> Run:
+        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
+        if (found := await self.find(run_id, caller)) is None:
+            raise NotFound(f"there is no run {run_id[:80]!r}")
         return found
 
     async def parts(self, run: Run) -> list[Run]:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
+from penstock.extensions.openai import RUN_KIND
 from penstock.extensions.openai.gateway.batch_request import (
     MAX_LINES,
     WINDOW,
@@ -102,7 +103,7 @@ class OpenAIBatches:
     ) -> Response:
         cursor = (await self._visible(after, caller)).id if after else ""
         found, more = await self._service.page(
-            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == "openai"
+            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == RUN_KIND
         )
         views = [self._view(run, await self._service.output_files(run)) for run in found]
         ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
@@ -121,9 +122,11 @@ class OpenAIBatches:
         return self._answer(run, await self._service.output_files(run))
 
     async def _visible(self, batch_id: str, caller: Caller) -> Run:
-        if not batch_id.startswith(BATCH_PREFIX):
+        """The batch, if the caller may see it. Otherwise raises `NotFound`, as for one that never existed (D15)."""
+        run = await self._service.find(batch_id.removeprefix(BATCH_PREFIX), caller)
+        if run is None or run.spec.kind != RUN_KIND or not batch_id.startswith(BATCH_PREFIX):
             raise NotFound(f"there is no batch {batch_id[:80]!r}")
-        return await self._service.visible(batch_id.removeprefix(BATCH_PREFIX), caller, kind="openai")
+        return run
 
     async def _spec(self, wanted: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
         metadata, deadline_s = check_metadata(wanted.metadata or {}), window_s(wanted.completion_window)
@@ -136,7 +139,7 @@ class OpenAIBatches:
         spec = RunSpec(
             model=model,
             version=version,
-            kind="openai",
+            kind=RUN_KIND,
             input=str(path),
             output="",
             input_format="jsonl",

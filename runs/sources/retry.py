@@ -10,19 +10,14 @@ from typing import Any
 import msgspec
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.run import Run, RunSpec, RunState, format_of
+from penstock.run import RETRY_OF, RunSpec
 from penstock.runs.files import exists, open_read
 from penstock.runs.manifest import manifest_path, read_manifest
 from penstock.runs.rows import RowBatch, Source
-from penstock.runs.sinks.delimited import DELIMITERS
 
-# A key of a run's metadata: the run whose failed rows this one runs again.
-RETRY_OF = "penstock:retry-of"
 _OUTPUT = "output"
 _ERRORS_SUFFIX = ".errors.jsonl"
 _PARQUET_ROWS = 1_024
-# The rows that this run repeats have failed before, and their run was completed all the same.
-_NO_LIMIT = "100%"
 
 
 class _OutputLine(msgspec.Struct):
@@ -49,24 +44,6 @@ def retry_source(source: Source, spec: RunSpec) -> Source:
     if manifest.input != source.identity():
         raise Conflict(f"the input has changed since run {before}", hint="start a new run over it, with --overwrite")
     return RetrySource(source, spec)
-
-
-def retry_spec(run: Run) -> RunSpec:
-    """The spec of a run that retries the failed rows of a completed one, with the same version. Raises `Conflict`."""
-    if run.state is not RunState.COMPLETED:
-        raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
-    if not run.counts.failed:
-        raise Conflict(f"no row of run {run.id} failed")
-    if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
-        raise Conflict(
-            f"{run.spec.output} is a table of texts, which do not say whether they were numbers: the outputs of the rows that "
-            "did not fail cannot be read back",
-            hint="run all rows again with --overwrite; a run that writes .jsonl or .parquet can be retried",
-        )
-    metadata = run.spec.metadata | {RETRY_OF: run.id}
-    return msgspec.structs.replace(
-        run.spec, version=run.version, overwrite=True, max_failed=_NO_LIMIT, metadata=metadata, parts=1
-    )
 
 
 class RetrySource:
