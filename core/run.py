@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
 from penstock.errors import BadRequest, Conflict, InvalidInput
+from penstock.model_spec import VersionInfo
 
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
@@ -217,6 +218,15 @@ class Run(Struct, frozen=True, kw_only=True):
     parts: int = 0
     part_of: str = ""
     part: RunPart | None = None
+
+
+def refuse_pipeline(name: str, info: VersionInfo | None) -> None:
+    """Raises `Conflict` for a model of stages: runs over files cut their rows into shards, which only models with code run."""
+    if info is not None and info.stages:
+        raise Conflict(
+            f"{name!r} is a pipeline, and runs over files take models",
+            hint=f"Submit the rows as jobs: POST /v1/models/{name}/jobs:batch takes a thousand in one request.",
+        )
 
 
 def retry_spec(run: Run) -> RunSpec:

@@ -51,7 +51,7 @@ MOST_SMALL_MODULES = 10
 MOST_COLUMNS = 120
 # The other extensions that an extension may import.
 BESIDE = {
-    "openai": {"pipelines", "webhooks"},
+    "openai": {"webhooks"},
     "replicate": {"webhooks"},
     "torchserve": {"pipelines"},
     "webhooks": {"openai", "replicate"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,6 @@ from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, KeyReused, NotFound, QuotaSpent
-from penstock.extensions.webhooks.webhook import Webhook
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import RESERVED, run_id_of
@@ -86,9 +85,11 @@ class RunService:
         key: str,
         fingerprint: str,
         ttl_s: float | None = None,
-        webhook: Webhook | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> Run:
         """A new run that writes to files of its owner, or the run created before under the same idempotency key.
+
+        `words`: what extensions are to know of it, by their names.
 
         Raises `KeyReused` if that run came from a request with another fingerprint, `QuotaSpent` or `StorageFull` if the owner
         may have no further run or file.
@@ -99,7 +100,7 @@ class RunService:
             await self._require_quota(caller.owner)
             marked = msgspec.structs.replace(spec, metadata=spec.metadata | {FINGERPRINT: fingerprint})
             kept_s = self._file_ttl_s if ttl_s is None else ttl_s
-            run = await self._store(run_id, marked, caller.owner, kept_s, webhook)
+            run = await self._store(run_id, marked, caller.owner, kept_s, words)
         if run.owner != caller.owner or run.spec.metadata.get(FINGERPRINT) != fingerprint:
             raise KeyReused("this Idempotency-Key was used for another request", hint="Use a new key for a new request.")
         return run
@@ -114,11 +115,11 @@ class RunService:
                 hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
             )
 
-    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, webhook: Webhook | None) -> Run:
+    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, words: Mapping[str, str] | None) -> Run:
         """The stored run with files reserved for its output (D41); the run of a concurrent request, if that came first."""
         output, errors = await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
         spec = msgspec.structs.replace(spec, output=output, errors=errors)
-        created = await self._runs.create(run_id, spec, owner=owner, webhook=webhook)
+        created = await self._runs.create(run_id, spec, owner=owner, words=words)
         if not created.new:
             await asyncio.to_thread(self._delete, output, errors)
         return created.run

@@ -22,7 +22,6 @@ from penstock.extensions.openai.gateway.batch_request import (
 from penstock.extensions.openai.gateway.embeddings import Embeddings
 from penstock.extensions.openai.gateway.files import OpenAIFiles
 from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
-from penstock.extensions.pipelines.gateway.models import refuse_pipeline
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
 from penstock.gateway.asgi import negotiation
@@ -35,7 +34,7 @@ from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.services import Services
-from penstock.run import Run, RunSpec
+from penstock.run import Run, RunSpec, refuse_pipeline
 
 # As OpenAI has it.
 _MOST_LINES = 50_000
@@ -92,7 +91,8 @@ class OpenAIBatches:
         hook = webhook_of(
             self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, webhook=hook)
+        words = hook.word_of(caller.owner) if hook else {}
+        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, words=words)
         return self._answer(run, RunOutputFiles())
 
     async def page(
@@ -161,7 +161,7 @@ class OpenAIBatches:
                 param="endpoint",
             )
         entry, version = await self._registry.find(target.model, target.version)
-        refuse_pipeline(entry, version)
+        refuse_pipeline(entry.name, version.info)
         return entry.name, target.version
 
     def _answer(self, run: Run, files: RunOutputFiles) -> Response:
