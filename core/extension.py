@@ -31,6 +31,7 @@ class Verb:
     """One verb of `penstock`: its Typer application, and the line that the overview shows before it is loaded.
 
     `asks_gateway`: it finds its gateway by `--url`. `more`: verbs that extensions add to this one, which is a group.
+    `options`: what adds options to it, or to one verb of it, by the name of that verb.
     """
 
     part: str
@@ -38,6 +39,7 @@ class Verb:
     panel: str = ""
     asks_gateway: bool = False
     more: Mapping[str, Verb] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Extension:
     name: str
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    # By the words of a verb of the engine: a function with the options that it is to take besides (cli/lazy.py).
+    options: Mapping[str, str] = field(default_factory=dict)
     version_settings: str = ""
     model_settings: str = ""
     source_kinds: tuple[str, ...] = ()
@@ -69,7 +73,7 @@ class Extension:
     def parts(self) -> list[str]:
         fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
-        named = (self.settings, self.modules, self.run_kinds)
+        named = (self.settings, self.options, self.modules, self.run_kinds)
         return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:
