@@ -16,6 +16,8 @@ from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIAL
 from penstock.errors import BadRequest, Conflict, InvalidInput
 from penstock.model_spec import VersionInfo
 
+# The kind of runs that the engine itself brings.
+FILES = "files"
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
 MAX_TAGS = 8
@@ -78,7 +80,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     input: str
     output: str
     version: str = ""
-    kind: str = "files"
+    kind: str = FILES
     input_format: str = ""
     output_format: str = ""
     columns: dict[str, str] = {}
@@ -231,15 +233,17 @@ def refuse_pipeline(name: str, info: VersionInfo | None) -> None:
 
 def retry_spec(run: Run) -> RunSpec:
     """The spec of a run that retries the failed rows of a completed one, with the same version. Raises `Conflict`."""
+    if run.spec.kind != FILES:
+        raise Conflict(f"run {run.id} is no run over files, and the failed rows of others are not run again")
     if run.state is not RunState.COMPLETED:
         raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
     if not run.counts.failed:
         raise Conflict(f"no row of run {run.id} failed")
     if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
         raise Conflict(
-            f"{run.spec.output} is a table of texts, which do not say whether they were numbers: the outputs of the rows that "
-            "did not fail cannot be read back",
-            hint="run all rows again with --overwrite; a run that writes .jsonl or .parquet can be retried",
+            f"the output of run {run.id} is a table of texts, which do not say whether they were numbers: the outputs of the "
+            "rows that did not fail cannot be read back",
+            hint="run all rows again, with --overwrite; a run that writes .jsonl or .parquet can be retried",
         )
     # The rows that it repeats have failed before, and their run was completed all the same.
     metadata = run.spec.metadata | {RETRY_OF: run.id}

@@ -9,12 +9,10 @@ from typing import Any
 
 from penstock.errors import InvalidInput
 from penstock.extension import installed, load_part
-from penstock.run import RETRY_OF, Run, RunSpec, RunState
+from penstock.run import FILES, RETRY_OF, Run, RunSpec, RunState
 from penstock.runs.journal import NAME, Journal
 from penstock.runs.rows import RowError, Sink, Source
 from penstock.runs.sources.retry import retry_source
-
-_FILES = "files"
 
 
 @dataclass(slots=True)
@@ -55,8 +53,8 @@ class RunKind:
 
 def run_kind(name: str) -> RunKind:
     """The kind that stands in a run's record. Raises `InvalidInput` for one that nothing here can drive."""
-    if name == _FILES:
-        return FILES
+    if name == FILES:
+        return OVER_FILES
     parts = {kind: part for extension in installed() for kind, part in extension.run_kinds.items()}
     if name not in parts:
         raise InvalidInput(f"this version of penstock cannot drive runs of the kind {name!r}")
@@ -78,4 +76,4 @@ def _claim_files(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOu
     return ClaimedOutput(files, Journal(files.partial.folder / NAME), files.partial.folder, files.discard)
 
 
-FILES = RunKind(_open_files, _claim_files, is_limited=True, has_manifest=True, has_parts=True)
+OVER_FILES = RunKind(_open_files, _claim_files, is_limited=True, has_manifest=True, has_parts=True)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import BadParameter, BadRequest, InvalidInput
+from penstock.gateway.asgi.negotiation import idempotency_key
 
 if TYPE_CHECKING:
     from penstock.gateway.auth.keys import Caller
@@ -112,6 +113,11 @@ def run_id_of(owner: str, key: str) -> str:
     """The id of the run that this owner creates under this idempotency key: the same key gives the same id."""
     number = int.from_bytes(hashlib.sha256(f"{owner}\0{key}".encode()).digest()[:17], "big") >> 6
     return "".join(_DIGITS[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def key_of(header: str | None) -> str:
+    """The idempotency key of a request with this header; empty without one."""
+    return idempotency_key({} if header is None else {b"idempotency-key": header.encode("latin-1", "replace")})
 
 
 def fingerprint(value: Any) -> str:

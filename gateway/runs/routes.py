@@ -11,7 +11,6 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
-from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
@@ -24,6 +23,7 @@ from penstock.gateway.runs.request import (
     allowed_path,
     check_metadata,
     fingerprint,
+    key_of,
     read_body,
     request_with,
 )
@@ -94,12 +94,13 @@ class RunRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["runs"])
-        add, asked = router.add_api_route, _ASKED
-        add("/v1/runs", self.create, summary="Start a run over a file", openapi_extra=self._document(), **asked)
+        add = router.add_api_route
+        add("/v1/runs", self.create, summary="Start a run over a file", openapi_extra=self._document(), **_ASKED)
         add("/v1/runs", self.page, methods=["GET"], summary="Runs, newest first")
-        add("/v1/runs:cancel", self.cancel_tagged, summary="Cancel the runs of a tag", **asked)
+        add("/v1/runs:cancel", self.cancel_tagged, summary="Cancel the runs of a tag", **_ASKED)
         add("/v1/runs/{run_id}", self.one, methods=["GET"], summary="One run and its progress")
-        add("/v1/runs/{run_id}/cancel", self.cancel, summary="Cancel a run", **asked)
+        add("/v1/runs/{run_id}/cancel", self.cancel, summary="Cancel a run", **_ASKED)
+        add("/v1/runs/{run_id}/retry", self.retry, summary="Run the failed rows of a completed run again", **_ASKED)
         return router
 
     def _document(self) -> dict[str, Any]:
@@ -111,11 +112,24 @@ class RunRoutes:
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         wanted = read_body(await json_body(request, self._options, self._uploads), self._body)
-        head = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
         spec = await self._spec(wanted, caller)
-        words = {name: word for one in self._members for name, word in one.words(wanted, caller, spec.model).items()}
-        key = negotiation.idempotency_key(head)
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), words=words)
+        words, key = self._words(wanted, caller, spec.model), key_of(idempotency_key)
+        run = await self._service.create(spec, caller.owner, key=key, fingerprint=fingerprint(wanted), words=words)
+        return await self._started(run)
+
+    async def retry(
+        self, run_id: str, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> Response:
+        run = await self._service.visible(run_id, caller)
+        # Events go where those of a run go whose request names nothing.
+        words = self._words(self._body(model=run.spec.model, input=run.spec.input), caller, run.spec.model)
+        return await self._started(await self._service.retry(run, key=key_of(idempotency_key), words=words))
+
+    def _words(self, wanted: RunRequest, caller: Caller, model: str) -> dict[str, str]:
+        """What extensions are to know of a run."""
+        return {name: word for one in self._members for name, word in one.words(wanted, caller, model).items()}
+
+    async def _started(self, run: Run) -> Response:
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
         return json_response(await self._view(run), status=202, headers=headers)
 

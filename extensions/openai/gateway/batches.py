@@ -24,14 +24,13 @@ from penstock.extensions.openai.gateway.files import OpenAIFiles
 from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
-from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
-from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
+from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.services import Services
 from penstock.run import Run, RunSpec, refuse_pipeline
@@ -86,13 +85,13 @@ class OpenAIBatches:
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
-        key = negotiation.idempotency_key(_key_header(idempotency_key))
         spec, ttl_s = await self._spec(wanted, caller)
         hook = webhook_of(
             self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
         words = hook.word_of(caller.owner) if hook else {}
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, words=words)
+        key, digest = key_of(idempotency_key), fingerprint(wanted)
+        run = await self._service.create(spec, caller.owner, key=key, fingerprint=digest, ttl_s=ttl_s, words=words)
         return self._answer(run, RunOutputFiles())
 
     async def page(
@@ -169,10 +168,6 @@ class OpenAIBatches:
 
     def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
         return batch_view(run, files, input_file=self._service.files.id_of(run.spec.input))
-
-
-def _key_header(key: str | None) -> dict[bytes, bytes]:
-    return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}
 
 
 def gateway(services: Services) -> GatewayPart:

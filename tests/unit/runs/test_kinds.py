@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidInput
 from penstock.extension import installed
 from penstock.run import RunSpec
-from penstock.runs.kinds import FILES, RunKind, run_kind
+from penstock.runs.kinds import OVER_FILES, RunKind, run_kind
 from penstock.runs.run_files import need_joinable
 
 # A run over files asks no extension; the first run of another kind imports that kind alone.
@@ -45,6 +45,6 @@ def test_a_kind_is_imported_by_the_first_run_that_needs_it(tmp_path: Path) -> No
 
 def test_only_runs_of_a_kind_that_can_be_split_have_several_parts() -> None:
     spec = RunSpec(model="m", input="in.jsonl", output="out.jsonl", parts=2)
-    need_joinable(FILES, spec)
+    need_joinable(OVER_FILES, spec)
     with pytest.raises(InvalidInput, match="only runs over files"):
         need_joinable(run_kind("openai"), spec)
