@@ -65,13 +65,15 @@ class Extension:
     declared: str = ""
     # By the word that stands in the records of such runs: a `RunKind` (runs/kinds.py).
     run_kinds: Mapping[str, str] = field(default_factory=dict)
+    # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
+    tune: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
     # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.worker)
+        fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         named = (self.settings, self.options, self.modules, self.run_kinds)
         return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.tune.result import Goal
 from penstock.tune.simulation.predict import goal_holds, highest_rate
-from tests.unit.tune.pipelines.made import FORK, ROW, chain, stage
+from tests.extensions.pipelines.tune.made import FORK, ROW, chain, stage
 
 GOAL = Goal(limit_s=0.1)
 

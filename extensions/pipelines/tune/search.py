@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.loadtest.observed.machine import describe_machine
-from penstock.tune.pipelines.candidates import (
+from penstock.extensions.pipelines.tune.candidates import (
     PipelineKnowledge,
     PipelineRanking,
     corrected,
@@ -23,8 +22,9 @@ from penstock.tune.pipelines.candidates import (
     shares,
     together,
 )
-from penstock.tune.pipelines.result import PipelineChoice, PipelineConfiguration, PipelineQuestion, PipelineResult
-from penstock.tune.pipelines.stages import StageMeasurements, notes_of
+from penstock.extensions.pipelines.tune.result import PipelineChoice, PipelineConfiguration, PipelineQuestion, PipelineResult
+from penstock.extensions.pipelines.tune.stages import StageMeasurements, notes_of
+from penstock.loadtest.observed.machine import describe_machine
 from penstock.tune.question import OnProgress, SearchClock
 from penstock.tune.result import Choice, ConfigurationVerdict, Figures, SearchTime
 from penstock.tune.simulation.predict import keeps_goal

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.tune.pipelines import candidates
-from penstock.tune.pipelines.candidates import (
+from penstock.extensions.pipelines.tune import candidates
+from penstock.extensions.pipelines.tune.candidates import (
     PipelineKnowledge,
     corrected,
     own_best,
@@ -15,9 +15,9 @@ from penstock.tune.pipelines.candidates import (
     shares,
     together,
 )
-from penstock.tune.pipelines.result import PipelineChoice
+from penstock.extensions.pipelines.tune.result import PipelineChoice
 from penstock.tune.result import Choice, EngineSettings, Goal, Measured, Overheads
-from tests.unit.tune.pipelines.made import ROW, times
+from tests.extensions.pipelines.tune.made import ROW, times
 
 ONE = EngineSettings(threads=1)
 BF16 = replace(ONE, precision="bf16")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadRequest
+from penstock.extensions.pipelines.tune.result import PipelineConfiguration, PipelineResult
 from penstock.loadtest.report.parts import ReportPage, TextTable, machine_line, render_page
-from penstock.tune.pipelines.result import PipelineConfiguration, PipelineResult
 from penstock.tune.report.findings import CASE_COLUMNS, difference, goal_in_words, keeps, served, space_in_words
 from penstock.tune.report.page import engine_row
 from penstock.tune.result import Choice, ConfigurationVerdict, Figures

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.extensions.pipelines.spec import PipelineSpec
+from penstock.extensions.pipelines.tune.chain import ChainModel, SimulatedStage
+from penstock.extensions.pipelines.tune.result import PipelineChoice
 from penstock.model_spec import BatchPolicy
 from penstock.tune.candidates import Knowledge
-from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
-from penstock.tune.pipelines.result import PipelineChoice
 from penstock.tune.prune import MeasuredEngines
 from penstock.tune.result import BatchTime, Choice, EngineSettings, Figures, Goal, Overheads
 from penstock.tune.simulation.predict import (

@@ -9,10 +9,16 @@ import msgspec
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.tune.pipelines.report import pipeline_answer, pipeline_rows, render_pipeline, text_lines, write_pipeline_report
-from penstock.tune.pipelines.result import pipeline_json, read_pipeline_result
+from penstock.extensions.pipelines.tune.report import (
+    pipeline_answer,
+    pipeline_rows,
+    render_pipeline,
+    text_lines,
+    write_pipeline_report,
+)
+from penstock.extensions.pipelines.tune.result import pipeline_json, read_pipeline_result
 from penstock.tune.result import ConfigurationVerdict
-from tests.unit.tune.pipelines.made import result
+from tests.extensions.pipelines.tune.made import result
 
 
 def test_the_table_has_a_row_per_model_and_the_figures_of_the_whole_in_the_first() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.errors import BadRequest, PenstockError
 from penstock.extensions.pipelines.spec import INPUT, PipelineStage
+from penstock.extensions.pipelines.tune.result import PipelineQuestion
 from penstock.extensions.pipelines.worker.binding import bound_input
 from penstock.job import Payload
 from penstock.loadtest.generator.connection import RequestBody
@@ -17,7 +18,6 @@ from penstock.tune.measuring.drift import ModelOutput
 from penstock.tune.measuring.measure import BatchTimer
 from penstock.tune.measuring.measurements import Measurements
 from penstock.tune.measuring.notebook import Notebook, SearchSubject
-from penstock.tune.pipelines.result import PipelineQuestion
 from penstock.tune.prune import ruled_out
 from penstock.tune.question import OnProgress, SearchClock, TuneQuestion
 from penstock.tune.result import Choice, EngineSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
+from penstock.extensions.pipelines.tune.chain import ChainModel, SimulatedStage
+from penstock.extensions.pipelines.tune.result import PipelineChoice, PipelineConfiguration, PipelineResult
 from penstock.model_spec import BatchPolicy
-from penstock.tune.pipelines.chain import ChainModel, SimulatedStage
-from penstock.tune.pipelines.result import PipelineChoice, PipelineConfiguration, PipelineResult
 from penstock.tune.result import (
     BatchTime,
     Choice,
