@@ -65,6 +65,8 @@ class Extension:
     declared: str = ""
     # By the word that stands in the records of such runs: a `RunKind` (runs/kinds.py).
     run_kinds: Mapping[str, str] = field(default_factory=dict)
+    # By the name of a user of the store, `penstock-mine`: its rights, as a text of ACL rules.
+    store_users: Mapping[str, str] = field(default_factory=dict)
     # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
     tune: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
@@ -75,7 +77,7 @@ class Extension:
     def parts(self) -> list[str]:
         fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
-        named = (self.settings, self.options, self.modules, self.run_kinds)
+        named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
         return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 58, 50),
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
         Bar("imports of extensions by the engine", len(engine_imports(found)), 30, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 285, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 281, 0),
         Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 56, 56),
         Bar("lines of core, broker, workers and gateway", lines, 45_945, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 20, 5),

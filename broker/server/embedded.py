@@ -24,7 +24,6 @@ from urllib.parse import quote
 from penstock.broker.server.state_folder import is_full, locked, make_private, socket_in
 from penstock.broker.server.users import (
     ADMIN,
-    CELERY,
     FLOWER,
     GATEWAY,
     WORKER,
@@ -119,11 +118,10 @@ class EmbeddedServer:
         login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
         return f"unix://{login}{quote(str(self.socket_path))}"
 
-    @property
-    def celery_client_url(self) -> str:
-        """For clients of Celery on this machine; the server listens there only with a `port`."""
+    def port_url(self, user: str) -> str:
+        """For programs of this user on this machine; the server listens there only with a `port`."""
         assert self._passwords is not None
-        return f"redis://{CELERY}:{self._passwords.of(CELERY)}@127.0.0.1:{self._port}/0"
+        return f"redis://{user}:{self._passwords.of(user)}@127.0.0.1:{self._port}/0"
 
     @property
     def celery_url(self) -> str:
@@ -259,7 +257,7 @@ class EmbeddedServer:
 
     @property
     def _login(self) -> bytes:
-        return f"AUTH {ADMIN} {self._passwords.admin}\r\n".encode() if self._passwords else b""
+        return f"AUTH {ADMIN} {self._passwords.of(ADMIN)}\r\n".encode() if self._passwords else b""
 
     def _failure(self, what: str) -> StoreUnavailable:
         if is_full(self._folder):
