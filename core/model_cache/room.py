@@ -12,7 +12,7 @@ from penstock.words import size
 FULL_HINT = "free some space, or set models_cache.dir to a larger disk; `penstock models fetch --list` lists what is there"
 # Making room looks at the whole cache, so one process at a time does it.
 _ROOM = "room"
-_LIMIT_HINT = "raise models_cache.max_gib, or free some of it with `penstock models fetch --prune`"
+_LIMIT_HINT = "raise models_cache.max_bytes, or free some of it with `penstock models fetch --prune`"
 
 
 class CacheRoom:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# What other model servers call our settings, in lower case and without underscores, so that a suggestion can name ours.
+# What other model servers, and we once, call our settings, in lower case and without underscores, so that a suggestion can name ours.
 _ELSEWHERE = {
     "batchsize": "max_batch_size",
     "maxbatchdelay": "max_wait_s (in seconds, not milliseconds)",
@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "timeout": "max_run_s",
     "jobqueuesize": "max_queue_depth",
     "redisurl": "url",
+    "maxgib": "max_bytes (in bytes, not GiB)",
 }
 
 # Settings that went (D138), and what holds instead. Tables of extensions have theirs as `gone`.
@@ -38,7 +39,7 @@ _GONE = {
     "models.max_retry_delay_s": "a retry waits for a minute at most, or for retry_delay_s if that is longer",
     "models.profile_every": "one of 100 batches of each slot is recorded",
     "models_cache.install_limit_s": "pip has 15 minutes for an archive",
-    "models_cache.install_max_gib": "it is a fifth of models_cache.max_gib",
+    "models_cache.install_max_gib": "it is a fifth of models_cache.max_bytes",
     "models_cache.stall_s": "it is 30 s",
     "runs.max_batch_lines": "it is 50,000",
     "runs.max_owner_files": "it is 10,000; runs.max_owner_bytes limits what the files take",

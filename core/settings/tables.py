@@ -90,21 +90,17 @@ class StoreSettings(Table):
 
 class ModelsCacheSettings(Table):
     """Where models that are fetched from elsewhere are kept: in `dir`, by default `models` in the state folder. Beyond
-    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. What
-    pip installs for an archive may take a fifth of `max_gib`.
+    `max_bytes` the least recently used go that no process uses. `offline`: take what is there, and ask no network. What
+    pip installs for an archive may take a fifth of `max_bytes`.
     """
 
     dir: Path | None = None
-    max_gib: float = Field(default=50.0, gt=0)
+    max_bytes: int = Field(default=50 * 1024 * MIB, ge=1)
     offline: bool = False
 
     @property
     def install_max_bytes(self) -> int:
         return self.max_bytes // 5
-
-    @property
-    def max_bytes(self) -> int:
-        return int(self.max_gib * 1024 * MIB)
 
 
 class RunsSettings(Table):

@@ -27,7 +27,7 @@ def split(
     ] = "",
     canary: Annotated[str, typer.Option(metavar="VERSION", help="Give this version more, step by step, if it does well.")] = "",
     steps: Annotated[str, typer.Option(metavar="PERCENT,...", help="The canary's shares; default 1,5,25,100.")] = "",
-    step_s: Annotated[float | None, typer.Option(help="Seconds per step, at least; default 300.")] = None,
+    step_s: Annotated[float | None, typer.Option("--step-time", help="Seconds per step, at least; default 300.")] = None,
     max_errors: Annotated[
         float | None, typer.Option(help="Error rate beyond that of the others that is allowed; default 0.01.")
     ] = None,

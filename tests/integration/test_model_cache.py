@@ -130,7 +130,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_fetched(hub: Hub, tmp_p
     cache = made(hub, tmp_path, CacheLimits(10_000))
     with pytest.raises(DiskFull, match=r"has 10\.7 KiB, and the models' cache may have 9\.77 KiB") as refused:
         cache.fetch(sized(hub, "a", 11_000))
-    assert "models_cache.max_gib" in str(refused.value.hint)
+    assert "models_cache.max_bytes" in str(refused.value.hint)
     held = cache.fetch(sized(hub, "b", 9_000))
     with pytest.raises(DiskFull, match="what is in use of the models' cache leaves less"):
         cache.fetch(sized(hub, "c", 9_000))

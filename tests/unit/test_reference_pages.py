@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ MODEL = '{"name": {"source": "a.py"}}'
 @pytest.fixture(scope="module")
 def page() -> str:
     return settings_page.PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("row", setting_rows(), ids=lambda row: f"{row.table}.{row.key}")
+def test_a_setting_with_a_unit_is_in_seconds_or_bytes(row: SettingRow) -> None:
+    assert not re.search(r"_(ms|us|min|minutes|hours|days|seconds|kb|mb|gb|kib|mib|gib|mbytes)$", row.key)
+    # Numbers with a fraction are durations, or rates per second.
+    assert row.key.endswith("_s") or "number" not in row.type
 
 
 def test_the_settings_page_is_what_the_settings_are(page: str) -> None:

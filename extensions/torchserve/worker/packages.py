@@ -142,7 +142,7 @@ def _run(order: PackageOrder, command: Sequence[str], room: _Room) -> None:
         why = f"pip was ended after {duration(order.limit_s)}, the most that it may take"
         raise _failed(order, why, last) from None
     except _TooLarge:
-        why = f"it takes more than {size(order.max_bytes)}, a fifth of models_cache.max_gib"
+        why = f"it takes more than {size(order.max_bytes)}, a fifth of models_cache.max_bytes"
         raise _failed(order, why, last) from None
     finally:
         _end(process)

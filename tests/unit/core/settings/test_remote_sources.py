@@ -185,5 +185,5 @@ def test_settings_leave_an_address_as_it_is() -> None:
 def test_the_folder_of_the_cache_is_in_the_state_folder_unless_it_is_set() -> None:
     assert Settings.load(env={"PENSTOCK_STORE__STATE_DIR": "/state"}).models_dir.as_posix() == "/state/models"
     assert Settings.load(env={"PENSTOCK_MODELS_CACHE__DIR": "/big"}).models_dir.as_posix() == "/big"
-    assert Settings.load(env={"PENSTOCK_MODELS_CACHE__MAX_GIB": "0.5"}).models_cache.max_bytes == 1 << 29
+    assert Settings.load(env={"PENSTOCK_MODELS_CACHE__MAX_BYTES": "536870912"}).models_cache.max_bytes == 1 << 29
     assert Settings.load(env={"PENSTOCK_MODELS_CACHE__OFFLINE": "true"}).models_cache.offline

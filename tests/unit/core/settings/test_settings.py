@@ -191,6 +191,12 @@ def test_an_unknown_key_names_the_one_that_was_meant(tmp_path: Path, key: str, m
     assert faults_of(config) == [f"models.square.{key}: no such setting; {meant} (from {config})"]
 
 
+def test_a_size_in_gib_names_the_setting_in_bytes(tmp_path: Path) -> None:
+    config = write(tmp_path, "[models_cache]\nmax_gib = 50\n")
+    meant = "did you mean max_bytes (in bytes, not GiB)?"
+    assert faults_of(config) == [f"models_cache.max_gib: no such setting; {meant} (from {config})"]
+
+
 def test_an_unknown_section_names_the_one_that_was_meant(tmp_path: Path) -> None:
     assert "did you mean gateway?" in faults_of(write(tmp_path, "[gatway]\nport = 1\n"))[0]
 
@@ -235,7 +241,7 @@ def test_a_setting_that_went_says_what_holds_instead(tmp_path: Path, text: str, 
 
 
 def test_what_is_derived_follows_the_setting_that_it_is_derived_from(tmp_path: Path) -> None:
-    text = "[gateway]\nmax_connections = 400\nbody_timeout_s = 3\n[worker]\nbeat_s = 2\n[models_cache]\nmax_gib = 5\n"
+    text = "[gateway]\nmax_connections = 400\nbody_timeout_s = 3\n[worker]\nbeat_s = 2\n[models_cache]\nmax_bytes = 5368709120\n"
     settings = Settings.load(write(tmp_path, text), {})
     assert (settings.gateway.max_connections_per_address, settings.gateway.head_timeout_s) == (100, 3.0)
     assert (settings.worker.sweep_s, settings.models_cache.install_max_bytes) == (0.5, 1 << 30)
