@@ -12,7 +12,7 @@ from benchmarks.report import Findings
 from benchmarks.stack import StackPlan
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import RequestBody, parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
+from penstock.loadtest.generator.load import LoadReport, LoadSpec, run_load
 from penstock.loadtest.observed.costs import per_request_us, read_machine
 from penstock.loadtest.stack import Processes, free_port
 
@@ -33,7 +33,7 @@ class MeasuringSession:
     def stack_plan(self, name: str, *, fsync: str = "always") -> StackPlan:
         return StackPlan(self.folder / name, free_port(), fsync)
 
-    def load(self, name: str, processes: Processes, plan: LoadPlan) -> LoadReport:
+    def load(self, name: str, processes: Processes, plan: LoadSpec) -> LoadReport:
         """Runs one load against a started stack, after a short warm-up; its CPU time and figures become findings."""
         self._warm_up(name, plan)
         before, machine = processes.read_cpu(), read_machine()
@@ -47,7 +47,7 @@ class MeasuringSession:
             check_answers(name, report)
         return report
 
-    def _warm_up(self, name: str, plan: LoadPlan) -> None:
+    def _warm_up(self, name: str, plan: LoadSpec) -> None:
         """Runs a short closed loop. With a deadline, late answers are expected, and only missing answers are an error."""
         few = 32 if plan.rate else 64
         report = run_load(
@@ -80,8 +80,8 @@ def check_answers(name: str, report: LoadReport) -> None:
         raise PenstockError(f"{name}: {bad} errors, {report.summary.count} answers: {report.summary.errors}; {report.bodies}")
 
 
-def post_plan(url: str, body: RequestBody, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> LoadPlan:
+def post_plan(url: str, body: RequestBody, *, connections: int, duration_s: float, deadline_s: float = math.inf) -> LoadSpec:
     """A closed loop that repeats one POST; `replace(plan, rate=...)` makes it an open loop."""
     target = parse_target(url)
     request = request_bytes(target, method="POST", body=body.data, headers={"Content-Type": body.content_type})
-    return LoadPlan(target, itertools.repeat(request), connections=connections, duration_s=duration_s, deadline_s=deadline_s)
+    return LoadSpec(target, itertools.repeat(request), connections=connections, duration_s=duration_s, deadline_s=deadline_s)

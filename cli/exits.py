@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any
 
-from penstock.cli.place import completed
+from penstock.cli.completion import completed
 from penstock.distribution import explained
 from penstock.errors import PenstockError, is_disk_full
 

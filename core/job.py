@@ -384,7 +384,7 @@ def is_media_accepted(media: str, kinds: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class BlobPlace:
+class BlobLocation:
     """Where payloads are kept that are too large for a record: an object store at `url`, or else files in `folder`.
 
     `copies_dir` is where this machine keeps copies of objects while a model process reads them.

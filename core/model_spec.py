@@ -323,7 +323,7 @@ class SlotInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotPlace:
+class SlotLocation:
     """Where the jobs of a slot run. It is announced once and kept longer than results, because a job outlives its worker."""
 
     slot: str

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
@@ -55,7 +55,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
     lifetime = Lifetime()
     open_store = partial(AsyncStore, settings.job_store_url, replicated=settings.store.durability == "replicated")
-    store, blobs = open_store(), open_blobs(settings.blob_place)
+    store, blobs = open_store(), open_blobs(settings.blob_location)
     options = gateway_options(settings, shared=shared)
     gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
     table = settings.gateway

@@ -15,7 +15,7 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
 from penstock.handlers.runtimes.contract import chosen_runtime, refuse_foreign
 from penstock.handlers.runtimes.onnx.providers import checked_kind
-from penstock.handlers.runtimes.onnx.session import planned
+from penstock.handlers.runtimes.onnx.session import session_config
 from penstock.handlers.runtimes.tensorrt.build import checked_options
 from penstock.handlers.runtimes.tensorrt.runtime import gpu_index
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
@@ -63,7 +63,7 @@ def _check_task(context: Context, task: str) -> None:
 
 def _check_onnx(path: Path, context: Context) -> None:
     refuse_foreign("onnx", context.runtime)
-    checked_kind(path, context, planned(context.runtime.session, threads=context.threads, spin={}))
+    checked_kind(path, context, session_config(context.runtime.session, threads=context.threads, spin={}))
 
 
 def _check_tensorrt(path: Path, context: Context) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from penstock.errors import BadRequest
 from penstock.loadtest.generator.connection import HttpTarget, RequestBody, parse_target, request_bytes
-from penstock.loadtest.plan import CallStyle, Kind
+from penstock.loadtest.workload import CallStyle, Kind
 
 # Like the client's long polls: below the gateway's 30 s, so that proxies do not cut the poll off.
 _POLL_S = 25

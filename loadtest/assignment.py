@@ -11,7 +11,7 @@ from typing import IO, cast
 import msgspec
 
 from penstock.loadtest.generator.connection import HttpTarget
-from penstock.loadtest.plan import CallStyle, Shape
+from penstock.loadtest.workload import CallStyle, Shape
 
 LENGTH_BYTES = 4
 _ARRAYS = ("due_at", "sent_at", "latencies_s", "statuses", "lag_s", "queue_s", "run_s", "sizes")

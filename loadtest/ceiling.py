@@ -13,8 +13,8 @@ from penstock.loadtest.generator.connection import HttpTarget
 from penstock.loadtest.generator.load import own_limits
 from penstock.loadtest.generator.summary import is_good, percentile
 from penstock.loadtest.generator_pool import started_generators
-from penstock.loadtest.plan import CallStyle, Shape
 from penstock.loadtest.result import Generator
+from penstock.loadtest.workload import CallStyle, Shape
 
 _SECONDS = 0.4
 _CONNECTIONS = 64

@@ -8,9 +8,9 @@ from array import array
 
 from penstock.loadtest.generator.answers import AnswerReader
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import ResponseRecorder
+from penstock.loadtest.generator.load_loop import ResponseRecorder
 from penstock.loadtest.generator.summary import is_good
-from penstock.loadtest.plan import CallStyle
+from penstock.loadtest.workload import CallStyle
 
 _TIMING = re.compile(rb'queue;dur=([\d.]+), batch;desc="(\d+) ([a-z_]*)", run;dur=([\d.]+)')
 _JOB = re.compile(rb'"id":\s*"([A-Za-z0-9_.-]+)"')

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from penstock.loadtest.assignment import MergedTally
 from penstock.loadtest.generator.summary import LOST, is_good, percentile
-from penstock.loadtest.plan import Step
 from penstock.loadtest.result import LoadOutcome, RateStep, Second, Spread
+from penstock.loadtest.workload import Step
 
 _CDF_POINTS = 240
 _ERROR_CHARACTERS = 300

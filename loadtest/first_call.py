@@ -6,7 +6,7 @@ from penstock.client.problems import GatewayUnreachable, UnexpectedAnswer
 from penstock.errors import CallerError, CapacityError, PenstockError
 from penstock.loadtest.adapters import ProtocolAdapter
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.summary import LOST, is_good
 
 # Some servers load a model at its first call.

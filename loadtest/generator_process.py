@@ -22,9 +22,9 @@ from penstock.loadtest.assignment import Assignment, Begin, GeneratorFailure, Lo
 from penstock.loadtest.details import DetailRecorder
 from penstock.loadtest.generator.arrivals import along, every_nth, unit_constant, unit_poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
-from penstock.loadtest.generator.driver import LoadWire
+from penstock.loadtest.generator.load_loop import LoadWire
 from penstock.loadtest.generator.open_loop import OpenLoop
-from penstock.loadtest.plan import Arrivals, Shape
+from penstock.loadtest.workload import Arrivals, Shape
 
 _REPORT_EVERY_S = 1.0
 _FIRST_CONNECTIONS = 32

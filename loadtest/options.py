@@ -20,7 +20,7 @@ from penstock.loadtest.bodies import from_schema, from_tensors, read_bodies
 from penstock.loadtest.generator.arrivals import read_trace
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.observed.stack_facts import ModelFacts
-from penstock.loadtest.plan import Arrivals, CallStyle, Kind, Shape, read_rate
+from penstock.loadtest.workload import Arrivals, CallStyle, Kind, Shape, read_rate
 
 SCHEMA = "schema"
 _DEFAULT_RATE = "100"

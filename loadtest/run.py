@@ -22,8 +22,8 @@ from penstock.loadtest.observed.inside import counter_increases, inside_view
 from penstock.loadtest.observed.machine import describe_machine
 from penstock.loadtest.observed.processes import ProcessWatch, cpu_series, foreign_share, is_here, listening_on, process_use
 from penstock.loadtest.observed.stack_facts import ModelFacts, job_records, read_counters
-from penstock.loadtest.plan import CallStyle, Kind, Shape
 from penstock.loadtest.result import Inside, LoadOutcome, LoadTestResult, TestSubject
+from penstock.loadtest.workload import CallStyle, Kind, Shape
 
 _SNAPSHOT_EVERY_S = 1.0
 _SAMPLED_JOBS = 200

@@ -38,7 +38,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
-    services = RunServices(settings.store.url, settings.blob_place, settings.store.state_dir)
+    services = RunServices(settings.store.url, settings.blob_location, settings.store.state_dir)
     if run_id := os.environ.get(RUN_VARIABLE):
         _help(services, run_id, stopped=_stop_waiter())
     else:

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.broker.contract import UpdateStatus
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
-from penstock.job import BlobPlace
+from penstock.job import BlobLocation
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
@@ -59,7 +59,7 @@ class RunServices:
     """
 
     redis_url: str
-    blobs: BlobPlace
+    blobs: BlobLocation
     state_dir: Path
     patience_s: float = 0.0
 

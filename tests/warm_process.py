@@ -109,10 +109,10 @@ def start(
 
 def supervise(lent: Mapping[str, int]) -> None:
     """In a forked `penstock up`: have the processes of these modules forked by the servers behind these sockets."""
-    from penstock.cli.serve import supervisor
+    from penstock.cli.serve import process_manager
 
     _LENT.update({module: _Orders(socket.socket(fileno=fd)) for module, fd in lent.items()})
-    vars(supervisor)["subprocess"] = SimpleNamespace(Popen=_supervised, DEVNULL=subprocess.DEVNULL)
+    vars(process_manager)["subprocess"] = SimpleNamespace(Popen=_supervised, DEVNULL=subprocess.DEVNULL)
 
 
 def _supervised(argv: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Process:

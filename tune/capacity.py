@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.tune.candidates import Knowledge
-from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Goal
+from penstock.tune.result import Configuration, ConfigurationVerdict, Goal, RateCapacity
 from penstock.tune.simulation.predict import StackModel, highest_rate, predicted_figures, slots_needed
 
 _JOBS = 1_500
@@ -18,7 +18,7 @@ _MOST_SLOTS = 256
 
 def capacity_of(
     configurations: Sequence[Configuration], knowledge: Knowledge, goal: Goal, *, observed: Sequence[float]
-) -> CapacityPlan | None:
+) -> RateCapacity | None:
     """None if no rate was asked for, or no configuration keeps the goal at any rate.
 
     `observed`: for each real load, batch times under load divided by those measured without.
@@ -36,7 +36,7 @@ def capacity_of(
     needed = _slots(stack, goal, goal.rate)
     if needed is None:
         return None
-    return CapacityPlan(
+    return RateCapacity(
         rate=goal.rate,
         slots=needed,
         devices=0 if choice.engine.device == "cpu" else math.ceil(needed / choice.slots),

@@ -179,7 +179,7 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityPlan:
+class RateCapacity:
     """How many `slots` (children), and on GPUs how many `devices`, a `rate` needs with `choice`.
 
     `error` is the share by which predicted rates may be wrong, `basis` how it is known. `slots_low` and `slots_high` are
@@ -223,7 +223,7 @@ class TuneResult:
     configurations: tuple[Configuration, ...]
     measured: tuple[Measured, ...] = ()
     overheads: Overheads = field(default_factory=Overheads)
-    capacity: CapacityPlan | None = None
+    capacity: RateCapacity | None = None
     machine: dict[str, Any] = field(default_factory=dict)
     spent: SearchTime = field(default_factory=SearchTime)
     notes: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from penstock.tune.measuring.notebook import Notebook, SearchSubject
 from penstock.tune.prune import ruled_out
 from penstock.tune.question import OnProgress, SearchClock, TuneQuestion
 from penstock.tune.report.verdicts import SearchOutcome, configurations
-from penstock.tune.result import CapacityPlan, Choice, Configuration, Figures, SearchTime, TuneResult
+from penstock.tune.result import Choice, Configuration, Figures, RateCapacity, SearchTime, TuneResult
 from penstock.tune.space import choices
 from penstock.tune.trial_stack import TuneEnvironment
 from penstock.tune.trials import Confirmation, Rerun, Trials
@@ -179,7 +179,7 @@ class Search:
             sample="made from the model's schema" if not question.inputs else f"{len(question.inputs)} given",
         )
 
-    def _capacity(self, trials: Trials, found: Sequence[Configuration]) -> CapacityPlan | None:
+    def _capacity(self, trials: Trials, found: Sequence[Configuration]) -> RateCapacity | None:
         return capacity_of(found, trials.knowledge, self._question.goal, observed=trials.observed)
 
     def _devices(self) -> int:

@@ -19,10 +19,10 @@ from penstock.loadtest.assignment import LoadProgress
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.loadtest.observed.stack_facts import read_model_facts
-from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult
 from penstock.loadtest.run import LoadTest, run_load_test
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
+from penstock.loadtest.workload import Kind, Shape
 from penstock.model_spec import bucket_fault, fitted_buckets
 from penstock.tune.result import Choice, Figures, Goal
 

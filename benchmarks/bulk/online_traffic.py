@@ -20,7 +20,7 @@ from benchmarks.bulk.environment import BenchEnvironment, Model
 from benchmarks.bulk.inputs import as_body, read_inputs
 from benchmarks.session import check_answers
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 from penstock.loadtest.generator.summary import percentile
 
 ONLINE_LOAD = 0.30
@@ -117,7 +117,7 @@ def _requests(bench: BenchEnvironment, model: Model, file: Path) -> list[bytes]:
 
 def _send_traffic(bench: BenchEnvironment, model: Model, requests: list[bytes], rate: float, seconds: float) -> list[float]:
     target = parse_target(f"http://127.0.0.1:{bench.port}/predictions/{model.name}")
-    report = run_load(LoadPlan(target, cycle(requests), connections=_CONNECTIONS, duration_s=seconds, rate=rate))
+    report = run_load(LoadSpec(target, cycle(requests), connections=_CONNECTIONS, duration_s=seconds, rate=rate))
     bench.processes.check()
     check_answers(model.name, report)
     return report.latencies_s

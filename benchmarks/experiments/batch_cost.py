@@ -23,9 +23,9 @@ from penstock.errors import PenstockError
 from penstock.loadtest.details import DetailRecorder
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.driver import LoadWire
-from penstock.loadtest.plan import CallStyle
+from penstock.loadtest.generator.load_loop import LoadWire
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
+from penstock.loadtest.workload import CallStyle
 
 # CPU time, so that what other processes take of the core lengthens the call and not the work.
 _HANDLERS = """

@@ -25,9 +25,9 @@ from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch
 from penstock.loadtest.generator_process import moments
 from penstock.loadtest.observed.machine import describe_machine
-from penstock.loadtest.plan import Kind, Shape
 from penstock.loadtest.result import LoadTestResult, Spread
 from penstock.loadtest.run import FOREIGN_SHARE, LoadTest, run_load_test
+from penstock.loadtest.workload import Kind, Shape
 
 TOLERANCE = 0.03
 _JUDGED = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")

@@ -21,7 +21,7 @@ from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobId
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 from penstock.loadtest.generator.summary import percentile
 from penstock.loadtest.stack import Processes, await_ready, running
 
@@ -118,7 +118,7 @@ def _run_block(side: QueueSide, ids: Sequence[JobId], *, keep: bool) -> None:
 
 def _one_by_one(name: str, url: str, requests: Sequence[bytes]) -> list[float]:
     """The latencies without the first one, which includes the connection."""
-    report = run_load(LoadPlan(parse_target(url), iter(requests), connections=1, duration_s=60.0))
+    report = run_load(LoadSpec(parse_target(url), iter(requests), connections=1, duration_s=60.0))
     check_answers(name, report)
     return report.latencies_s[1:]
 

@@ -17,7 +17,7 @@ from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.session import MeasuringSession, check_answers, post_plan
 from benchmarks.stack import whole_stack
 from penstock.errors import PenstockError
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 
 _AT_ONCE = 64
 _POLL_S, _MOST_S = 0.005, 10.0
@@ -37,7 +37,7 @@ class ProfiledGateway:
         act()
         return int(self._signal(f"{self.pid}-{block}.calls").read_text())
 
-    def calls_per_answer(self, name: str, plan: LoadPlan) -> float:
+    def calls_per_answer(self, name: str, plan: LoadSpec) -> float:
         """Calls for each answer of the load, beyond those of the gateway's own beats, which go on meanwhile."""
         idle = self.calls_during(lambda: time.sleep(plan.duration_s))
         reports = []

@@ -9,7 +9,7 @@ from benchmarks.report import ACCEL_BATCH_S, ACCEL_LIMIT_RPS
 from benchmarks.session import MeasuringSession, post_plan
 from benchmarks.stack import StackPlan, whole_stack
 from penstock.loadtest.generator.connection import RequestBody
-from penstock.loadtest.generator.load import LoadPlan
+from penstock.loadtest.generator.load import LoadSpec
 from penstock.loadtest.stack import Processes
 
 NOOP_BODY = RequestBody(b'{"x": 4}', "application/json")
@@ -87,5 +87,5 @@ def measure_submit(session: MeasuringSession) -> None:
     session.findings.figures["submit_rps"] = report.summary.rps
 
 
-def _closed(session: MeasuringSession, url: str, body: RequestBody, connections: int) -> LoadPlan:
+def _closed(session: MeasuringSession, url: str, body: RequestBody, connections: int) -> LoadSpec:
     return post_plan(url, body, connections=connections, duration_s=session.seconds)

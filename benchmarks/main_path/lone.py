@@ -18,7 +18,7 @@ from benchmarks.main_path.http_figures import NOOP_BODY
 from benchmarks.session import MeasuringSession, check_answers, post_plan
 from benchmarks.stack import store_server, whole_stack
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 
 _TURN_S = 1.0
 _VALUE = b"x" * 1_024
@@ -53,13 +53,13 @@ def _in_turns(parts: dict[str, Callable[[], float]], seconds: float) -> dict[str
     return found
 
 
-def _request_ms(plan: LoadPlan) -> float:
+def _request_ms(plan: LoadSpec) -> float:
     report = run_load(plan)
     check_answers("lone", report)
     return report.summary.p50_ms
 
 
-def _empty(plan: LoadPlan, url: str) -> LoadPlan:
+def _empty(plan: LoadSpec, url: str) -> LoadSpec:
     target = parse_target(url)
     return replace(plan, target=target, requests=itertools.repeat(request_bytes(target, method="GET", body=b"", headers={})))
 

@@ -30,7 +30,7 @@ from penstock.errors import PenstockError
 from penstock.handlers.load import load
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadWire, ResponseRecorder
 from penstock.loadtest.observed.costs import CpuReading
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 

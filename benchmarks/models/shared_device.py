@@ -35,7 +35,7 @@ from benchmarks.session import check_answers
 from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 from penstock.loadtest.generator.summary import percentile
 from penstock.loadtest.observed.costs import Usage, read_usage
 from penstock.loadtest.observed.machine import describe_machine
@@ -104,7 +104,7 @@ class SharedStack:
         """Sends one request at a time; the latencies."""
         target = parse_target(f"http://127.0.0.1:{self.port}/predictions/{_STEADY}")
         request = request_bytes(target, method="POST", body=b"1", headers={"Content-Type": "application/json"})
-        report = run_load(LoadPlan(target, repeat(request), connections=1, duration_s=seconds))
+        report = run_load(LoadSpec(target, repeat(request), connections=1, duration_s=seconds))
         self.processes.check()
         check_answers(_STEADY, report)
         return report.latencies_s

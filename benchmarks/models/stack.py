@@ -25,7 +25,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.summary import Samples
 from penstock.loadtest.observed.costs import Usage, read_cpu, read_usage
 from penstock.loadtest.stack import Processes, await_ready, free_port, log_tail, running

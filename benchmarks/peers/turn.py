@@ -17,7 +17,7 @@ from benchmarks.peers.server import Launch, RunningServer, process_cpu_s, starte
 from benchmarks.peers.workloads import EMBEDDINGS, Workload, inputs_of, is_right
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
+from penstock.loadtest.generator.load import LoadReport, LoadSpec, run_load
 from penstock.loadtest.observed.costs import MachineReading, read_machine
 
 CONCURRENCY = 64
@@ -116,7 +116,7 @@ class AnswerCheck:
 
 def _loaded(server: RunningServer, requests: list[bytes], lengths: LoadLengths) -> Turn:
     target = parse_target(f"http://127.0.0.1:{server.launch.port}{server.launch.peer.path}")
-    plan = LoadPlan(target, itertools.cycle(requests), CONCURRENCY, warm_up_s(server.launch, lengths), drain_s=_DRAIN_S)
+    plan = LoadSpec(target, itertools.cycle(requests), CONCURRENCY, warm_up_s(server.launch, lengths), drain_s=_DRAIN_S)
     run_load(plan)
     before = Spent.read(server)
     busy = run_load(replace(plan, duration_s=lengths.busy_s))
@@ -153,7 +153,7 @@ class Spent:
         return self.machine.foreign_share(earlier.machine, own_s)
 
 
-def _opened(plan: LoadPlan, rate: float, lengths: LoadLengths) -> LoadReport | None:
+def _opened(plan: LoadSpec, rate: float, lengths: LoadLengths) -> LoadReport | None:
     if not rate:
         return None
     return run_load(replace(plan, rate=rate, connections=_OPEN_CONNECTIONS, duration_s=lengths.open_s))

@@ -27,7 +27,7 @@ from benchmarks.stack import EXAMPLES
 from penstock.broker.store.ops import prefix
 from penstock.job import queue_of
 from penstock.loadtest.generator.connection import RequestBody, parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, run_load
+from penstock.loadtest.generator.load import LoadSpec, run_load
 from penstock.loadtest.observed.costs import per_request_us, read_cpu
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 from tests.faults.server import Server
@@ -85,13 +85,13 @@ class _Stack:
     def roots(self) -> list[int]:
         return [*self.processes.pids, *(server.pid for server in self.servers)]
 
-    def load(self, *, seconds: float) -> LoadPlan:
+    def load(self, *, seconds: float) -> LoadSpec:
         body: RequestBody = _WORKS[self.work][2]
         targets = [parse_target(f"http://127.0.0.1:{self.port}/predictions/{model}") for model in self.layout.models]
         headers = {"Content-Type": body.content_type}
         requests = [request_bytes(target, method="POST", body=body.data, headers=headers) for target in targets]
         connections = _AT_ONCE * max(1, self.layout.primaries)
-        return LoadPlan(targets[0], itertools.cycle(requests), connections=connections, duration_s=seconds)
+        return LoadSpec(targets[0], itertools.cycle(requests), connections=connections, duration_s=seconds)
 
 
 def measure(setting: DrillSetting) -> DrillResult:

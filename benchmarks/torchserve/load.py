@@ -18,7 +18,7 @@ from benchmarks.torchserve.exchanges import picture
 from benchmarks.torchserve.servers import ModelServer, Site, make_site
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, LoadReport, run_load
+from penstock.loadtest.generator.load import LoadReport, LoadSpec, run_load
 
 CALLERS = 64
 BATCH = 16
@@ -92,7 +92,7 @@ def take_turn(start: Start, folder: Path, work: Work, seconds: float) -> ServerT
 def _loaded(server: ModelServer, work: Work, seconds: float) -> ServerTurn:
     target = parse_target(f"http://127.0.0.1:{server.site.inference}/predictions/{work.archive}")
     request = request_bytes(target, method="POST", body=work.body, headers={"Content-Type": work.media_type})
-    plan = LoadPlan(target, itertools.repeat(request), CALLERS, _WARM_S)
+    plan = LoadSpec(target, itertools.repeat(request), CALLERS, _WARM_S)
     _good(run_load(plan))
     before = _cpu_s(server)
     busy = _good(run_load(replace(plan, duration_s=seconds)))

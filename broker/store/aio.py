@@ -24,7 +24,7 @@ from penstock.broker.store.ops import Command, Operation, awaited, ms
 from penstock.broker.store.registry import StoredModel
 from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, new_serial
-from penstock.model_spec import ModelInfo, SlotPlace, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotLocation, WorkerInfo
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import ClusterCallLink
@@ -215,11 +215,11 @@ class AsyncStore:
         now, entries = await asyncio.gather(self.send(registry.clock()), self.send(registry.worker_entries()))
         return registry.fresh_workers(entries, now)
 
-    async def places(self, incarnations: Iterable[str]) -> dict[str, SlotPlace]:
-        """Where the slots of these incarnations run or ran, by incarnation; without those that announced no place."""
+    async def locations(self, incarnations: Iterable[str]) -> dict[str, SlotLocation]:
+        """Where the slots of these incarnations run or ran, by incarnation; without those that announced no location."""
         names = sorted(set(incarnations))
-        places = await asyncio.gather(*(self.send(registry.place_of(name)) for name in names))
-        return {name: place for name, place in zip(names, places, strict=True) if place is not None}
+        locations = await asyncio.gather(*(self.send(registry.location_of(name)) for name in names))
+        return {name: location for name, location in zip(names, locations, strict=True) if location is not None}
 
     async def note_refused(self, model: str) -> None:
         await self.send(registry.note_refused(model, await self.now()))

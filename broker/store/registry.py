@@ -14,7 +14,7 @@ import structlog
 
 from penstock.access import Key
 from penstock.broker.store.ops import Command, Operation, digest, ms, prefix
-from penstock.model_spec import ModelInfo, ProfileWish, SlotPlace, WorkerInfo
+from penstock.model_spec import ModelInfo, ProfileWish, SlotLocation, WorkerInfo
 from penstock.rollout import Rollout
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ KEYS_PREFIX = "pk:{keys}:"
 MOST_KEYS = 10_000
 _EDITION = b"#"
 # As long as results are kept by default, and a day more.
-PLACE_TTL_S = 2 * 86_400
+LOCATION_TTL_S = 2 * 86_400
 # Of versions, devices, runtimes and threads of one model together.
 MOST_KINDS = 64
 # In tables of versions that were loaded at run time these settings keep the names by which the release before reads them.
@@ -103,7 +103,7 @@ class KeyLevels:
 _ENTRY, _KEPT = msgspec.json.Decoder(_RegistryEntry), msgspec.json.Decoder(KeptTimes)
 _MODEL, _ROLLOUT = msgspec.json.Decoder(ModelInfo), msgspec.json.Decoder(Rollout)
 _STORED_KEY = msgspec.json.Decoder(StoredKey)
-_PLACE, _WISH = msgspec.json.Decoder(SlotPlace), msgspec.json.Decoder(ProfileWish)
+_LOCATION, _WISH = msgspec.json.Decoder(SlotLocation), msgspec.json.Decoder(ProfileWish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +181,13 @@ def withdraw_worker(name: str) -> Operation[None]:
     return Operation("withdraw_worker", WORKERS_KEY, [name], _nothing)
 
 
-def announce_place(place: SlotPlace) -> Operation[None]:
-    return Operation("place", _place_key(place.slot), [ms(PLACE_TTL_S), msgspec.json.encode(place)], _nothing)
+def announce_location(location: SlotLocation) -> Operation[None]:
+    return Operation("place", _location_key(location.slot), [ms(LOCATION_TTL_S), msgspec.json.encode(location)], _nothing)
 
 
-def place_of(incarnation: str) -> Command[SlotPlace | None]:
+def location_of(incarnation: str) -> Command[SlotLocation | None]:
     """Where the slot of an incarnation runs or ran. The incarnation's name is the slot's name, a dot and a number."""
-    return Command(("GET", _place_key(incarnation.rpartition(".")[0])), _place)
+    return Command(("GET", _location_key(incarnation.rpartition(".")[0])), _location)
 
 
 def rollouts() -> Command[dict[str, StoredRollout]]:
@@ -285,7 +285,7 @@ def _learned(entries: Mapping[bytes, bytes]) -> dict[str, KeptTimes]:
     return {kind.decode(): _KEPT.decode(text) for kind, text in entries.items()}
 
 
-def _place_key(slot: str) -> str:
+def _location_key(slot: str) -> str:
     return f"ps:slot:{slot}"
 
 
@@ -333,8 +333,8 @@ def _unix_seconds(time: Sequence[Any]) -> float:
     return int(time[0]) + int(time[1]) / 1e6
 
 
-def _place(text: bytes | None) -> SlotPlace | None:
-    return _PLACE.decode(text) if text else None
+def _location(text: bytes | None) -> SlotLocation | None:
+    return _LOCATION.decode(text) if text else None
 
 
 def _profile_wishes(entries: Mapping[bytes, bytes]) -> dict[str, ProfileWish]:

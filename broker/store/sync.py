@@ -120,7 +120,7 @@ class RedisStore:
     announce_model = blocking(registry.announce_model)
     announce_worker = blocking(registry.announce_worker)
     withdraw_worker = blocking(registry.withdraw_worker)
-    announce_place = blocking(registry.announce_place)
+    announce_location = blocking(registry.announce_location)
     stored_rollouts = blocking(registry.rollouts)
     swap_rollout = blocking(registry.swap_rollout)
     profile_wishes = blocking(registry.profile_wishes)

@@ -13,13 +13,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from penstock.cli import exits
+from penstock.cli.completion import completed
 from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import many, streams
 from penstock.cli.jobs import profile as recording
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
 from penstock.cli.lazy import added
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, model_names
-from penstock.cli.place import completed
 from penstock.client import protocol
 from penstock.client.calls import JobOptions
 from penstock.client.handles.job_handle import JobHandle

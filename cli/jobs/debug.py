@@ -95,7 +95,7 @@ def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
 
 
 def _spec(model: str, config: Path | None, task: str | None, version: str | None) -> ModelSpec:
-    from penstock.cli.serve.plan import declared_model
+    from penstock.cli.serve.setup import declared_model
     from penstock.settings.remote_sources import is_remote
     from penstock.settings.source_kinds import kind_of
 

@@ -28,12 +28,12 @@ from penstock.loadtest.options import (
     server_address,
     shape_of,
 )
-from penstock.loadtest.plan import CallStyle, Kind
 from penstock.loadtest.report.csv_row import append_row
 from penstock.loadtest.report.page import render
 from penstock.loadtest.report.table import print_result
 from penstock.loadtest.result import LoadTestResult
 from penstock.loadtest.run import LoadTest, run_load_test
+from penstock.loadtest.workload import CallStyle, Kind
 from penstock.running_stack import running_stack, state_dir_of
 
 app = typer.Typer(add_completion=False)

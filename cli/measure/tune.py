@@ -19,7 +19,7 @@ from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.fetching import located, opened
-from penstock.cli.serve.plan import declared_model
+from penstock.cli.serve.setup import declared_model
 from penstock.errors import BadRequest
 from penstock.extension import installed, load_part
 from penstock.loadtest.bodies import read_bodies

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.display import print_faint, print_ids, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption, QuietOption, StateDirOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import ConfigError
 from penstock.settings.remote_sources import is_remote, read_source
 from penstock.words import size
@@ -99,4 +99,4 @@ def _print_here(settings: Settings, *, prune: bool, quiet: bool, as_json: bool) 
 
 def _settings(config: Path | None, state_dir: Path | None) -> Settings:
     flags = {"store.state_dir": state_dir.absolute() if state_dir else None}
-    return plan.make_plan([], config=config, flags=flags).settings
+    return setup.serve_setup([], config=config, flags=flags).settings

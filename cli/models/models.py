@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import exits
+from penstock.cli.completion import completed
 from penstock.cli.display import print_faint, print_ids, print_json, print_table
 from penstock.cli.models.fetch import fetch
 from penstock.cli.models.operate import limits, pause, resume
 from penstock.cli.options import JsonOption, KeyOption, QuietOption, UrlOption, connect, model_names
-from penstock.cli.place import completed
 from penstock.client.sync import Client
 from penstock.errors import NotFound
 from penstock.words import duration

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.cli.exits import StartError
 from penstock.cli.models.devices import cores_line
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.cli.serve.model_files import missing_of_sources, missing_requirements, model_file_faults, not_here
 from penstock.cli.state import check_readiness
 from penstock.distribution import install_hint
@@ -21,7 +21,7 @@ from penstock.errors import ConfigError
 from penstock.handlers.runtimes.extras import missing_extras
 from penstock.running_stack import running_stack
 from penstock.settings.keys import local_url
-from penstock.settings.sources import source_file
+from penstock.settings.layers import source_file
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import available_devices, is_on_cpu
 from penstock.workers.devices.machine import Machine, discover
@@ -146,7 +146,7 @@ def port(settings: Settings) -> Finding:
     host, number = settings.gateway.host, settings.gateway.port
     url = local_url(host, number)
     try:
-        plan.free_port(host, number)
+        setup.free_port(host, number)
     except StartError as taken:
         # A gateway or another program? Only a gateway answers the readiness check.
         seen = check_readiness(url)

@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import ConfigError
 from penstock.settings.extension_tables import hidden_settings
 from penstock.settings.tables import Settings
@@ -102,7 +102,7 @@ def _may_be_secret(value: Any) -> bool:
 
 
 def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
-    return plan.make_plan([], config=config, flags={}, need_files=need_files).settings
+    return setup.serve_setup([], config=config, flags={}, need_files=need_files).settings
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

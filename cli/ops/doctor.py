@@ -14,7 +14,7 @@ from penstock.cli.display import is_colored, print_json
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Finding, Level
 from penstock.cli.options import ConfigOption, JsonOption, ModelsArgument, SlotsOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
@@ -40,7 +40,7 @@ def doctor(
     if devices:
         from penstock.cli.models.devices import show_devices
 
-        chosen = plan.make_plan(models or [], config=config, flags={}, slots=slots)
+        chosen = setup.serve_setup(models or [], config=config, flags={}, slots=slots)
         return show_devices(chosen.settings.specs(), as_json=as_json)
     found = _findings(models or [], config, slots)
     for finding in found:
@@ -62,7 +62,7 @@ def line_of(finding: Finding) -> str:
 
 def _findings(models: list[str], config: Path | None, slots: int | None) -> list[Finding]:
     try:
-        return checks.findings(plan.make_plan(models, config=config, flags={}, slots=slots).settings)
+        return checks.findings(setup.serve_setup(models, config=config, flags={}, slots=slots).settings)
     except ConfigError as error:
         # The other checks depend on the settings; checking their defaults instead would mislead.
         return [checks.python(), checks.cores(), checks.broken_settings(error)]

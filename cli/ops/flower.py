@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.options import ConfigOption, RedisOption, StateDirOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
 from penstock.running_stack import running_stack
@@ -52,11 +52,11 @@ def flower(
     """
     _need_flower()
     flags = {"store.url": redis_url, "store.state_dir": state_dir.absolute() if state_dir else None}
-    chosen = plan.make_plan([], config=config, flags=flags)
+    chosen = setup.serve_setup([], config=config, flags=flags)
     env = guard_environment(chosen.env, address=address, logins=_logins(basic_auth_file))
-    free = plan.free_port(address, port)
+    free = setup.free_port(address, port)
     env = {
-        **plan.with_store(env, _store_url(chosen.settings)),
+        **setup.with_store(env, _store_url(chosen.settings)),
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
     }
     words = [f"--address={address}", f"--port={free}", *([f"--url-prefix={url_prefix}"] if url_prefix else [])]
@@ -110,7 +110,7 @@ def _store_url(settings: Settings) -> str:
     if stack is None:
         raise ConfigError(
             f"no Redis is configured, and no `penstock up` runs on {settings.store.state_dir}",
-            hint=f"set {plan.URL_VARIABLE}, or start `penstock up` in this folder first",
+            hint=f"set {setup.URL_VARIABLE}, or start `penstock up` in this folder first",
         )
     if not stack.redis_url.startswith("unix://penstock-"):
         return stack.redis_url

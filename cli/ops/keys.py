@@ -12,7 +12,7 @@ from penstock.access import digest_of, new_secret
 from penstock.cli.display import print_ids, print_json, print_secret, print_table
 from penstock.cli.lazy import added
 from penstock.cli.options import ConfigOption, JsonOption, KeyOption, QuietOption, UrlOption, connect
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.settings.keys import KeySettings, declared
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Make, list and revoke API keys.")
@@ -96,7 +96,7 @@ def list_keys(
 ) -> None:
     """List the keys of the running gateway, or with --config those that the settings of a file declare."""
     if config is not None:
-        found = [_declared_view(key) for key in plan.make_plan([], config=config, flags={}).settings.keys]
+        found = [_declared_view(key) for key in setup.serve_setup([], config=config, flags={}).settings.keys]
     else:
         with connect(url, api_key) as client:
             found = client.keys.all()

@@ -15,7 +15,7 @@ import typer
 from penstock.cli import exits
 from penstock.cli.display import print_json
 from penstock.cli.options import ConfigOption, JsonOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.model_spec import ModelInfo
 from penstock.settings.keys import local_url
@@ -74,7 +74,7 @@ def _faults_of_gateway(url: str) -> list[str]:
 
 def _faults_of_worker(config: Path | None) -> list[str]:
     """Models that come and go with their jobs may be away. Raises `ConfigError` for a worker without a metrics port."""
-    settings = plan.make_plan([], config=config, flags={}).settings.of_worker()
+    settings = setup.serve_setup([], config=config, flags={}).settings.of_worker()
     table = settings.worker
     if not table.metrics_port:
         raise ConfigError(

@@ -16,7 +16,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
 from penstock.cli.ops.deployment import write_secrets
 from penstock.cli.options import JsonOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import ConfigError, StoreUnavailable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Prepare a Redis of your own.")
@@ -69,7 +69,7 @@ def load(
     as_json: JsonOption = False,
 ) -> None:
     """Load this version's functions, which those users may call but not load. Repeat after every upgrade of penstock."""
-    url = plan.make_plan([], config=None, flags={"store.url": redis_url}).settings.store.url
+    url = setup.serve_setup([], config=None, flags={"store.url": redis_url}).settings.store.url
     if not url:
         raise ConfigError(
             "no Redis is configured", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"

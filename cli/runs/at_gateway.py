@@ -17,12 +17,12 @@ from typing import Any
 
 import typer
 
+from penstock.cli.completion import completed
 from penstock.cli.display import age, print_faint, print_fields, print_ids, print_json, print_table
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
 from penstock.cli.options import connect
-from penstock.cli.place import completed
 from penstock.cli.runs.display import show_run_progress
-from penstock.cli.serve.supervisor import StopSignals
+from penstock.cli.serve.process_manager import StopSignals
 from penstock.client.handles.run_handle import RunHandle
 from penstock.client.runs import POLL_S, RunOptions, RunView, is_file_id
 from penstock.client.sync import Client

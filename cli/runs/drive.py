@@ -12,7 +12,7 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.runs.display import OnRunProgress
 from penstock.cli.runs.environment import RunEnvironment
-from penstock.cli.serve.supervisor import StopSignals
+from penstock.cli.serve.process_manager import StopSignals
 from penstock.errors import StoreUnavailable
 from penstock.run import Run, RunState
 from penstock.runs.execution import DriveResult, Execution, ResumeOptions, RunServices

@@ -12,13 +12,13 @@ from typing import Any
 
 from penstock.cli.exits import StartError
 from penstock.cli.runs.remembered import Sources, named_sources, recall
-from penstock.cli.serve import plan
-from penstock.cli.serve.plan import ServePlan
+from penstock.cli.serve import setup
+from penstock.cli.serve.process_manager import ProcessManager, StopSignals
 from penstock.cli.serve.processes import managed_process, store_server
-from penstock.cli.serve.supervisor import ProcessSupervisor, StopSignals
+from penstock.cli.serve.setup import ServeSetup
 from penstock.cli.state import state_lock, write_note
 from penstock.errors import NotFound
-from penstock.job import BlobPlace
+from penstock.job import BlobLocation
 from penstock.running_stack import RunningStack, running_stack
 from penstock.runs.__main__ import RUN_VARIABLE
 from penstock.runs.model_lookup import suggest_names
@@ -37,7 +37,7 @@ class RunEnvironment:
     """
 
     redis_url: str
-    blobs: BlobPlace
+    blobs: BlobLocation
     state_dir: Path
     turn: Callable[[], None]
     add_driver: Callable[[str], None]
@@ -72,21 +72,22 @@ def run_environment(
     models are served where the command names none.
     """
     flags = {"store.state_dir": state_dir.absolute() if state_dir else None, "store.url": redis_url}
-    chosen = plan.make_plan(models, config=config, flags=flags, need_files=workers)
+    chosen = setup.serve_setup(models, config=config, flags=flags, need_files=workers)
     store = chosen.settings.store
     known = recall(store.state_dir, previous) if previous and not models and not config else Sources([])
     if known:
         models, config = known.models, Path(known.config) if known.config else None
-        chosen = plan.make_plan(models, config=config, flags={**flags, "store.state_dir": store.state_dir}, need_files=workers)
+        flags = {**flags, "store.state_dir": store.state_dir}
+        chosen = setup.serve_setup(models, config=config, flags=flags, need_files=workers)
     sources = known or named_sources(chosen.env if models else {}, config=bool(config))
     running = None if store.url else running_stack(store.state_dir)
     found = store.url or (running.redis_url if running else "")
     served = frozenset(chosen.settings.models if workers and (models or not found) else ())
     if served:
-        plan.need_linux()
+        setup.need_linux()
     if found:
         with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as crew:
-            yield RunEnvironment(found, chosen.settings.blob_place, store.state_dir, *crew, served, sources)
+            yield RunEnvironment(found, chosen.settings.blob_location, store.state_dir, *crew, served, sources)
         return
     if workers:
         _need_models(chosen)
@@ -95,10 +96,10 @@ def run_environment(
     with state_lock(store.state_dir) as note, store_server(chosen.settings) as server:
         write_note(note, RunningStack(os.getpid(), "", server.url))
         with _workers(chosen, server.url, server, stop=stop, say=say, wanted=workers) as crew:
-            yield RunEnvironment(server.url, chosen.settings.blob_place, store.state_dir, *crew, served, sources, alone=True)
+            yield RunEnvironment(server.url, chosen.settings.blob_location, store.state_dir, *crew, served, sources, alone=True)
 
 
-def _need_models(chosen: ServePlan) -> None:
+def _need_models(chosen: ServeSetup) -> None:
     if not chosen.settings.models:
         raise StartError(
             "nothing serves models here: no Redis is configured, no `penstock up` runs, and there is no penstock.toml",
@@ -117,7 +118,7 @@ def _need_model(name: str, served: Iterable[str]) -> None:
 
 @contextmanager
 def _workers(
-    chosen: ServePlan, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
+    chosen: ServeSetup, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
 ) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
     """The calls that supervise the processes and that add a driver."""
     env = {**chosen.env, "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir)}
@@ -126,7 +127,7 @@ def _workers(
     for worker in workers:
         # A log would disturb the progress bar; the run's own notes say what keeps a worker from serving.
         worker.log_path = chosen.settings.store.state_dir / _WORKER_LOG
-    supervisor = ProcessSupervisor(workers, server, stop=stop, say=say)
+    supervisor = ProcessManager(workers, server, stop=stop, say=say)
     supervisor.start()
 
     def add_driver(run_id: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.cli.serve.plan import MODELS_VARIABLE
+from penstock.cli.serve.setup import MODELS_VARIABLE
 
 _FOLDER, _SUFFIX = "runs", ".sources.json"
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from penstock.cli.completion import completed
 from penstock.cli.display import print_faint, print_ids, print_json
 from penstock.cli.exits import FAILED, INTERRUPTED, OK
-from penstock.cli.place import completed
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.broker.store.runs import RunStore
     from penstock.cli.runs.environment import RunEnvironment
-    from penstock.cli.serve.supervisor import StopSignals
+    from penstock.cli.serve.process_manager import StopSignals
     from penstock.run import Run, RunSpec
     from penstock.runs.execution import DriveResult, ResumeOptions
 
@@ -90,7 +90,7 @@ class RunSession:
         from penstock.cli.runs.display import show_run_progress
         from penstock.cli.runs.drive import drive_run
         from penstock.cli.runs.remembered import forget, remember
-        from penstock.cli.serve.supervisor import StopSignals
+        from penstock.cli.serve.process_manager import StopSignals
 
         stop = StopSignals()
         stop.install()
@@ -127,7 +127,7 @@ class RunSession:
         """The records of runs, without workers."""
         from penstock.broker.store.runs import RunStore
         from penstock.broker.store.sync import RedisStore
-        from penstock.cli.serve.supervisor import StopSignals
+        from penstock.cli.serve.process_manager import StopSignals
 
         with (
             self._environment(StopSignals(), workers=False) as environment,

@@ -36,10 +36,10 @@ def gateway_url(url: str | None, own: Mapping[str, Any]) -> str | None:
     given = url or os.environ.get("PENSTOCK_URL")
     if url or not given or named:
         return url
-    from penstock.cli.serve import plan
+    from penstock.cli.serve import setup
     from penstock.running_stack import running_stack
 
-    found = plan.make_plan([], config=None, flags={}).settings.store
+    found = setup.serve_setup([], config=None, flags={}).settings.store
     return None if found.url or running_stack(found.state_dir) else given
 
 

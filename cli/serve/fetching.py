@@ -16,7 +16,7 @@ from penstock.cli.display import is_colored, print_faint
 from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
-from penstock.settings.source_kinds import SourcePlace, kind_of
+from penstock.settings.source_kinds import SourceContext, kind_of
 from penstock.settings.tables import Settings
 from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
@@ -71,7 +71,7 @@ def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
     cache = settings.models_cache
     limits = (cache.max_bytes, cache.install_max_bytes)
     return kind.opened(
-        spec, SourcePlace(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note, warn=warn)
+        spec, SourceContext(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note, warn=warn)
     )
 
 

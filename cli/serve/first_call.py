@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from penstock.cli.place import gateway_option
+from penstock.cli.completion import gateway_option
 from penstock.handlers.example_input import NoExample, example_input
 from penstock.running_stack import running_gateway, state_dir_of
 

@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from penstock.cli.options import ConfigOption, HostOption, ModelsArgument, PortOption, RedisOption, SlotsOption
-from penstock.cli.serve import plan
-from penstock.cli.serve.supervisor import ManagedProcess
+from penstock.cli.serve import setup
+from penstock.cli.serve.process_manager import ManagedProcess
 from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.tables import Settings
 
@@ -37,11 +37,11 @@ def gateway(
 ) -> None:
     """Start a gateway alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
     flags = {"gateway.host": host, "gateway.port": port, "store.url": redis_url}
-    chosen = plan.make_plan([], config=config, flags=flags)
+    chosen = setup.serve_setup([], config=config, flags=flags)
     chosen.settings.access_rule()
-    plan.need_store(chosen.settings)
-    plan.free_port(chosen.settings.gateway.host, chosen.settings.gateway.port)
-    plan.need_sound_store(chosen.settings)
+    setup.need_store(chosen.settings)
+    setup.free_port(chosen.settings.gateway.host, chosen.settings.gateway.port)
+    setup.need_sound_store(chosen.settings)
     _become("gateway", chosen.env)
 
 
@@ -53,26 +53,26 @@ def worker(
     redis_url: RedisOption = None,
 ) -> None:
     """Start a worker alone. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
-    chosen = plan.make_plan(models or [], config=config, flags={"store.url": redis_url}, slots=slots, need_files=True)
-    plan.need_models(chosen.settings)
-    plan.need_store(chosen.settings)
-    plan.need_linux()
-    plan.need_sound_store(chosen.settings)
+    chosen = setup.serve_setup(models or [], config=config, flags={"store.url": redis_url}, slots=slots, need_files=True)
+    setup.need_models(chosen.settings)
+    setup.need_store(chosen.settings)
+    setup.need_linux()
+    setup.need_sound_store(chosen.settings)
     _become("worker", chosen.env)
 
 
 @runner_app.command()
 def runner(config: ConfigOption = None, redis_url: RedisOption = None) -> None:
     """Start a runner alone: it drives the runs made over HTTP. Needs a Redis: --redis-url or PENSTOCK_REDIS_URL."""
-    chosen = plan.make_plan([], config=config, flags={"store.url": redis_url})
-    plan.need_store(chosen.settings)
-    plan.need_sound_store(chosen.settings)
+    chosen = setup.serve_setup([], config=config, flags={"store.url": redis_url})
+    setup.need_store(chosen.settings)
+    setup.need_sound_store(chosen.settings)
     _become("runner", chosen.env)
 
 
 def managed_process(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
-    """One of `gateway`, `worker`, `runner`, for a supervisor to start. It ends when this process does, however that ends."""
-    whole = {**plan.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
+    """One of `gateway`, `worker`, `runner`, for a manager to start. It ends when this process does, however that ends."""
+    whole = {**setup.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
     return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _needed_by(name, whole))
 
 

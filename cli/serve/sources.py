@@ -11,9 +11,9 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.extension import DeclaredInFile, declared_in
 from penstock.model_spec import name_fault
+from penstock.settings.layers import why_absent
 from penstock.settings.remote_sources import is_remote, read_source, remote_name
 from penstock.settings.source_kinds import kind_of, source_kinds
-from penstock.settings.sources import why_absent
 
 CONFIG_NAME = "penstock.toml"
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(.+)")

@@ -18,12 +18,12 @@ from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
 from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, SlotsOption, StateDirOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.cli.serve.first_call import first_call
-from penstock.cli.serve.plan import ServePlan
+from penstock.cli.serve.process_manager import ManagedProcess, ProcessManager, StopSignals
 from penstock.cli.serve.processes import managed_process, store_server
+from penstock.cli.serve.setup import ServeSetup
 from penstock.cli.serve.start_watch import StartWatch, farewell, running_jobs
-from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, StopSignals
 from penstock.cli.state import Readiness, check_readiness, note_of_elsewhere, state_lock, write_note
 from penstock.running_stack import RunningStack
 from penstock.settings.keys import is_loopback, local_url
@@ -79,33 +79,33 @@ def up(
         "store.fsync": fsync,
         "worker.reload": reload or None,
     }
-    chosen = plan.make_plan(models or [], config=config, flags=flags, task=task, slots=slots, need_files=True)
-    plan.need_models(chosen.settings)
+    chosen = setup.serve_setup(models or [], config=config, flags=flags, task=task, slots=slots, need_files=True)
+    setup.need_models(chosen.settings)
     _keep_tracebacks_at_a_terminal(chosen)
-    celery_port = plan.celery_port(chosen.settings) if celery else 0
+    celery_port = setup.celery_port(chosen.settings) if celery else 0
     # Who names a state folder, in the settings' place, names the gateway too.
     with nullcontext() if state_dir else note_of_elsewhere(chosen.settings.store.state_dir, Path.cwd()) as note:
         code = serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port, noted_here=note)
     raise typer.Exit(code)
 
 
-def _keep_tracebacks_at_a_terminal(chosen: ServePlan) -> None:
+def _keep_tracebacks_at_a_terminal(chosen: ServeSetup) -> None:
     """Who reads the worker's log there wrote the model, unless the settings say otherwise."""
     if chosen.settings.worker.keep_tracebacks is None and sys.stdout.isatty():
         chosen.env["PENSTOCK_WORKER__KEEP_TRACEBACKS"] = "true"
 
 
 def serve(
-    chosen: ServePlan, *, keep_trying: bool, as_json: bool, celery_port: int = 0, noted_here: IO[str] | None = None
+    chosen: ServeSetup, *, keep_trying: bool, as_json: bool, celery_port: int = 0, noted_here: IO[str] | None = None
 ) -> int:
     """Run the whole stack until a signal ends it; returns the exit code. Raises `PenstockError` if it cannot start.
 
     `noted_here`: see `note_of_elsewhere`.
     """
-    plan.need_linux()
+    setup.need_linux()
     # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
     chosen.settings.access_rule()
-    plan.fetch_models(chosen)
+    setup.fetch_models(chosen)
     stop = StopSignals()
     stop.install()
     with state_lock(chosen.settings.store.state_dir) as note:
@@ -114,44 +114,44 @@ def serve(
 
 
 def _serve(
-    chosen: ServePlan, notes: Sequence[IO[str]], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int
+    chosen: ServeSetup, notes: Sequence[IO[str]], stop: StopSignals, *, keep_trying: bool, as_json: bool, celery_port: int
 ) -> int:
     settings = chosen.settings
-    port = plan.free_port(settings.gateway.host, settings.gateway.port)
+    port = setup.free_port(settings.gateway.host, settings.gateway.port)
     url = local_url(settings.gateway.host, port)
-    plan.need_sound_store(settings)
+    setup.need_sound_store(settings)
     with store_server(settings, port=celery_port) as server:
         for note in notes:
             write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))
         # Readiness does not depend on the runner, so it starts last and delays no other process.
         runner = processes.pop("runner")
-        supervisor = ProcessSupervisor(list(processes.values()), server, stop=stop, say=_say)
+        manager = ProcessManager(list(processes.values()), server, stop=stop, say=_say)
         try:
-            supervisor.start()
+            manager.start()
             watch = StartWatch(settings.store.url or server.url, settings.served_names, keep_trying=keep_trying)
-            ready = _await_ready(supervisor, url, watch)
+            ready = _await_ready(manager, url, watch)
             if ready:
                 celery = server.port_url(CELERY) if celery_port else ""
                 _announce(settings, url, celery=celery, unserved=watch.unserved or {}, as_json=as_json)
-                supervisor.add(runner)
-                supervisor.run()
+                manager.add(runner)
+                manager.run()
                 _say(farewell(running_jobs(settings, settings.store.url or server.url)))
-            clean = supervisor.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
+            clean = manager.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
         finally:
             # Whatever went wrong, the store must outlive the processes that write to it.
-            supervisor.drain(_EXTRA_GRACE_S)
+            manager.drain(_EXTRA_GRACE_S)
     return OK if clean else NOT_STARTED
 
 
-def _await_ready(supervisor: ProcessSupervisor, url: str, watch: StartWatch) -> bool:
+def _await_ready(manager: ProcessManager, url: str, watch: StartWatch) -> bool:
     """True once the gateway is ready, or as ready as it becomes; False if a stop signal comes first. Raises `StartError` if it
     cannot become ready.
     """
     poller = _ReadinessPoller(url, watch)
     with _progress("starting") as show:
         poller.show = show
-        supervisor.run_until(poller)
+        manager.run_until(poller)
     return poller.is_done
 
 
@@ -165,7 +165,7 @@ class _ReadinessPoller:
         self.show = print_faint
 
     def __call__(self) -> bool:
-        # In short steps within the supervisor's turn, so that readiness is noticed at once.
+        # In short steps within the manager's turn, so that readiness is noticed at once.
         is_late = time.monotonic() - STARTED_AT > _SAY_AFTER_S
         # A gateway logs each refused probe, so a long wait asks seldom.
         pause_s = _CHECK_LATE_S if is_late else _CHECK_EVERY_S
@@ -198,7 +198,7 @@ def _addresses(settings: Settings, server: Any) -> dict[str, str]:
     return {"gateway": server.gateway_url, "worker": server.worker_url, "runner": server.gateway_url}
 
 
-def _processes(chosen: ServePlan, port: int, addresses: Mapping[str, str]) -> dict[str, ManagedProcess]:
+def _processes(chosen: ServeSetup, port: int, addresses: Mapping[str, str]) -> dict[str, ManagedProcess]:
     env = {
         **chosen.env,
         "PENSTOCK_GATEWAY__HOST": chosen.settings.gateway.host,

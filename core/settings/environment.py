@@ -39,10 +39,10 @@ def _variable(value: Any) -> Variable:
         return Variable(text=str(value))
     if len(value) != 1 or not isinstance(next(iter(value.values())), str) or not next(iter(value.values())):
         raise ValueError(_FORMS)
-    [(form, place)] = value.items()
+    [(form, name)] = value.items()
     if form not in ("from", "file"):
         raise ValueError(_FORMS)
-    return Variable(of=place) if form == "from" else Variable(file=place)
+    return Variable(of=name) if form == "from" else Variable(file=name)
 
 
 def _shown(variable: Variable) -> Any:

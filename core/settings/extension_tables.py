@@ -20,7 +20,7 @@ from penstock.settings.faults import explain
 from penstock.settings.keys import Credentials
 
 if TYPE_CHECKING:
-    from penstock.settings.sources import Layer
+    from penstock.settings.layers import Layer
     from penstock.settings.tables import Settings
 
 # Annotates a text that is the path of a file or folder, relative to the settings file.

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# What other model servers, and we once, call our settings, in lower case and without underscores, so that a suggestion can name ours.
+# What other model servers call our settings, and what we once did, in lower case and without underscores, so that a suggestion
+# can name ours.
 _ELSEWHERE = {
     "batchsize": "max_batch_size",
     "maxbatchdelay": "max_wait_s (in seconds, not milliseconds)",

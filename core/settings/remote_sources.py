@@ -28,15 +28,15 @@ _OBJECT = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class RemoteSource:
-    """`place`: the repository `org/name`, the bucket, or the URL without its fragment. `file`: the path within it; a path that
-    ends in "/", or none, is a folder in which the model's file is looked for. `sha256` is that of the file.
+    """`location`: the repository `org/name`, the bucket, or the URL without its fragment. `file`: the path within it; a path
+    that ends in "/", or none, is a folder in which the model's file is looked for. `sha256` is that of the file.
 
     `revision`: a commit, branch or tag of a repository; of a bucket the 16 digits that stand for the objects as they were when
     they were first fetched. `name`: the class or function in a file of code.
     """
 
     scheme: str
-    place: str
+    location: str
     revision: str = ""
     file: str = ""
     sha256: str = ""
@@ -57,9 +57,9 @@ class RemoteSource:
         """The source as settings name it. The query of a URL is left out, because it may hold a key."""
         if self.scheme == "hf":
             at = f"@{quote(self.revision, safe='')}" if self.revision else ""
-            text = f"hf://{self.place}{at}{'/' + self.file if self.file else ''}"
+            text = f"hf://{self.location}{at}{'/' + self.file if self.file else ''}"
         else:
-            text = f"s3://{self.place}/{self.file}" if self.scheme == "s3" else self.place.partition("?")[0]
+            text = f"s3://{self.location}/{self.file}" if self.scheme == "s3" else self.location.partition("?")[0]
         mark = f"#sha256={self.sha256}" if self.sha256 else ""
         seen = f"#revision={self.revision}" if self.scheme == "s3" and self.revision and not mark else ""
         return text + (f":{self.name}" if self.name else "") + mark + seen
@@ -108,7 +108,7 @@ def code_fault(source: RemoteSource, file: str, *, trust_remote_code: bool) -> s
 
 
 def pinned(source: RemoteSource, kept: str) -> RemoteSource:
-    """The source at the revision that `kept` names, if `kept` is the same place; else the source as it is.
+    """The source at the revision that `kept` names, if `kept` is the same location; else the source as it is.
 
     `kept` is what the workers announced when they first loaded the version.
     """
@@ -120,7 +120,7 @@ def pinned(source: RemoteSource, kept: str) -> RemoteSource:
         return source
     # Of a repository the file is announced that was chosen; the revision of a folder of a bucket means the whole folder.
     is_chosen = source.scheme == "hf" and source.is_folder and known.file.startswith(source.file)
-    is_same = (known.scheme, known.place) == (source.scheme, source.place) and (is_chosen or known.file == source.file)
+    is_same = (known.scheme, known.location) == (source.scheme, source.location) and (is_chosen or known.file == source.file)
     return replace(source, revision=known.revision, file=known.file) if is_same else source
 
 
@@ -128,26 +128,26 @@ def remote_name(source: RemoteSource) -> str:
     """What a model from there is called unless the user names it: after its file, else its folder or repository."""
     if not source.is_folder:
         return PurePosixPath(source.file).stem
-    return PurePosixPath(source.file or source.place).name
+    return PurePosixPath(source.file or source.location).name
 
 
 def _hub(scheme: str, body: str) -> RemoteSource:
     owner, _, rest = body.partition("/")
     head, _, file = rest.partition("/")
     name, _, revision = head.partition("@")
-    place = f"{owner}/{name}"
-    if not _REPOSITORY.fullmatch(place) or (head.endswith("@")):
+    location = f"{owner}/{name}"
+    if not _REPOSITORY.fullmatch(location) or (head.endswith("@")):
         raise ConfigError(f"hf://{body} names no repository; write hf://org/name, hf://org/name@revision or one with /file")
-    return RemoteSource(scheme, place, unquote(revision), file)
+    return RemoteSource(scheme, location, unquote(revision), file)
 
 
 def _bucket(scheme: str, body: str) -> RemoteSource:
-    place, _, file = body.partition("/")
-    if not _BUCKET.fullmatch(place) or not file:
+    location, _, file = body.partition("/")
+    if not _BUCKET.fullmatch(location) or not file:
         raise ConfigError(
             f"s3://{body} names no object; write s3://bucket/path/model.onnx, or s3://bucket/folder/ with a / at its end"
         )
-    return RemoteSource(scheme, place, file=file)
+    return RemoteSource(scheme, location, file=file)
 
 
 def _url(scheme: str, body: str) -> RemoteSource:
@@ -198,5 +198,5 @@ def _marked(source: RemoteSource, mark: str) -> RemoteSource:
 
 def _fixed_form(source: RemoteSource) -> str:
     if source.scheme == "hf":
-        return f"write the 40 digits of the commit, as in hf://{source.place}@<commit>/{source.file}"
+        return f"write the 40 digits of the commit, as in hf://{source.location}@<commit>/{source.file}"
     return f"write {source}#sha256=... with the 64 digits that `sha256sum` prints for the file"

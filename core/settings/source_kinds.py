@@ -17,11 +17,11 @@ from penstock.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from penstock.model_cache.entries import Lock
-    from penstock.settings.sources import Layer
+    from penstock.settings.layers import Layer
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePlace:
+class SourceContext:
     """Where sources are made ready: the models' cache in `folder`, and the bytes that pip may take for one model.
 
     `hold` keeps a lock, without which what it is for may be deleted. `say` tells progress, `note` an event with its fields, and
@@ -79,7 +79,7 @@ class SourceKind(ABC):
         """
 
     @abstractmethod
-    def opened(self, spec: ModelSpec, place: SourcePlace) -> ModelSpec:
+    def opened(self, spec: ModelSpec, context: SourceContext) -> ModelSpec:
         """The spec as a child gets it, with its `loader`. Raises `PenstockError`."""
 
 

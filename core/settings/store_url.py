@@ -117,15 +117,15 @@ def parse_store_url(url: str) -> StoreAddress:
         instead = _INSTEAD.get(scheme.lower())
         raise ValueError(f"must start with {_SCHEMES}" + (f"; {instead}" if instead else ""))
     rest, _, query = rest.partition("?")
-    login, _, place = rest.rpartition("@")
+    login, _, address = rest.rpartition("@")
     username, _, password = login.partition(":")
     options = dict(parse_qsl(query, keep_blank_values=True))
     kind = StoreKind.SOCKET if ours == "unix" else _KINDS[ours.partition("+")[2]]
     _check_options(kind, ours.startswith("rediss"), options)
     found = {"kind": kind, "username": unquote(username), "password": unquote(password), "options": options}
     if kind is StoreKind.SOCKET:
-        return StoreAddress(**found, path=_socket(place), database=_database(options.get("db", "")))  # type: ignore[arg-type]
-    hosts, _, path = place.partition("/")
+        return StoreAddress(**found, path=_socket(address), database=_database(options.get("db", "")))  # type: ignore[arg-type]
+    hosts, _, path = address.partition("/")
     service, database = _service(kind, path)
     return StoreAddress(
         **found,  # type: ignore[arg-type]
@@ -156,10 +156,10 @@ def _check_options(kind: StoreKind, tls: bool, options: Mapping[str, str]) -> No
         raise ValueError("ssl_check_hostname must be true or false")
 
 
-def _socket(place: str) -> str:
-    if not place.startswith("/"):
+def _socket(address: str) -> str:
+    if not address.startswith("/"):
         raise ValueError("must name the socket by its whole path, as in unix:///run/valkey.sock")
-    return unquote(place)
+    return unquote(address)
 
 
 def _service(kind: StoreKind, path: str) -> tuple[str, str]:

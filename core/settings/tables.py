@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationE
 from penstock.access import Key
 from penstock.errors import ConfigError
 from penstock.extension import load_part
-from penstock.job import BlobPlace
+from penstock.job import BlobLocation
 from penstock.logs import JobLines
 from penstock.model_spec import (
     BatchPolicy,
@@ -28,6 +28,7 @@ from penstock.settings.extension_tables import ExtensionTable, checked_tables, t
 from penstock.settings.faults import explain
 from penstock.settings.gateway import GatewaySettings
 from penstock.settings.keys import Credentials, Keys, Table, Whole, access_rule, is_loopback
+from penstock.settings.layers import Layer, absent_files, env_layer, file_layer, flag_layer, kinds_in, merge
 from penstock.settings.models import (
     Count,
     ModelSettings,
@@ -42,7 +43,6 @@ from penstock.settings.models import (
     version_class,
 )
 from penstock.settings.source_kinds import kind_of
-from penstock.settings.sources import Layer, absent_files, env_layer, file_layer, flag_layer, kinds_in, merge
 from penstock.settings.store_url import StoreRequirement, celery_store_url, store_url
 from penstock.settings.worker import WorkerSettings, fitting, unfit_patterns
 
@@ -205,8 +205,8 @@ class Settings(Table):
         return self.store.blob_dir or self.store.state_dir / "blobs"
 
     @property
-    def blob_place(self) -> BlobPlace:
-        return BlobPlace(self.blob_dir, self.store.blob_url, self.store.state_dir / "blob-copies")
+    def blob_location(self) -> BlobLocation:
+        return BlobLocation(self.blob_dir, self.store.blob_url, self.store.state_dir / "blob-copies")
 
     @property
     def files_dir(self) -> Path:

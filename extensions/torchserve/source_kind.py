@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import BadArchive, HandlerLoadError
 from penstock.extensions.torchserve.archives.kinds import ENDINGS, MANIFEST, archive_stem, is_archive
 from penstock.model_spec import ModelSpec
-from penstock.settings.source_kinds import SourceKind, SourcePlace
+from penstock.settings.source_kinds import SourceContext, SourceKind
 
 if TYPE_CHECKING:
-    from penstock.settings.sources import Layer
+    from penstock.settings.layers import Layer
 
 
 class ArchiveKind(SourceKind):
@@ -72,10 +72,10 @@ class ArchiveKind(SourceKind):
             return {}
         return missing_of_text(archive_file(path, contents, file).decode("utf-8", "replace"), f"{path.name}/{file}")
 
-    def opened(self, spec: ModelSpec, place: SourcePlace) -> ModelSpec:
+    def opened(self, spec: ModelSpec, context: SourceContext) -> ModelSpec:
         from penstock.extensions.torchserve.worker.archives import archive_spec
 
-        return archive_spec(spec, place)
+        return archive_spec(spec, context)
 
 
 def _handler(spec: ModelSpec) -> str:

@@ -135,8 +135,8 @@ class JobReads:
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
-        places = await self._store.places(tried.worker for tried in job.tries)
-        view = timeline_view(timeline(job, now=await self._store.now(), places=places))
+        locations = await self._store.locations(tried.worker for tried in job.tries)
+        view = timeline_view(timeline(job, now=await self._store.now(), locations=locations))
         if stages := await stage_jobs(self._store, self._registry, job):
             view["stage_jobs"] = [one.view() for one in stages]
         return json_response(view)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.job import Attempt, BatchRecord, Job, JobState
-from penstock.model_spec import SlotPlace
+from penstock.model_spec import SlotLocation
 from penstock.words import duration, plural
 
 # D27: docs/design/gateway.md
@@ -38,7 +38,7 @@ class TimelineStage:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`place`: where the last attempt ran, if still known; `workers`: by slot, the names of the workers that claimed the job.
+    """`location`: where the last attempt ran, if known; `workers`: by slot, the names of the workers that claimed the job.
 
     `slowest` is a stage's name, `summary` a sentence about it. `total_s` counts from the submit to the end, or to now.
     """
@@ -46,23 +46,23 @@ class Timeline:
     job: Job
     total_s: float
     stages: tuple[TimelineStage, ...]
-    place: SlotPlace | None
+    location: SlotLocation | None
     workers: Mapping[str, str]
     slowest: str
     summary: str
 
 
-def timeline(job: Job, *, now: float, places: Mapping[str, SlotPlace]) -> Timeline:
-    """`now` in Unix seconds ends the timeline of an open job; `places` has the slots that the attempts name."""
+def timeline(job: Job, *, now: float, locations: Mapping[str, SlotLocation]) -> Timeline:
+    """`now` in Unix seconds ends the timeline of an open job; `locations` has the slots that the attempts name."""
     end = job.finished_at if job.finished_at is not None else max([now, job.created_at, *_moments(job)])
     total_s = max(0.0, end - job.created_at)
     spent = _fitted(_spent(job, end), total_s)
     stages = tuple(_stage(job, name, spent[name], total_s) for name in STAGES if name in spent)
     slowest = max(stages, key=lambda stage: stage.seconds)
     last = job.tries[-1] if job.tries else None
-    place = places.get(last.worker) if last is not None else None
-    workers = {slot: known.worker for slot, known in places.items()}
-    return Timeline(job, total_s, stages, place, workers, slowest.name, _summary(job, slowest))
+    location = locations.get(last.worker) if last is not None else None
+    workers = {slot: known.worker for slot, known in locations.items()}
+    return Timeline(job, total_s, stages, location, workers, slowest.name, _summary(job, slowest))
 
 
 def _moments(job: Job) -> Iterable[float]:

@@ -124,7 +124,7 @@ def _attempt_view(tried: Attempt, workers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _ended_batch_view(found: Timeline) -> dict[str, Any] | None:
-    batch, place = found.job.batch, found.place
+    batch, location = found.job.batch, found.location
     if batch is None:
         return None
     return {
@@ -132,8 +132,8 @@ def _ended_batch_view(found: Timeline) -> dict[str, Any] | None:
         "size": batch.size,
         "place": batch.place,
         "reason": batch.reason,
-        "device": (place.device or None) if place else None,
-        "provider": (place.provider or None) if place else None,
+        "device": (location.device or None) if location else None,
+        "provider": (location.provider or None) if location else None,
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadLoop, LoadWire, ResponseRecorder
 
 
-class ClosedLoop(LoadDriver):
+class ClosedLoop(LoadLoop):
     """A fixed number of connections, each with one call under way, until the time is over or the requests are used up."""
 
     def __init__(self, wire: LoadWire, requests: Iterator[bytes], recorder: ResponseRecorder) -> None:

@@ -50,7 +50,7 @@ def request_bytes(
     return f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
 
 
-class ConnectionDriver(Protocol):
+class ConnectionOwner(Protocol):
     """Decides what a connection does next."""
 
     def on_answer(self, connection: Connection) -> None: ...
@@ -63,8 +63,8 @@ class ConnectionDriver(Protocol):
 class Connection(asyncio.Protocol):
     """`sent_at`: when the current request left, or was meant to leave, by the caller's clock."""
 
-    def __init__(self, driver: ConnectionDriver) -> None:
-        self._driver = driver
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
         self._transport: asyncio.Transport | None = None
         self.reader = AnswerReader()
         self.busy = False
@@ -99,23 +99,23 @@ class Connection(asyncio.Protocol):
         self.busy = False
         if self.reader.closes:
             self.close()
-        self._driver.on_answer(self)
+        self._owner.on_answer(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self.busy and exc is None and self.reader.ends_with_connection():
             self.reader.closes = True
             self._on_answer()
-        self._driver.on_lost(self)
+        self._owner.on_lost(self)
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
 
-async def connect(target: HttpTarget, driver: ConnectionDriver) -> Connection:
+async def connect(target: HttpTarget, owner: ConnectionOwner) -> Connection:
     loop = asyncio.get_running_loop()
     if target.unix:
-        return (await loop.create_unix_connection(lambda: Connection(driver), target.unix))[1]
+        return (await loop.create_unix_connection(lambda: Connection(owner), target.unix))[1]
     secured = ssl.create_default_context() if target.tls else None
-    return (await loop.create_connection(lambda: Connection(driver), target.host, target.port, ssl=secured))[1]
+    return (await loop.create_connection(lambda: Connection(owner), target.host, target.port, ssl=secured))[1]

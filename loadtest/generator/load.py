@@ -17,7 +17,7 @@ import uvloop
 from penstock.loadtest.generator.arrivals import constant, poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import HttpTarget, parse_target, request_bytes
-from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.open_loop import OpenLoop
 from penstock.loadtest.generator.summary import Summary, percentile, summarize
 
@@ -27,7 +27,7 @@ _MAX_LAG_P99_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPlan:
+class LoadSpec:
     """A closed loop if `rate` is None (then `connections` is the concurrency), otherwise an open loop at `rate` per second.
 
     `requests` are complete requests, sent one by one; a closed loop ends early when they are used up.
@@ -60,25 +60,25 @@ class LoadReport:
     latencies_s: list[float]
 
 
-async def drive(plan: LoadPlan) -> LoadReport:
+async def drive(spec: LoadSpec) -> LoadReport:
     """Runs one load. Raises OSError if the server cannot be reached at the start."""
     began_cpu_s, began_at = time.process_time(), time.perf_counter()
-    if plan.rate is None:
-        closed = ClosedLoop(LoadWire(plan.target), plan.requests, ResponseRecorder())
-        seconds = await closed.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
+    if spec.rate is None:
+        closed = ClosedLoop(LoadWire(spec.target), spec.requests, ResponseRecorder())
+        seconds = await closed.run(spec.connections, spec.duration_s, drain_s=spec.drain_s)
         facts = _Facts(closed.recorder, seconds, closed.offered, closed.unfinished, 0, [])
     else:
-        opened = OpenLoop(LoadWire(plan.target), plan.requests, _arrivals(plan, plan.rate), ResponseRecorder())
-        elapsed_s = await opened.run(plan.connections, plan.duration_s, drain_s=plan.drain_s)
+        opened = OpenLoop(LoadWire(spec.target), spec.requests, _arrivals(spec, spec.rate), ResponseRecorder())
+        elapsed_s = await opened.run(spec.connections, spec.duration_s, drain_s=spec.drain_s)
         # An overloaded server works off its queue after the last request. This time counts as long as answers do.
-        seconds = min(elapsed_s, plan.duration_s + plan.deadline_s)
+        seconds = min(elapsed_s, spec.duration_s + spec.deadline_s)
         facts = _Facts(opened.recorder, seconds, opened.offered, opened.unfinished, opened.starved, sorted(opened.lag_s))
     cpu_s = time.process_time() - began_cpu_s
-    return _report(plan, facts, cpu_s=cpu_s, core_share=cpu_s / (time.perf_counter() - began_at))
+    return _report(spec, facts, cpu_s=cpu_s, core_share=cpu_s / (time.perf_counter() - began_at))
 
 
-def _arrivals(plan: LoadPlan, rate: float) -> Iterator[float]:
-    return poisson(rate, plan.seed) if plan.arrivals == "poisson" else constant(rate)
+def _arrivals(spec: LoadSpec, rate: float) -> Iterator[float]:
+    return poisson(rate, spec.seed) if spec.arrivals == "poisson" else constant(rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class _Facts:
     lag_s: Sequence[float]
 
 
-def _report(plan: LoadPlan, facts: _Facts, *, cpu_s: float, core_share: float) -> LoadReport:
+def _report(spec: LoadSpec, facts: _Facts, *, cpu_s: float, core_share: float) -> LoadReport:
     lag_p99_s = percentile(facts.lag_s, 99.0) if facts.lag_s else 0.0
     return LoadReport(
-        summary=summarize(facts.recorder.samples, facts.seconds, deadline_s=plan.deadline_s),
+        summary=summarize(facts.recorder.samples, facts.seconds, deadline_s=spec.deadline_s),
         offered=facts.offered,
         seconds=facts.seconds,
         unfinished=facts.unfinished,
@@ -119,15 +119,15 @@ def own_limits(core_share: float, lag_p99_s: float, starved: int) -> list[str]:
     return reasons
 
 
-def run_load(plan: LoadPlan) -> LoadReport:
+def run_load(spec: LoadSpec) -> LoadReport:
     """Runs one load in a uvloop of its own."""
-    return uvloop.run(drive(plan))
+    return uvloop.run(drive(spec))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: every request succeeded and the generator was not the limit; otherwise 1."""
     options = _parser().parse_args(arguments)
-    report = run_load(_plan(options))
+    report = run_load(_spec(options))
     sys.stdout.write(_as_json(report) if options.json else _as_text(report))
     return 1 if report.limits or report.summary.errors or report.unfinished else 0
 
@@ -149,12 +149,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(options: argparse.Namespace) -> LoadPlan:
+def _spec(options: argparse.Namespace) -> LoadSpec:
     target = parse_target(options.url, options.unix)
     body = Path(options.body[1:]).read_bytes() if options.body.startswith("@") else options.body.encode()
     headers = {"Content-Type": options.content_type} if body else {}
     request = request_bytes(target, method=options.method or ("POST" if body else "GET"), body=body, headers=headers)
-    return LoadPlan(
+    return LoadSpec(
         target,
         itertools.repeat(request),
         connections=options.connections,

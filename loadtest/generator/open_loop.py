@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from penstock.loadtest.generator.alarm import Alarm
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.generator.driver import LoadDriver, LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadLoop, LoadWire, ResponseRecorder
 
 # Calls closer together than this leave at once, because each ring of the alarm takes CPU from the server under test.
 _TICK_S = 0.0005
@@ -17,7 +17,7 @@ _TICK_S = 0.0005
 _SPARE = 8
 
 
-class OpenLoop(LoadDriver):
+class OpenLoop(LoadLoop):
     """Calls leave at the moments of `arrivals`, on idle connections. Latency counts from the intended moment.
 
     `starved` counts calls that waited inside the generator because all connections were busy; `lag_s` is the delay of each call

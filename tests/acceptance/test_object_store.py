@@ -15,9 +15,9 @@ import httpx2
 import pytest
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.job import BlobPlace
+from penstock.job import BlobLocation
 from penstock.runs import files
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import clean_environment
@@ -66,7 +66,7 @@ class Apart:
 
     @property
     def blobs(self) -> BlobStore:
-        return open_blobs(BlobPlace(self.folder, self.s3_url))
+        return open_blobs(BlobLocation(self.folder, self.s3_url))
 
     def submit(self, number: int, *, gate: Path | None = None) -> str:
         order = {"n": number, "pad": JOB_PAD, **({"gate": str(gate)} if gate else {})}

@@ -165,10 +165,10 @@ class PageRun:
         if bare:
             path.write_text(_with_sources(step.block.text, bare))
         # Most pages need none of this, and it takes half a second to load.
-        from penstock.cli.serve.plan import make_plan
+        from penstock.cli.serve.setup import serve_setup
 
         try:
-            make_plan([], config=path, flags={}, need_files=False)
+            serve_setup([], config=path, flags={}, need_files=False)
         except ConfigError as fault:
             raise BlockError(step.block.line, "these settings are refused", str(fault)) from None
 

@@ -14,9 +14,9 @@ from obstore.store import LocalStore, MemoryStore
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobStore, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.errors import Gone, InternalError
-from penstock.job import BlobPlace, new_serial
+from penstock.job import BlobLocation, new_serial
 from penstock.workers.child.input_files import with_data
 from penstock.workers.ipc.frames import Item
 
@@ -38,7 +38,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         case "objects on a disk":
             return lambda: ObjectBlobs(LocalStore(place, mkdir=True), Copies(copies), place="disk")
     url = request.getfixturevalue("s3_url")
-    return lambda: open_blobs(BlobPlace(place, url, copies))
+    return lambda: open_blobs(BlobLocation(place, url, copies))
 
 
 @pytest.fixture

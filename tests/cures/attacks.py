@@ -267,7 +267,7 @@ ATTACKS = (
     Cure(
         "A43",
         "core/settings/remote_sources.py",
-        'self.place.partition("?")[0]',
+        'self.location.partition("?")[0]',
         "self.place",
         (
             "tests/unit/core/settings/test_remote_sources.py::test_the_query_of_an_address_is_never_shown_because_it_may_hold_a_key",

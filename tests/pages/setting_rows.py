@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penstock.model_spec import Variable
-from penstock.settings import sources
+from penstock.settings import layers
 from penstock.settings.extension_tables import is_list, table_class, table_parts
 from penstock.settings.models import JobFields, ServedFields, model_class
 from penstock.settings.tables import Settings
@@ -85,12 +85,12 @@ def _is_table(annotation: Any) -> bool:
 def _variable(path: str, field: FieldInfo) -> str:
     """The environment variable. Lists of a model are written in its table, which PENSTOCK_MODELS holds as JSON."""
     first, *rest = path.split(".")
-    separated = (*sources._TEXT_LISTS, *sources._FOLDER_LISTS)
+    separated = (*layers._TEXT_LISTS, *layers._FOLDER_LISTS)
     is_separated = (first, *rest) in separated or (first in table_parts() and is_list((first, *rest)))
     is_many = get_origin(_bare(field.annotation)) is tuple
     if path.startswith(LISTS) or _is_table(field.annotation) or (is_many and not is_separated):
         return ""
-    return sources.PREFIX + sources.NESTING.join((first, *rest)).upper()
+    return layers.PREFIX + layers.NESTING.join((first, *rest)).upper()
 
 
 def _bare(annotation: Any) -> Any:

@@ -9,7 +9,7 @@ from penstock.errors import BadRequest
 from penstock.loadtest.report.parts import ReportPage, TextTable, machine_line, render_page
 from penstock.tune.report import findings
 from penstock.tune.report.figures import figures
-from penstock.tune.result import CapacityPlan, Drift, Measured, TuneResult
+from penstock.tune.result import Drift, Measured, RateCapacity, TuneResult
 from penstock.words import UNKNOWN, milliseconds, number, per_second, percent, size
 
 _MOST_ROWS = 12
@@ -69,7 +69,7 @@ def _tiles(result: TuneResult) -> dict[str, str]:
     }
 
 
-def _capacity(found: CapacityPlan) -> str:
+def _capacity(found: RateCapacity) -> str:
     where = f"{found.slots} slots on {found.devices} devices" if found.devices else f"{found.slots} slots"
     spread = f"{found.slots_low} to {found.slots_high}" if found.slots_low != found.slots_high else str(found.slots)
     return (

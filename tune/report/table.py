@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.tune.report.findings import learned_calls
-from penstock.tune.result import CapacityPlan, Configuration, ConfigurationVerdict, Figures, TuneResult
+from penstock.tune.result import Configuration, ConfigurationVerdict, Figures, RateCapacity, TuneResult
 from penstock.words import milliseconds, number, per_second, percent, size
 
 _SHOWN = 12
@@ -72,7 +72,7 @@ def _rerun(winner: Configuration) -> str:
     )
 
 
-def capacity_line(capacity: CapacityPlan) -> str:
+def capacity_line(capacity: RateCapacity) -> str:
     count = capacity.slots
     devices = f" on {capacity.devices} devices" if capacity.devices else ""
     between = f", between {capacity.slots_low} and {capacity.slots_high}" if capacity.slots_low != capacity.slots_high else ""

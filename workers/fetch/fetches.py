@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.model_cache.entries import Lock
 from penstock.model_spec import ModelSpec
 from penstock.settings.remote_sources import is_remote
-from penstock.settings.source_kinds import SourceKind, SourcePlace, kind_of
+from penstock.settings.source_kinds import SourceContext, SourceKind, kind_of
 from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, ModelCache
 
@@ -123,7 +123,7 @@ class _Fetch(threading.Thread):
 
         limits = (self._limits.max_bytes, self._limits.install_max_bytes)
         say = self._progress.say
-        return kind.opened(spec, SourcePlace(self._folder, *limits, hold=self._locks.append, say=say, note=note, warn=warn))
+        return kind.opened(spec, SourceContext(self._folder, *limits, hold=self._locks.append, say=say, note=note, warn=warn))
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class HubOrigin:
     def look(self, source: RemoteSource) -> Listing:
         """A branch or tag becomes the commit that it names now."""
         revision = quote(source.revision or "main", safe="")
-        url = f"{self._endpoint}/api/models/{source.place}/revision/{revision}?blobs=true"
+        url = f"{self._endpoint}/api/models/{source.location}/revision/{revision}?blobs=true"
         found = self._web.json(url, self._headers, what=str(source))
         try:
             commit, files = str(found["sha"]), tuple(_file(one) for one in found["siblings"])
@@ -48,7 +48,7 @@ class HubOrigin:
             yield part
 
     def _url(self, source: RemoteSource, file: RemoteFile) -> str:
-        return f"{self._endpoint}/{source.place}/resolve/{source.revision}/{quote(file.path)}"
+        return f"{self._endpoint}/{source.location}/resolve/{source.revision}/{quote(file.path)}"
 
 
 def _file(entry: Mapping[str, Any]) -> RemoteFile:

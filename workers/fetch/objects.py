@@ -74,7 +74,7 @@ class ObjectOrigin:
         return list(obstore.list_with_delimiter(self._store(source), prefix=beside)["objects"])
 
     def _store(self, source: RemoteSource) -> Any:
-        return from_url(f"s3://{source.place}", retry_config=_RETRIES)  # type: ignore[call-overload]
+        return from_url(f"s3://{source.location}", retry_config=_RETRIES)  # type: ignore[call-overload]
 
 
 @contextmanager

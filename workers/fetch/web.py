@@ -96,11 +96,11 @@ class UrlOrigin:
         return Listing("", (RemoteFile(source.file, None, "sha256", source.sha256),))
 
     def size_of(self, source: RemoteSource, file: RemoteFile) -> int:
-        return self._web.size_of(source.place, {}, what=str(source))
+        return self._web.size_of(source.location, {}, what=str(source))
 
     @contextmanager
     def read(self, source: RemoteSource, file: RemoteFile, start: int) -> Iterator[FileBytes]:
-        with self._web.read(source.place, {}, start, what=str(source)) as part:
+        with self._web.read(source.location, {}, start, what=str(source)) as part:
             yield part
 
 

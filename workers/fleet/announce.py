@@ -8,29 +8,31 @@ from dataclasses import replace
 
 from penstock.broker.partitions import queues_of_model
 from penstock.job import queues_of
-from penstock.model_spec import ModelInfo, SlotInfo, SlotPlace, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotInfo, SlotLocation, VersionInfo, WorkerInfo
 
-PLACES_AGAIN_S = 3_600.0
+LOCATIONS_AGAIN_S = 3_600.0
 
 
-class PlacesDue:
-    """Which slots' places are to be announced: each once its model is loaded, and again before the store forgets the place.
+class LocationsDue:
+    """Which locations of slots are to be announced: each once its model is loaded, and again before the store forgets it.
 
     The timeline of an old job still shows where the job ran.
     """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._due_at: dict[SlotPlace, float] = {}
+        self._due_at: dict[SlotLocation, float] = {}
 
-    def due(self, slots: Mapping[str, SlotInfo], now: float) -> list[SlotPlace]:
+    def due(self, slots: Mapping[str, SlotInfo], now: float) -> list[SlotLocation]:
         ready = [
-            SlotPlace(name, self._worker, info.device, info.provider) for name, info in slots.items() if info.state == "ready"
+            SlotLocation(name, self._worker, info.device, info.provider)
+            for name, info in slots.items()
+            if info.state == "ready"
         ]
-        return [place for place in ready if now >= self._due_at.get(place, float("-inf"))]
+        return [location for location in ready if now >= self._due_at.get(location, float("-inf"))]
 
-    def mark(self, place: SlotPlace, now: float) -> None:
-        self._due_at[place] = now + PLACES_AGAIN_S
+    def mark(self, location: SlotLocation, now: float) -> None:
+        self._due_at[location] = now + LOCATIONS_AGAIN_S
 
 
 def merged(declared: ModelInfo, loaded: dict[str, VersionInfo], known: ModelInfo | None) -> ModelInfo:

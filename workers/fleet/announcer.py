@@ -1,4 +1,4 @@
-"""Writes this worker, its models and the places of its slots into the registry, where gateways and other workers read them."""
+"""Writes this worker, its models and where its slots run into the registry, which gateways and other workers read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
 from penstock.settings.worker import WorkerSettings
 from penstock.workers.devices.gpus import PyNvml
-from penstock.workers.fleet.announce import PlacesDue, announced, differing, merged
+from penstock.workers.fleet.announce import LocationsDue, announced, differing, merged
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import SlotMeter
@@ -54,7 +54,7 @@ class Announcer:
         self._built_at = time.monotonic()
         self._started_at: float | None = None
         self._announced: dict[str, dict[str, VersionInfo]] = {}
-        self._places = PlacesDue(name)
+        self._locations = LocationsDue(name)
         # The slots as they were announced last, with what they use.
         self.measured: tuple[SlotInfo, ...] = ()
         self._meter, self._slot_meter = HostMeter(), SlotMeter(GpuMeter(PyNvml()))
@@ -84,7 +84,7 @@ class Announcer:
         # Whoever sees a slot that is ready is to find what its version takes.
         self._announce_models(store, slots)
         edition = store.announce_worker(worker, ttl_s=self._ttl_s)
-        self._announce_places(store, slots)
+        self._announce_locations(store, slots)
         return edition
 
     def _announce_models(self, store: RedisStore, slots: Sequence[Slot]) -> None:
@@ -107,11 +107,11 @@ class Announcer:
             if store.swap_model(name, known, wanted):
                 self._announced[name] = loaded
 
-    def _announce_places(self, store: RedisStore, slots: Sequence[Slot]) -> None:
+    def _announce_locations(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         now = time.monotonic()
-        for place in self._places.due({slot.name: slot.facts.info() for slot in slots}, now):
-            store.announce_place(place)
-            self._places.mark(place, now)
+        for location in self._locations.due({slot.name: slot.facts.info() for slot in slots}, now):
+            store.announce_location(location)
+            self._locations.mark(location, now)
 
 
 class OtherEntries:

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops, registry
 from penstock.broker.store.sync import RedisStore
@@ -65,7 +65,7 @@ class Fleet:
         self._partitions = forgotten_versions.PartitionKeeper()
         self._beat_store = RedisStore(self._store_url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._store_url, name=f"penstock-sweep-{os.getpid()}")
-        blobs = open_blobs(settings.blob_place)
+        blobs = open_blobs(settings.blob_location)
         self._parts = WorkerParts.load(self._host(blobs))
         self._build_threads(blobs)
         self._size = FleetSize(settings, self._versions, self._roster)

@@ -11,8 +11,8 @@ from pathlib import Path
 import structlog
 
 from penstock.model_spec import ModelSpec
+from penstock.settings.layers import source_file
 from penstock.settings.remote_sources import is_remote
-from penstock.settings.sources import source_file
 from penstock.workers.slot.slot import Slot
 
 log = structlog.get_logger(__name__)

@@ -40,7 +40,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class RoomPlan:
+class RoomDecision:
     """What becomes of wishes: versions that find room now, and how many slots of which others are to leave for the rest.
 
     `hopeless`: wishes that could not be met if every model that may leave did.
@@ -62,11 +62,11 @@ class DeviceRoom:
     used_at: Mapping[Key, float]
     least_stay_s: float = LEAST_STAY_S
 
-    def answer(self, wishes: Iterable[Wish], devices: Mapping[Key, Sequence[str]], now: float) -> RoomPlan:
+    def answer(self, wishes: Iterable[Wish], devices: Mapping[Key, Sequence[str]], now: float) -> RoomDecision:
         """`devices`: where each version may be loaded. Who has wished for longer comes first, and what was freed for one is not
         taken by another.
         """
-        answer, promised = RoomPlan(), dict.fromkeys(self.budgets, 0)
+        answer, promised = RoomDecision(), dict.fromkeys(self.budgets, 0)
         for wish in sorted(wishes, key=lambda wish: wish.since):
             places = [device for device in devices.get(wish.key, ()) if device in self.budgets]
             possible = [device for device in places if self._could_fit(wish.spec, device)]

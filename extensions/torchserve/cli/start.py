@@ -13,7 +13,7 @@ import typer
 import penstock
 from penstock.cli.display import print_faint
 from penstock.cli.options import StateDirOption
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.cli.serve.up import serve
 from penstock.errors import ConfigError
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity, not_plain
@@ -104,7 +104,7 @@ def torchserve(
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / WRITTEN_NAME
     written.write_text(as_toml(found), "utf-8")
-    chosen = plan.make_plan([], config=written, flags={"store.state_dir": folder}, need_files=True)
+    chosen = setup.serve_setup([], config=written, flags={"store.state_dir": folder}, need_files=True)
     # TorchServe serves the other models while one cannot be loaded.
     raise typer.Exit(serve(chosen, keep_trying=True, as_json=as_json))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from penstock.cli.display import print_json
-from penstock.cli.serve import plan
+from penstock.cli.serve import setup
 from penstock.errors import BadRequest, ConfigError
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity
 from penstock.extensions.torchserve.cli.translation import TranslatedDeployment, as_toml
@@ -29,7 +29,7 @@ def write_settings(found: TranslatedDeployment, output: Path, *, as_json: bool) 
     if str(output) != "-":
         write(output, text)
         # What was written is read as `penstock up` will read it: a fault shows now.
-        plan.make_plan([], config=output.absolute(), flags={}, need_files=True)
+        setup.serve_setup([], config=output.absolute(), flags={}, need_files=True)
     if as_json:
         written = "" if str(output) == "-" else str(output.absolute())
         report = [one.as_json() for one in found.report]

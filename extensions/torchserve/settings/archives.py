@@ -14,9 +14,9 @@ from penstock.extensions.torchserve.archives.contents import read_archive
 from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.extensions.torchserve.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.model_cache.entries import Entries
+from penstock.settings.layers import Layer
 from penstock.settings.models import version_class
 from penstock.settings.remote_sources import is_remote, read_source
-from penstock.settings.sources import Layer
 
 # An archive is read again when its file has changed. A worker looks at those that were loaded at run time at each beat; with
 # more than are kept here, it would read them all each time.

@@ -14,7 +14,7 @@ from penstock.settings.keys import Credentials, Table, access_rule, local_url
 from penstock.settings.models import Count, Name, Seconds
 
 if TYPE_CHECKING:
-    from penstock.settings.sources import Layer
+    from penstock.settings.layers import Layer
     from penstock.settings.tables import Settings
 
 _MOST_PATTERN_CHARS = 1_000

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import BadArchive
 from penstock.extensions.torchserve.archives.workflows import Workflow, WorkflowNode, read_workflow
 from penstock.model_spec import Limits
-from penstock.settings.sources import Layer
+from penstock.settings.layers import Layer
 
 VERSION = "1.0"
 # What a stage with several parents gets is told apart by their names; what has one gets its output under this name.

@@ -15,7 +15,7 @@ from penstock.extensions.torchserve.worker.packages import PackageOrder, install
 from penstock.handlers.requirements import in_words, install_line, missing_packages
 from penstock.model_cache.entries import Entries
 from penstock.model_spec import ModelSpec, Variable
-from penstock.settings.source_kinds import SourcePlace
+from penstock.settings.source_kinds import SourceContext
 
 ARCHIVE_OPENED = "archive_opened"
 ARCHIVE_SETTING_DIFFERS = "archive_setting_differs"
@@ -31,55 +31,55 @@ _INSTALL_S = 900.0
 LOADER = "penstock.extensions.torchserve.child.model:imported_archive"
 
 
-def archive_spec(spec: ModelSpec, place: SourcePlace) -> ModelSpec:
+def archive_spec(spec: ModelSpec, context: SourceContext) -> ModelSpec:
     """The spec as its child gets it: its source is a folder.
 
     Raises `BadArchive`, `DiskFull`, and `HandlerLoadError` for packages that cannot be installed.
     """
     handler = str(spec.options.get("handler") or "")
-    found = opened(Path(spec.source), place.folder, handler=handler, max_bytes=place.max_bytes)
+    found = opened(Path(spec.source), context.folder, handler=handler, max_bytes=context.max_bytes)
     if found.lock:
-        place.hold(found.lock)
-    place.note(ARCHIVE_OPENED, {"archive": spec.source, "folder": str(found.folder), "sha256": found.digest})
-    _check_settings(spec, found, place)
+        context.hold(found.lock)
+    context.note(ARCHIVE_OPENED, {"archive": spec.source, "folder": str(found.folder), "sha256": found.digest})
+    _check_settings(spec, found, context)
     here = replace(spec, source=str(found.folder), loader=LOADER)
-    return _with_packages(here, found, place) if found.manifest.requirements_file else here
+    return _with_packages(here, found, context) if found.manifest.requirements_file else here
 
 
-def _check_settings(spec: ModelSpec, found: OpenedArchive, place: SourcePlace) -> None:
+def _check_settings(spec: ModelSpec, found: OpenedArchive, context: SourceContext) -> None:
     said = model_settings(found.config)
     for one in not_plain(said.report):
         fields = {"setting": one.key, "what": one.parity.value, "why": one.why, "ours": one.ours}
-        place.warn(ARCHIVE_SETTING_DIFFERS, fields)
+        context.warn(ARCHIVE_SETTING_DIFFERS, fields)
     if said.refused:
         raise BadArchive(
             f"{spec.source}: {found.manifest.config_file} asks for what penstock does not do: {'; '.join(said.refused)}"
         )
 
 
-def _with_packages(spec: ModelSpec, found: OpenedArchive, place: SourcePlace) -> ModelSpec:
+def _with_packages(spec: ModelSpec, found: OpenedArchive, context: SourceContext) -> ModelSpec:
     requirements = found.folder / found.manifest.requirements_file
     if not spec.options.get(MAY_INSTALL):
-        _name_missing(requirements, place)
+        _name_missing(requirements, context)
         return spec
     began = time.monotonic()
-    order = PackageOrder(spec.name, requirements, found.digest, place.say, _INSTALL_S, place.install_max_bytes)
-    packages, lock = installed(order, Entries(place.folder))
-    place.hold(lock)
-    place.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})
+    order = PackageOrder(spec.name, requirements, found.digest, context.say, _INSTALL_S, context.install_max_bytes)
+    packages, lock = installed(order, Entries(context.folder))
+    context.hold(lock)
+    context.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})
     return replace(spec, env={**spec.env, "PYTHONPATH": _path_with(packages, spec)})
 
 
-def _name_missing(requirements: Path, place: SourcePlace) -> None:
+def _name_missing(requirements: Path, context: SourceContext) -> None:
     """TorchServe takes no notice of the file unless it may install, so the model is tried: it may do without."""
     try:
         lacking = missing_packages([f"-r {requirements}"])
     except HandlerLoadError as error:
-        place.warn(ARCHIVE_PACKAGES_MISSING, {"why": error.message})
+        context.warn(ARCHIVE_PACKAGES_MISSING, {"why": error.message})
         return
     if lacking:
         hint = f"{install_line(lacking)}; or options.{MAY_INSTALL} = true, for this model alone"
-        place.warn(ARCHIVE_PACKAGES_MISSING, {"packages": in_words(lacking), "hint": hint})
+        context.warn(ARCHIVE_PACKAGES_MISSING, {"packages": in_words(lacking), "hint": hint})
 
 
 def _path_with(packages: Path, spec: ModelSpec) -> Variable:

@@ -96,8 +96,8 @@ class JobPages:
 
     async def job(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
-        places = await self._store.places(attempt.worker for attempt in job.tries)
-        job_timeline = timeline(job, now=await self._store.now(), places=places)
+        locations = await self._store.locations(attempt.worker for attempt in job.tries)
+        job_timeline = timeline(job, now=await self._store.now(), locations=locations)
         input, output = await asyncio.gather(self._input(job), self._output(job))
         stages = await stage_jobs(self._store, self._registry, job)
         entry = self._registry.models.get(job.model)

@@ -13,7 +13,7 @@ from penstock.handlers.runtimes.engine_cache import EngineCache, engine_key, mod
 from penstock.handlers.runtimes.onnx import onnx_file
 from penstock.handlers.runtimes.onnx.libraries import tensorrt_version
 from penstock.handlers.runtimes.onnx.onnx_file import label
-from penstock.handlers.runtimes.onnx.session import SessionPlan
+from penstock.handlers.runtimes.onnx.session import SessionConfig
 from penstock.handlers.runtimes.tensorrt.profiles import Profile, batch_spans, outline, profiles
 from penstock.model_spec import RuntimeOptions
 
@@ -38,17 +38,17 @@ class Provider:
     cache: str = ""
 
 
-def chosen(model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str) -> Provider:
+def chosen(model: Path | bytes, context: Context, config: SessionConfig, *, cache: EngineCache, version: str) -> Provider:
     """The provider's kind. Raises `HandlerLoadError` if device, provider and precision do not fit together."""
-    kind, index = checked_kind(model, context, plan)
+    kind, index = checked_kind(model, context, config)
     if kind == "cpu":
         return Provider(kind, (CPU,), ({},))
     tf32 = "1" if context.runtime.precision == "tf32" else "0"
     arena = arena_options(onnx_file.read(model).inputs, context.runtime.batch_buckets)
-    cuda = {"device_id": str(index), "use_tf32": tf32} | arena | plan.provider_options.get("cuda", {})
+    cuda = {"device_id": str(index), "use_tf32": tf32} | arena | config.provider_options.get("cuda", {})
     if kind == "cuda":
         return Provider(kind, (CUDA,), (cuda,), index)
-    name, engines = _engines(model, context, plan, cache=cache, version=version, index=index)
+    name, engines = _engines(model, context, config, cache=cache, version=version, index=index)
     return Provider(kind, (TENSORRT, CUDA), ({"device_id": str(index)} | engines, cuda), index, name)
 
 
@@ -64,10 +64,10 @@ def arena_options(inputs: Mapping[str, tuple[int | None, ...]], buckets: tuple[i
     return {"arena_extend_strategy": "kSameAsRequested"} if few else {}
 
 
-def checked_kind(model: Path | bytes, context: Context, plan: SessionPlan) -> tuple[str, int]:
+def checked_kind(model: Path | bytes, context: Context, config: SessionConfig) -> tuple[str, int]:
     """Refuse settings that do not fit the model, by a `HandlerLoadError`. Only the file is read."""
     kind, index = kind_for(context.device, context.runtime.provider)
-    spare = set(plan.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
+    spare = set(config.provider_options) - ({"cuda", "tensorrt"} if kind == "tensorrt" else {kind})
     if spare:
         raise HandlerLoadError(f"session.{spare.pop()} has options for a provider that is not used: this model runs on {kind}")
     check_precision(model, kind, context.runtime)
@@ -116,13 +116,13 @@ def by_builder(kind: str, precision: str, version: str) -> bool:
 
 
 def _engines(
-    model: Path | bytes, context: Context, plan: SessionPlan, *, cache: EngineCache, version: str, index: int
+    model: Path | bytes, context: Context, config: SessionConfig, *, cache: EngineCache, version: str, index: int
 ) -> tuple[str, dict[str, str]]:
     """The folder for this model's engines, and the options that make the provider use it."""
     from penstock.handlers.runtimes.tensorrt.cuda import gpu
 
     precision = context.runtime.precision
-    own = plan.provider_options.get("tensorrt", {})
+    own = config.provider_options.get("tensorrt", {})
     profile = _profile(model, context)
     shapes = {f"trt_profile_{word}_shapes": outline(profile, bound) for bound, word in enumerate(("min", "opt", "max"))}
     name = engine_key(

@@ -21,7 +21,7 @@ from penstock.handlers.runtimes.onnx.libraries import obstacle, preload
 from penstock.handlers.runtimes.onnx.onnx_file import label
 from penstock.handlers.runtimes.onnx.profile import OnnxProfile
 from penstock.handlers.runtimes.onnx.providers import Provider, chosen
-from penstock.handlers.runtimes.onnx.session import SessionPlan, fallen, flattened, planned, session_options, spinning
+from penstock.handlers.runtimes.onnx.session import SessionConfig, fallen, flattened, session_config, session_options, spinning
 from penstock.handlers.runtimes.padding import Padding
 from penstock.handlers.runtimes.parallel_calls import ParallelCalls, calls_at_once
 from penstock.handlers.runtimes.symbols import Symbol
@@ -173,21 +173,21 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
     refuse_foreign("onnx", context.runtime)
     session_table = context.runtime.session
     spin = spinning(threads=context.threads, usable_cores=_usable_cores(), version=library.__version__)
-    plan = planned(session_table, threads=context.threads, spin=spin)
+    config = session_config(session_table, threads=context.threads, spin=spin)
     cache = EngineCache(cache_folder(context.runtime.cache_dir, context.folder, os.environ))
-    provider = chosen(model, context, plan, cache=cache, version=library.__version__)
+    provider = chosen(model, context, config, cache=cache, version=library.__version__)
     preload(library, provider.kind)
     source = _source(model, context, cache)
     if provider.cache:
         cache.subfolder(provider.cache)
 
     # The session holds the model's bytes anyway, so that keeping a reference here costs nothing.
-    def opened(profile: str = "", plan: SessionPlan = plan) -> Any:
-        options = session_options(library, plan, profile=profile)
+    def opened(profile: str = "", config: SessionConfig = config) -> Any:
+        options = session_options(library, config, profile=profile)
         return _session(library, source, options, provider=provider, context=context, name=label(model))
 
     def single() -> Any:
-        return opened(plan=planned(session_table, threads=1, spin=spinning(threads=1, usable_cores=1, version="")))
+        return opened(config=session_config(session_table, threads=1, spin=spinning(threads=1, usable_cores=1, version="")))
 
     with cache.locked(provider.cache) if provider.cache else _nothing():
         session = opened()
@@ -198,14 +198,14 @@ def open_model(model: Path | bytes, context: Context) -> OnnxRuntime:
         open_twin=opened,
         open_single=single,
         at_once=calls_at_once(flattened(session_table), provider=provider.kind, threads=context.threads),
-        shrink=shrinking(library, provider, plan),
+        shrink=shrinking(library, provider, config),
     )
 
 
-def shrinking(library: Any, provider: Provider, plan: SessionPlan) -> Any:
+def shrinking(library: Any, provider: Provider, config: SessionConfig) -> Any:
     """The options of a run after which the device's memory arena gives back what it does not use; None without an arena."""
     is_cpu = provider.kind == "cpu"
-    if is_cpu and not plan.attributes.get("enable_cpu_mem_arena", True):
+    if is_cpu and not config.attributes.get("enable_cpu_mem_arena", True):
         return None
     options = library.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", f"{'cpu' if is_cpu else 'gpu'}:{provider.index}")

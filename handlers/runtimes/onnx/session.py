@@ -120,7 +120,7 @@ _KNOWS_SPIN_DURATION = (1, 31)
 
 
 @dataclass(frozen=True, slots=True)
-class SessionPlan:
+class SessionConfig:
     """How to open a session. `choices` are names of enumeration members; `entries` and `provider_options` have text values."""
 
     choices: dict[str, str] = field(default_factory=dict)
@@ -129,17 +129,17 @@ class SessionPlan:
     provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def planned(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]) -> SessionPlan:
+def session_config(session: Mapping[str, Any], *, threads: int, spin: Mapping[str, str]) -> SessionConfig:
     """The user's table over our defaults. Raises `HandlerLoadError` with every wrong name and value."""
-    plan = SessionPlan(attributes={"intra_op_num_threads": threads, "inter_op_num_threads": 1})
+    config = SessionConfig(attributes={"intra_op_num_threads": threads, "inter_op_num_threads": 1})
     # `shapes` belong to an engine; a session has no such option.
     given = flattened({name: value for name, value in session.items() if name != "shapes"})
-    faults = [fault for name, value in given.items() if (fault := _put(plan, name, value))]
+    faults = [fault for name, value in given.items() if (fault := _put(config, name, value))]
     if faults:
         raise HandlerLoadError(f"the table `session` cannot be used: {'; '.join(faults)}")
     if not any(name.startswith("session.intra_op.") and "spin" in name for name in given):
-        plan.entries.update(spin)
-    return plan
+        config.entries.update(spin)
+    return config
 
 
 def spinning(*, threads: int, usable_cores: int, version: str) -> dict[str, str]:
@@ -160,14 +160,14 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def session_options(library: Any, plan: SessionPlan, *, profile: str = "") -> Any:
+def session_options(library: Any, config: SessionConfig, *, profile: str = "") -> Any:
     """`profile` is the beginning of the path of a file in which every call is recorded."""
     options = library.SessionOptions()
-    for name, member in plan.choices.items():
+    for name, member in config.choices.items():
         setattr(options, name, getattr(getattr(library, _TYPES[name]), member))
-    for name, value in plan.attributes.items():
+    for name, value in config.attributes.items():
         setattr(options, name, value)
-    for name, text in plan.entries.items():
+    for name, text in config.entries.items():
         options.add_session_config_entry(name, text)
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
@@ -193,16 +193,16 @@ def fallen(assigned: Sequence[tuple[str, Sequence[str]]], wanted: Sequence[str])
     return elsewhere
 
 
-def _put(plan: SessionPlan, name: str, value: Any) -> str:
-    """Take one name of the table over into the plan. Returns what is wrong with it; empty if nothing is."""
+def _put(config: SessionConfig, name: str, value: Any) -> str:
+    """Take one name of the table over into the config. Returns what is wrong with it; empty if nothing is."""
     if name in _CHOICES:
-        plan.choices[name] = _CHOICES[name].get(str(value), "")
-        return "" if plan.choices[name] else f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}"
+        config.choices[name] = _CHOICES[name].get(str(value), "")
+        return "" if config.choices[name] else f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}"
     if name in _SWITCHES:
-        plan.attributes[name] = value
+        config.attributes[name] = value
         return "" if isinstance(value, bool) else f"{name} must be true or false, not {value!r}"
     if name in _NUMBERS:
-        plan.attributes[name] = value
+        config.attributes[name] = value
         fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NUMBERS[name]
         return "" if fits else f"{name} must be a whole number from 0 to {_NUMBERS[name]}, not {value!r}"
     if name in _REFUSED:
@@ -211,10 +211,10 @@ def _put(plan: SessionPlan, name: str, value: Any) -> str:
     if not isinstance(value, str | int | float):
         return f"{name} must be text, a number, true or false, not {value!r}"
     if option in _PROVIDER_OPTIONS.get(provider, ()):
-        plan.provider_options.setdefault(provider, {})[option] = _text(value)
+        config.provider_options.setdefault(provider, {})[option] = _text(value)
         return ""
     if name in ENTRIES:
-        plan.entries[name] = _text(value)
+        config.entries[name] = _text(value)
         return ""
     near = get_close_matches(name, _KNOWN, n=1, cutoff=0.6)
     return f"{name} is not known here; " + (

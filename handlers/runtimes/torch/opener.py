@@ -23,7 +23,7 @@ from penstock.handlers.runtimes.torch.graphs import GraphedCall
 from penstock.handlers.runtimes.torch.library import checked_device, provider_words, set_up, torch_library
 from penstock.handlers.runtimes.torch.precision import HALVES, cast, quantized
 from penstock.handlers.runtimes.torch.program import Program
-from penstock.handlers.runtimes.torch.runtime import CallPlan, DifferentiableRuntime, TorchRuntime
+from penstock.handlers.runtimes.torch.runtime import DifferentiableRuntime, ProgramCall, TorchRuntime
 from penstock.handlers.runtimes.torch.transfer import CudaTransfer, HostTransfer
 from penstock.model_spec import RuntimeOptions
 
@@ -43,26 +43,28 @@ def open_model(model: Path | bytes, context: Context) -> TorchRuntime:
     set_up(torch, device, threads=context.threads, precision=options.precision)
     program = _read(kind, model, device, context=context)
     adapted = replace(program, module=_adapted(torch, program, options))
-    plan = _plan(torch, adapted, context)
-    real = options.quantize == "off" and all(dtype.is_floating_point for dtype in plan.dtypes)
+    program_call = _program_call(torch, adapted, context)
+    real = options.quantize == "off" and all(dtype.is_floating_point for dtype in program_call.dtypes)
     runtime = (DifferentiableRuntime if real else TorchRuntime)(
         torch,
-        _call(torch, adapted, plan, context=context),
-        plan,
+        _call(torch, adapted, program_call, context=context),
+        program_call,
         transfer=CudaTransfer(torch, device) if device.type == "cuda" else HostTransfer(torch),
         provider=provider_words(torch, device, extras=_extras(options)),
     )
-    runtime.first_call_s = _first_call(runtime, adapted, plan, file=model.name, options=options)
+    runtime.first_call_s = _first_call(runtime, adapted, program_call, file=model.name, options=options)
     return runtime
 
 
-def _first_call(runtime: TorchRuntime, program: Program, plan: CallPlan, *, file: str, options: RuntimeOptions) -> float:
+def _first_call(
+    runtime: TorchRuntime, program: Program, program_call: ProgramCall, *, file: str, options: RuntimeOptions
+) -> float:
     """Seconds of the first call that fitted into memory; 0.0 if no input for it is known."""
-    *larger, last = first_sizes(plan.sizes, graphs=options.cuda_graphs)
+    *larger, last = first_sizes(program_call.sizes, graphs=options.cuda_graphs)
     for rows in larger:
         with suppress(_DoesNotFit):
-            return _run_once(runtime, _example_feed(program, plan, rows), file=file, options=options)
-    return _run_once(runtime, _example_feed(program, plan, last), file=file, options=options)
+            return _run_once(runtime, _example_feed(program, program_call, rows), file=file, options=options)
+    return _run_once(runtime, _example_feed(program, program_call, last), file=file, options=options)
 
 
 def first_sizes(sizes: BatchSizes, *, graphs: bool) -> list[int]:
@@ -92,14 +94,14 @@ def _adapted(torch: Any, program: Program, options: RuntimeOptions) -> Any:
     return module
 
 
-def _plan(torch: Any, program: Program, context: Context) -> CallPlan:
+def _program_call(torch: Any, program: Program, context: Context) -> ProgramCall:
     options, names = context.runtime, context.options.get("outputs", ())
     sizes = program.batch.padded_to(options.batch_buckets)
     if sizes.low == sizes.high and sizes.low > 1:
         sizes = replace(sizes, buckets=(sizes.low,))
     half = HALVES.get(options.precision)
     elements = [half if half and element == "float32" else element for element in program.elements]
-    return CallPlan(
+    return ProgramCall(
         ports=program.ports,
         dtypes=tuple(getattr(torch, element) for element in elements),
         sizes=sizes,
@@ -109,11 +111,11 @@ def _plan(torch: Any, program: Program, context: Context) -> CallPlan:
     )
 
 
-def _call(torch: Any, program: Program, plan: CallPlan, *, context: Context) -> Call:
+def _call(torch: Any, program: Program, program_call: ProgramCall, *, context: Context) -> Call:
     """The program as a function of its tensors, compiled and recorded in CUDA graphs if the options say so."""
     options, module, arguments = context.runtime, program.module, program.arguments
     if options.compile != "off":
-        module = _compiled(torch, module, plan, context=context)
+        module = _compiled(torch, module, program_call, context=context)
 
     def call(tensors: Sequence[Any]) -> Any:
         args, kwargs = arguments(tensors)
@@ -139,7 +141,7 @@ def _plain_errors(torch: Any, call: Call, *, kind: FileKind, device: str) -> Cal
     return call
 
 
-def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> Any:
+def _compiled(torch: Any, module: Any, program_call: ProgramCall, *, context: Context) -> Any:
     """Compile once per bucket. Without buckets compile for size 1 and for all other sizes, whose batch axis is marked.
 
     tests/unit/handlers/runtimes/torch/test_compile.py counts them. If every size were fixed, torch would give up after 8.
@@ -148,10 +150,10 @@ def _compiled(torch: Any, module: Any, plan: CallPlan, *, context: Context) -> A
     check_compiler(device, found=shutil.which, compiler=os.environ.get("CXX" if device == "cpu" else "CC"))
     if options.cache_dir:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(context.folder / options.cache_dir)
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, len(plan.sizes.buckets) + 1)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, len(program_call.sizes.buckets) + 1)
     # A pool of compiler processes would use cores of other slots, and would outlive the compilation.
     torch._inductor.config.compile_threads = 1
-    fixed = bool(plan.sizes.buckets) and not any(None in port.shape for port in plan.ports)
+    fixed = bool(program_call.sizes.buckets) and not any(None in port.shape for port in program_call.ports)
     return torch.compile(module, mode=options.compile, dynamic=False if fixed else None)
 
 
@@ -178,7 +180,7 @@ def _run_once(runtime: TorchRuntime, feed: dict[str, Any] | None, *, file: str, 
     return perf_counter() - began
 
 
-def _example_feed(program: Program, plan: CallPlan, rows: int) -> dict[str, Any] | None:
+def _example_feed(program: Program, program_call: ProgramCall, rows: int) -> dict[str, Any] | None:
     """A batch of this size: the file's own example, else zeros if all shapes are fixed, else None."""
     import numpy as np
 
@@ -186,11 +188,11 @@ def _example_feed(program: Program, plan: CallPlan, rows: int) -> dict[str, Any]
         firsts = [_as_array(example) for example in program.example]
         return {
             port.name: np.repeat(first[:1], rows, axis=0).astype(port.dtype)
-            for port, first in zip(plan.ports, firsts, strict=True)
+            for port, first in zip(program_call.ports, firsts, strict=True)
         }
-    if any(None in port.shape for port in plan.ports):
+    if any(None in port.shape for port in program_call.ports):
         return None
-    return {port.name: np.zeros((rows, *[size or 0 for size in port.shape]), port.dtype) for port in plan.ports}
+    return {port.name: np.zeros((rows, *[size or 0 for size in port.shape]), port.dtype) for port in program_call.ports}
 
 
 def _as_array(example: Any) -> Any:

@@ -20,7 +20,7 @@ Upload = Callable[["Arrays"], list[dict[str, DeviceRow]]]
 
 
 @dataclass(frozen=True, slots=True)
-class CallPlan:
+class ProgramCall:
     """How a program is called: the inputs' torch dtypes, the batch sizes, and the axes that are marked as changing for
     torch.compile.
     """
@@ -40,17 +40,17 @@ class TorchRuntime(Runtime):
     """
 
     def __init__(
-        self, torch: Any, call: Callable[[Sequence[Any]], Any], plan: CallPlan, *, transfer: Any, provider: str
+        self, torch: Any, call: Callable[[Sequence[Any]], Any], program_call: ProgramCall, *, transfer: Any, provider: str
     ) -> None:
         self._torch = torch
         self._call = call
-        self._plan = plan
+        self._program_call = program_call
         self._transfer: HostTransfer | CudaTransfer = transfer
         self.provider = provider
-        self.inputs = list(plan.ports)
+        self.inputs = list(program_call.ports)
         # The first call fills them unless the options name them.
-        self.outputs = list(plan.names)
-        self.stacks = plan.sizes.high != 1
+        self.outputs = list(program_call.names)
+        self.stacks = program_call.sizes.high != 1
         self.padding_ratio = 0.0
         self.first_call_s = 0.0
         self.upload: Upload | None = transfer.upload if isinstance(transfer, CudaTransfer) else None
@@ -58,7 +58,7 @@ class TorchRuntime(Runtime):
     def run(self, feed: Mapping[str, Any], /) -> Arrays:
         """Raises `HandlerContractError` for an output that is no tensor, or that lacks one row per item."""
         rows = len(next(iter(feed.values())))
-        pieces = self._plan.sizes.pieces(rows)
+        pieces = self._program_call.sizes.pieces(rows)
         with self._torch.inference_mode():
             given = self.tensors(feed)
             parts = [self._run_piece(given, piece) for piece in pieces]
@@ -67,7 +67,7 @@ class TorchRuntime(Runtime):
 
     def tensors(self, feed: Mapping[str, Any], /) -> list[Any]:
         """The inputs on the device, in the order of the ports."""
-        return [self._transfer.to_device(feed[port.name]) for port in self._plan.ports]
+        return [self._transfer.to_device(feed[port.name]) for port in self._program_call.ports]
 
     def _run_piece(self, given: Sequence[Any], piece: BatchSlice) -> Arrays:
         return self._transfer.to_host(self._answers(given, piece))
@@ -75,9 +75,9 @@ class TorchRuntime(Runtime):
     def _answers(self, given: Sequence[Any], piece: BatchSlice) -> dict[str, Any]:
         tensors = [
             self._prepared(tensor[piece.start : piece.stop], dtype, piece.size)
-            for tensor, dtype in zip(given, self._plan.dtypes, strict=True)
+            for tensor, dtype in zip(given, self._program_call.dtypes, strict=True)
         ]
-        results = named(self._call(tensors), self._plan.names)
+        results = named(self._call(tensors), self._program_call.names)
         self.outputs = self.outputs or list(results)
         for name, result in results.items():
             _check_rows(name, result, piece.size)
@@ -88,10 +88,10 @@ class TorchRuntime(Runtime):
         missing = size - len(rows)
         padded = self._torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])]) if missing else rows
         tensor = padded.to(dtype)
-        if self._plan.channels_last and tensor.dim() == 4:
+        if self._program_call.channels_last and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=self._torch.channels_last)
         # torch always compiles size 1 separately, and refuses a mark that says this size may change.
-        if self._plan.marks_batch and size > 1:
+        if self._program_call.marks_batch and size > 1:
             self._torch._dynamo.mark_dynamic(tensor, 0)
         return tensor
 
@@ -101,7 +101,7 @@ class DifferentiableRuntime(TorchRuntime):
 
     def forward(self, given: Sequence[Any], /) -> dict[str, Any]:
         """Like `run`, but from tensors to tensors and with gradients, from which explanations are computed."""
-        parts = [self._answers(given, piece) for piece in self._plan.sizes.pieces(len(given[0]))]
+        parts = [self._answers(given, piece) for piece in self._program_call.sizes.pieces(len(given[0]))]
         return {name: self._torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.serve.plan import make_plan
+from penstock.cli.serve.setup import serve_setup
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.files import declares_pipelines, read_pipelines
 
@@ -52,7 +52,7 @@ def test_the_pipeline_and_its_models_become_settings_of_the_processes(
     people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://:secret@nowhere")
-    chosen = make_plan(["people.py"], config=None, flags={}, environ={}, folder=tmp_path, need_files=True)
+    chosen = serve_setup(["people.py"], config=None, flags={}, environ={}, folder=tmp_path, need_files=True)
     assert list(chosen.settings.models) == ["boxes"]
     assert json.loads(chosen.env["PENSTOCK_MODELS"]) == {"boxes": {"source": f"{people}:boxes"}}
     [spec] = chosen.settings.driven_specs()
@@ -66,7 +66,7 @@ def test_the_pipeline_and_its_models_become_settings_of_the_processes(
 def test_a_setting_that_no_pipeline_has_is_refused_as_in_a_file(people: Path, tmp_path: Path) -> None:
     people.write_text(PEOPLE.replace("deadline_s=9", "deadlines=9"))
     with pytest.raises(ConfigError) as refused:
-        make_plan(["people.py"], config=None, flags={}, environ={}, folder=tmp_path)
+        serve_setup(["people.py"], config=None, flags={}, environ={}, folder=tmp_path)
     assert "deadlines" in " ".join(refused.value.faults)
 
 

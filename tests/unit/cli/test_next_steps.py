@@ -15,8 +15,8 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from penstock.cli.completion import completed
 from penstock.cli.main import app
-from penstock.cli.place import completed
 
 # Typer brings its own copy of click, and exports only one of its errors.
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from penstock.loadtest import figures
 from penstock.loadtest.assignment import MergedTally
-from penstock.loadtest.plan import Step
 from penstock.loadtest.result import DeviceUse, Generator, Inside, LoadTestResult, ProcessUse, TestSubject
+from penstock.loadtest.workload import Step
 
 
 def load(calls: Sequence[tuple[float, float, int]], *, more_due: Sequence[float] = ()) -> MergedTally:

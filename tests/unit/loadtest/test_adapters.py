@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import BadRequest
 from penstock.loadtest.adapters import make_adapter
 from penstock.loadtest.generator.connection import RequestBody
-from penstock.loadtest.plan import CallStyle, Kind
+from penstock.loadtest.workload import CallStyle, Kind
 
 BASE = "http://h:81"
 

@@ -10,7 +10,7 @@ from penstock.job import BatchRecord
 from penstock.loadtest.details import DetailRecorder
 from penstock.loadtest.generator.answers import AnswerReader
 from penstock.loadtest.generator.connection import Connection
-from penstock.loadtest.plan import CallStyle
+from penstock.loadtest.workload import CallStyle
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from penstock.loadtest import figures
-from penstock.loadtest.plan import Step
+from penstock.loadtest.workload import Step
 from tests.unit.loadtest.made import load
 
 

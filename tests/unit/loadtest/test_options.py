@@ -15,7 +15,7 @@ from penstock.loadtest.options import (
     server_address,
     shape_of,
 )
-from penstock.loadtest.plan import Arrivals, Kind
+from penstock.loadtest.workload import Arrivals, Kind
 
 
 def test_a_url_is_an_endpoint_and_a_name_a_model() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.job import BlobPlace
+from penstock.job import BlobLocation
 from penstock.run import Run, RunPart, RunSpec, RunState, part_id
 from penstock.runs.execution import DriveResult, Execution, RunServices
 from penstock.runs.lease import OwnedRun
@@ -33,7 +33,7 @@ def part_of(run_id: str) -> OwnedRun:
 def test_a_run_that_this_host_cannot_read_is_passed_over_for_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("penstock.runs.runner.time.monotonic", lambda: now[0])
-    services = RunServices("redis://nowhere", cast("BlobPlace", None), tmp_path)
+    services = RunServices("redis://nowhere", cast("BlobLocation", None), tmp_path)
     runner = Runner(services, stopped=lambda _: True)
     for run_id, code in (("read", ""), ("held", "part_held"), ("unread", "given_back")):
         execution: Any = GivenBack(code)

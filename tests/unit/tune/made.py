@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock.tune.result import (
     BatchTime,
-    CapacityPlan,
     Choice,
     Configuration,
     ConfigurationVerdict,
@@ -18,6 +17,7 @@ from penstock.tune.result import (
     Goal,
     Measured,
     Overheads,
+    RateCapacity,
     SearchTime,
     TuneResult,
 )
@@ -84,7 +84,7 @@ def _confirmed(one: Configuration, place: int) -> Configuration:
 def result(*, model: str = "discs", goal: Goal = GOAL, note: str = "an example") -> TuneResult:
     found = configurations(goal)
     assert found[0].predicted is not None
-    capacity = CapacityPlan(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
+    capacity = RateCapacity(100.0, 6, 0, found[0].choice, found[0].predicted, 0.1, "from the simulation", 6, 7)
     space: dict[str, list[Any]] = {
         "batch_size": [1, 2, 4, 8],
         "slots": [1, 2],

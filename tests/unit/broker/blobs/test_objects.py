@@ -13,9 +13,9 @@ from obstore.store import MemoryStore
 from penstock.broker.blobs.copies import Copies
 from penstock.broker.blobs.files import BlobsUnavailable, LocalBlobs
 from penstock.broker.blobs.objects import ObjectBlobs, open_objects
-from penstock.broker.blobs.places import open_blobs
+from penstock.broker.blobs.opening import open_blobs
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.job import BlobPlace, new_serial
+from penstock.job import BlobLocation, new_serial
 from penstock.settings.tables import Settings
 
 SECRET = "hidden-from-all"
@@ -34,7 +34,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectBlobs:
     for name, value in {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": SECRET, "REGION": "r"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setattr("penstock.broker.blobs.objects._RETRIES", 0)
-    found = open_blobs(BlobPlace(tmp_path, "s3://bucket/deep", tmp_path / "copies"))
+    found = open_blobs(BlobLocation(tmp_path, "s3://bucket/deep", tmp_path / "copies"))
     assert isinstance(found, ObjectBlobs)
     return found
 
@@ -123,11 +123,11 @@ sys.stdin.read()
 
 
 def test_a_folder_by_url_is_the_folder_and_no_url_too(tmp_path: Path) -> None:
-    place = open_blobs(BlobPlace(tmp_path / "unused", f"file://{tmp_path}/a%20b", tmp_path / "copies"))
+    place = open_blobs(BlobLocation(tmp_path / "unused", f"file://{tmp_path}/a%20b", tmp_path / "copies"))
     assert isinstance(place, LocalBlobs)
     place.put(input_name(), b"x")
     assert (tmp_path / "a b").is_dir()
-    assert isinstance(open_blobs(BlobPlace(tmp_path)), LocalBlobs)
+    assert isinstance(open_blobs(BlobLocation(tmp_path)), LocalBlobs)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_a_url_with_credentials_or_of_no_known_store_is_refused_by_the_settings(
 )
 def test_the_settings_take_objects_and_folders(tmp_path: Path, url: str) -> None:
     settings = Settings.load(env={"PENSTOCK_STORE__BLOB_URL": url, "PENSTOCK_STORE__STATE_DIR": str(tmp_path)})
-    assert settings.blob_place == BlobPlace(tmp_path / "blobs", url, tmp_path / "blob-copies")
+    assert settings.blob_location == BlobLocation(tmp_path / "blobs", url, tmp_path / "blob-copies")

@@ -22,7 +22,7 @@ from penstock.extensions.splits.figures import PER_DOUBLING
 from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
 from penstock.extensions.webhooks.store import outbox
 from penstock.job import BANDS, LATE_BAND, JobState, Payload, Priority, new_job_id
-from penstock.model_spec import MAX_BATCH_SIZE, SlotPlace, WorkerInfo
+from penstock.model_spec import MAX_BATCH_SIZE, SlotLocation, WorkerInfo
 from penstock.run import RunCounts, RunPart, RunSpec, RunState
 from tests.lua_files import LUA
 from tests.oracle import claim, model_queue, record
@@ -79,7 +79,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
         ops.withdraw("m", "1", "w"),
         registry.withdraw_worker("w"),
-        registry.announce_place(SlotPlace("s", "w", "cpu", "")),
+        registry.announce_location(SlotLocation("s", "w", "cpu", "")),
         registry.keep_learned_times("m", "k", registry.KeptTimes({}, 0.0)),
         registry.identity("n"),
         registry.swap_model("m", StoredModel(), None),

@@ -10,7 +10,7 @@ from penstock.broker.server.health import replica_fault, store_faults, version_o
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import judged, name_of
-from penstock.cli.serve.plan import make_plan
+from penstock.cli.serve.setup import serve_setup
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement
 from penstock.settings.tables import Settings
@@ -78,7 +78,7 @@ def test_what_keeps_a_model_file_from_loading_is_told_before_anything_is_started
     assert "models.half (version 1): a.onnx is a model in fp32" in found.text
     assert f"models.cats (version 1): the labels file {tmp_path / 'gone.txt'} cannot be read" in found.text
     with pytest.raises(ConfigError) as caught:
-        make_plan([], config=config, flags={}, need_files=True, environ={}, folder=tmp_path)
+        serve_setup([], config=config, flags={}, need_files=True, environ={}, folder=tmp_path)
     assert len(caught.value.faults) == 2
 
 

@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused_with_what_to_write(text: str, words: str
 
 def test_the_query_of_an_address_is_never_shown_because_it_may_hold_a_key() -> None:
     source = read_source(f"https://h.example/m.onnx?X-Signature=hunter2#sha256={SUM}")
-    assert source.place.endswith("?X-Signature=hunter2")
+    assert source.location.endswith("?X-Signature=hunter2")
     assert str(source) == f"https://h.example/m.onnx#sha256={SUM}"
     with pytest.raises(ConfigError) as refused:
         read_source("https://h.example/m.onnx?X-Signature=hunter2")

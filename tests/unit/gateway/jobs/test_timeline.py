@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.gateway.jobs.timeline import STAGES, Timeline, timeline
 from penstock.gateway.jobs.views import timeline_view
 from penstock.job import Attempt, BatchRecord, Job, JobError, JobId, JobState, LeftOut, Priority
-from penstock.model_spec import SlotPlace
+from penstock.model_spec import SlotLocation
 
 ID = JobId("0" * 26, "m")
 BATCH = BatchRecord(
@@ -28,7 +28,7 @@ def tried(number: int, claimed_at: float, ended_at: float | None, end: str = "",
 
 
 def timeline_of(job: Job, *, now: float = 1_000.0) -> Timeline:
-    return timeline(job, now=now, places={})
+    return timeline(job, now=now, locations={})
 
 
 def seconds(job: Job, *, now: float = 1_000.0) -> dict[str, float]:
@@ -192,8 +192,8 @@ def test_the_stages_of_every_history_add_up_to_the_whole(job: Job, now: float) -
 
 
 def test_the_view_names_the_worker_the_device_and_the_provider_where_they_are_known() -> None:
-    place = SlotPlace("w", "penstock@here", "cuda:0", "CUDAExecutionProvider")
-    view = timeline_view(timeline(normal(trace=f"00-{'a' * 32}-{'b' * 16}-01"), now=0.0, places={"w1": place}))
+    location = SlotLocation("w", "penstock@here", "cuda:0", "CUDAExecutionProvider")
+    view = timeline_view(timeline(normal(trace=f"00-{'a' * 32}-{'b' * 16}-01"), now=0.0, locations={"w1": location}))
     assert view["attempts"] == [
         {
             "attempt": 1,

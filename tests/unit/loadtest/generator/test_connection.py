@@ -29,7 +29,7 @@ def test_a_request_is_written_whole() -> None:
 
 
 class Told:
-    """A driver that records its calls, and a transport that can be closed."""
+    """An owner that records its calls, and a transport that can be closed."""
 
     def __init__(self) -> None:
         self.answers = 0

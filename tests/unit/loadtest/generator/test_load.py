@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from penstock.loadtest.generator.connection import parse_target, request_bytes
-from penstock.loadtest.generator.load import LoadPlan, own_limits, run_load
+from penstock.loadtest.generator.load import LoadSpec, own_limits, run_load
 
 FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSING = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
@@ -59,10 +59,10 @@ def server(answer: bytes, *, stays_open: bool = True, delay_s: float = 0.0) -> I
             thread.join()
 
 
-def plan(url: str, **options: object) -> LoadPlan:
+def plan(url: str, **options: object) -> LoadSpec:
     target = parse_target(url)
     fields: dict[str, object] = {"requests": itertools.repeat(request_bytes(target)), "connections": 4, "duration_s": 0.2}
-    return LoadPlan(target, **{**fields, **options})  # type: ignore[arg-type]
+    return LoadSpec(target, **{**fields, **options})  # type: ignore[arg-type]
 
 
 def some(url: str, count: int) -> dict[str, object]:

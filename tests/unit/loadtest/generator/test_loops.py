@@ -13,7 +13,7 @@ from penstock.loadtest.figures import spread
 from penstock.loadtest.generator.arrivals import Stretch, along, unit_poisson
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import HttpTarget
-from penstock.loadtest.generator.driver import LoadWire, ResponseRecorder
+from penstock.loadtest.generator.load_loop import LoadWire, ResponseRecorder
 from penstock.loadtest.generator.open_loop import OpenLoop
 from tests.unit.loadtest.generator.virtual_time import Server, run_virtually, virtual_alarm
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from benchmarks.experiments.known_queue import KnownDevice
 from penstock.loadtest.generator.alarm import LoopAlarm
-from penstock.loadtest.generator.connection import Connection, ConnectionDriver, HttpTarget
+from penstock.loadtest.generator.connection import Connection, ConnectionOwner, HttpTarget
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -56,9 +56,9 @@ class Server:
         self._runs = False
         self.connections = 0
 
-    async def dial(self, target: HttpTarget, driver: ConnectionDriver) -> Connection:
+    async def dial(self, target: HttpTarget, owner: ConnectionOwner) -> Connection:
         self.connections += 1
-        connection = Connection(driver)
+        connection = Connection(owner)
         connection.connection_made(cast("asyncio.Transport", _Transport(self, connection)))
         return connection
 

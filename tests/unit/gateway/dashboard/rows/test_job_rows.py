@@ -34,14 +34,14 @@ def test_attempts_lie_where_they_were_in_the_jobs_life() -> None:
         Attempt(1, "w.1", "b1", claimed_at=102.0, ended_at=104.0, end="crashed"),
         Attempt(2, "w.1", "b2", claimed_at=109.9999, ended_at=110.0, end="succeeded"),
     )
-    lost, last = attempt_bars(timeline(replace(JOB, tries=tries), now=200.0, places={}))
+    lost, last = attempt_bars(timeline(replace(JOB, tries=tries), now=200.0, locations={}))
     assert (lost.start, lost.width, lost.name, lost.title) == (20.0, 20.0, "crashed", "attempt 1: crashed")
     assert (last.start + last.width <= 100.0, last.width) == (True, 0.5)
 
 
 def test_an_attempt_under_way_reaches_to_now() -> None:
     running = replace(JOB, state=JobState.LEASED, finished_at=None, tries=(Attempt(1, "w", "b", claimed_at=105.0),))
-    [bar] = attempt_bars(timeline(running, now=110.0, places={}))
+    [bar] = attempt_bars(timeline(running, now=110.0, locations={}))
     assert (bar.name, bar.start, bar.width, bar.seconds) == ("running", 50.0, 50.0, 5.0)
 
 

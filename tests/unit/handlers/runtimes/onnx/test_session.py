@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 
 from penstock.errors import HandlerLoadError
-from penstock.handlers.runtimes.onnx.session import ENTRIES, fallen, flattened, planned, session_options, spinning
+from penstock.handlers.runtimes.onnx.session import ENTRIES, fallen, flattened, session_config, session_options, spinning
 
 
 def test_given_names_win_over_our_defaults() -> None:
-    plan = planned({}, threads=3, spin={"session.intra_op.allow_spinning": "0"})
-    assert plan.attributes == {"intra_op_num_threads": 3, "inter_op_num_threads": 1}
-    assert plan.entries == {"session.intra_op.allow_spinning": "0"}
-    own = planned({"intra_op_num_threads": 1, "session.intra_op.allow_spinning": True}, threads=3, spin={"x": "0"})
+    config = session_config({}, threads=3, spin={"session.intra_op.allow_spinning": "0"})
+    assert config.attributes == {"intra_op_num_threads": 3, "inter_op_num_threads": 1}
+    assert config.entries == {"session.intra_op.allow_spinning": "0"}
+    own = session_config({"intra_op_num_threads": 1, "session.intra_op.allow_spinning": True}, threads=3, spin={"x": "0"})
     assert own.attributes["intra_op_num_threads"] == 1
     assert own.entries == {"session.intra_op.allow_spinning": "1"}
 
 
 def test_a_dotted_name_may_be_written_as_tables() -> None:
     assert flattened({"cuda": {"gpu_mem_limit": 1}, "a": {"b": {"c": 2}}}) == {"cuda.gpu_mem_limit": 1, "a.b.c": 2}
-    plan = planned({"cuda": {"gpu_mem_limit": 1 << 30}, "tensorrt.trt_sparsity_enable": True}, threads=1, spin={})
-    assert plan.provider_options == {"cuda": {"gpu_mem_limit": "1073741824"}, "tensorrt": {"trt_sparsity_enable": "1"}}
+    config = session_config({"cuda": {"gpu_mem_limit": 1 << 30}, "tensorrt.trt_sparsity_enable": True}, threads=1, spin={})
+    assert config.provider_options == {"cuda": {"gpu_mem_limit": "1073741824"}, "tensorrt": {"trt_sparsity_enable": "1"}}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_dotted_name_may_be_written_as_tables() -> None:
 )
 def test_a_name_or_value_that_is_wrong_is_told_with_what_was_meant(table: dict[str, Any], words: str) -> None:
     with pytest.raises(HandlerLoadError, match=words):
-        planned(table, threads=1, spin={})
+        session_config(table, threads=1, spin={})
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_a_name_or_value_that_is_wrong_is_told_with_what_was_meant(table: dict[s
 )
 def test_an_option_that_would_do_harm_or_nothing_is_refused_with_the_reason(table: dict[str, Any], words: str) -> None:
     with pytest.raises(HandlerLoadError, match=words):
-        planned(table, threads=1, spin={})
+        session_config(table, threads=1, spin={})
 
 
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(HandlerLoadError, match=r"execution_mode must be .*; enable_mem_reuse must be"):
-        planned({"execution_mode": "fast", "enable_mem_reuse": 3}, threads=1, spin={})
+        session_config({"execution_mode": "fast", "enable_mem_reuse": 3}, threads=1, spin={})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_options_reach_onnxruntime() -> None:
         "enable_mem_pattern": False,
         "session.set_denormal_as_zero": True,
     }
-    options = session_options(onnxruntime, planned(table, threads=2, spin={}))
+    options = session_options(onnxruntime, session_config(table, threads=2, spin={}))
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
     assert (options.intra_op_num_threads, options.enable_mem_pattern) == (2, False)

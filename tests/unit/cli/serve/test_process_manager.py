@@ -8,7 +8,7 @@ import time
 import pytest
 
 from penstock.cli.exits import StartError
-from penstock.cli.serve.supervisor import ManagedProcess, ProcessSupervisor, RestartDelay, StopSignals
+from penstock.cli.serve.process_manager import ManagedProcess, ProcessManager, RestartDelay, StopSignals
 
 FOREVER = "import signal; signal.pause()"
 
@@ -26,7 +26,7 @@ def test_waits_double_to_a_limit_and_begin_anew_after_a_long_life() -> None:
 def test_a_child_that_dies_is_started_again_after_its_wait() -> None:
     said: list[str] = []
     worker = child("raise SystemExit(9)")
-    supervisor = ProcessSupervisor([worker], None, stop=StopSignals(), say=said.append)
+    supervisor = ProcessManager([worker], None, stop=StopSignals(), say=said.append)
     worker.start(now=0.0)
     assert worker.process is not None
     worker.process.wait()
@@ -42,7 +42,7 @@ def test_a_child_that_dies_is_started_again_after_its_wait() -> None:
 
 def test_a_child_that_refuses_its_settings_ends_the_start_at_once() -> None:
     worker = child("raise SystemExit(4)")
-    supervisor = ProcessSupervisor([worker], None, stop=StopSignals(), say=lambda text: None)
+    supervisor = ProcessManager([worker], None, stop=StopSignals(), say=lambda text: None)
     worker.start(now=0.0)
     assert worker.process is not None
     worker.process.wait()
@@ -52,7 +52,7 @@ def test_a_child_that_refuses_its_settings_ends_the_start_at_once() -> None:
 
 def test_a_drain_ends_children_that_listen() -> None:
     worker = child(FOREVER)
-    supervisor = ProcessSupervisor([worker], None, stop=StopSignals(), say=lambda text: None)
+    supervisor = ProcessManager([worker], None, stop=StopSignals(), say=lambda text: None)
     supervisor.start()
     assert supervisor.drain(10.0)
     assert worker.process is not None
@@ -62,7 +62,7 @@ def test_a_drain_ends_children_that_listen() -> None:
 def test_a_second_signal_kills_children_that_do_not_listen() -> None:
     said: list[str] = []
     worker, stop = child(FOREVER), StopSignals()
-    supervisor = ProcessSupervisor([worker], None, stop=stop, say=said.append)
+    supervisor = ProcessManager([worker], None, stop=stop, say=said.append)
     # Ignored signals stay ignored across exec, so the child ignores SIGTERM from its start.
     heard = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -82,6 +82,6 @@ def test_a_store_that_died_is_told() -> None:
             return True
 
     said: list[str] = []
-    ProcessSupervisor([], Store(), stop=StopSignals(), say=said.append).turn(time.monotonic(), deaths_allowed=None)
+    ProcessManager([], Store(), stop=StopSignals(), say=said.append).turn(time.monotonic(), deaths_allowed=None)
     assert len(said) == 1
     assert "store" in said[0]

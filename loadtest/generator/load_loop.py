@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from penstock.loadtest.generator.alarm import Alarm, open_alarm
-from penstock.loadtest.generator.connection import Connection, ConnectionDriver, HttpTarget, connect
+from penstock.loadtest.generator.connection import Connection, ConnectionOwner, HttpTarget, connect
 from penstock.loadtest.generator.summary import LOST, Samples
 
 _RECONNECT_S = 0.02
 
 Follow = Callable[[Connection], bytes | None]
-Dial = Callable[[HttpTarget, ConnectionDriver], Awaitable[Connection]]
+Dial = Callable[[HttpTarget, ConnectionOwner], Awaitable[Connection]]
 
 
 def nothing_follows(connection: Connection) -> bytes | None:
@@ -61,7 +61,7 @@ class LoadWire:
         self.alarm = alarm
 
 
-class LoadDriver:
+class LoadLoop:
     """Keeps the connections of one load. A subclass decides when the next call leaves (`_free`) and when the load is done."""
 
     def __init__(self, wire: LoadWire, recorder: ResponseRecorder) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a serving command: the settings in force, and the environment that hands them to the processes it starts."""
+"""The setup of a serving command: the settings in force, and the environment that hands them to the processes it starts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class ServePlan:
+class ServeSetup:
     """`env`: the environment of the processes, without the store's address where the command starts an embedded store."""
 
     settings: Settings
     env: dict[str, str]
 
 
-def make_plan(
+def serve_setup(
     arguments: Sequence[str],
     *,
     config: Path | None,
@@ -43,8 +43,8 @@ def make_plan(
     need_files: bool = False,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> ServePlan:
-    """The plan for a command line. Raises `ConfigError` with every fault of the settings.
+) -> ServeSetup:
+    """The setup for a command line. Raises `ConfigError` with every fault of the settings.
 
     `need_files`: also report model files that are missing or cannot be loaded.
     """
@@ -65,17 +65,17 @@ def make_plan(
         settings = Settings.load(named.config, env)
     if need_files:
         check_model_files(settings, named.config)
-    return ServePlan(settings, env)
+    return ServeSetup(settings, env)
 
 
 def declared_model(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
     """The settings that declare the model or pipeline, and its name: from penstock.toml, else from a file that is named."""
     file = config or Path.cwd() / CONFIG_NAME
     if file.is_file():
-        settings = make_plan([], config=file, flags={}).settings
+        settings = serve_setup([], config=file, flags={}).settings
         if model in settings.served_names:
             return settings, model
-    settings = make_plan([model], config=config, flags={}, task=task, need_files=True).settings
+    settings = serve_setup([model], config=config, flags={}, task=task, need_files=True).settings
     return settings, named_source(model)[0]
 
 
@@ -88,7 +88,7 @@ def check_model_files(settings: Settings, config: Path | None) -> None:
         raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
 
 
-def fetch_models(chosen: ServePlan) -> None:
+def fetch_models(chosen: ServeSetup) -> None:
     """Bring models that lie elsewhere to this machine, and check them as files. Raises `FetchFailed`, `ConfigError`."""
     if not any(is_remote(spec.source) for spec in chosen.settings.specs()):
         return

@@ -23,10 +23,10 @@ _COMMAND = re.compile(r"\bpenstock ([a-z]+)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?
 def completed(text: str, argv: Sequence[str] | None = None) -> str:
     """The text, each command in it with the place options of this process's command line that it lacks."""
     given = sys.argv[1:] if argv is None else argv
-    return _COMMAND.sub(lambda found: found[0] + _options(given, _places_of(found[1]), found[0]), text)
+    return _COMMAND.sub(lambda found: found[0] + _options(given, _options_of(found[1]), found[0]), text)
 
 
-def _places_of(verb: str) -> Sequence[tuple[str, str]]:
+def _options_of(verb: str) -> Sequence[tuple[str, str]]:
     """The options by which the verb is told where; none for a verb that asks nobody, and for what is no verb."""
     entry = verbs().get(verb)
     return ((*_STORE, *_GATEWAY) if verb == "run" else _GATEWAY) if entry and entry.asks_gateway else ()

@@ -26,7 +26,7 @@ _HOPELESS = (2, 4)
 
 
 class StoreServer(Protocol):
-    """What the supervisor needs of an embedded server."""
+    """What the manager needs of an embedded server."""
 
     def check(self) -> bool:
         """True if the server was gone and has been restarted; raises when it cannot be restarted."""
@@ -46,7 +46,7 @@ class RestartDelay:
 
 @dataclass(slots=True)
 class ManagedProcess:
-    """One process that a supervisor keeps running. `log_path` None: its output goes to this process's standard error."""
+    """One process that a manager keeps running. `log_path` None: its output goes to this process's standard error."""
 
     name: str
     argv: Sequence[str]
@@ -66,7 +66,7 @@ class ManagedProcess:
         return self.process.pid if self.process else 0
 
     def start(self, now: float) -> None:
-        # A session of its own: Ctrl-C reaches only the supervisor, which ends the store after those that write to it.
+        # A session of its own: Ctrl-C reaches only the manager, which ends the store after those that write to it.
         # Standard output carries one line of JSON under --json, so logs go to standard error.
         with self.log_path.open("ab") if self.log_path else nullcontext(sys.stderr) as log:
             self.process = subprocess.Popen(
@@ -101,7 +101,7 @@ class StopSignals:
         self._received.set()
 
 
-class ProcessSupervisor:
+class ProcessManager:
     """Keeps `processes` running until a stop signal comes. `say` gets one sentence per event."""
 
     def __init__(

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import BadRequest
 from penstock.loadtest.generator.arrivals import Stretch
-from penstock.loadtest.plan import Shape, read_rate
+from penstock.loadtest.workload import Shape, read_rate
 
 
 def rates(text: str) -> list[tuple[float, float, float]]:
