@@ -1,4 +1,4 @@
-"""What an extension declares: the places of its parts, each loaded by the process that needs it (docs/design/extensions.md).
+"""What an extension declares: the modules of its parts, each loaded by the process that needs it (docs/design/extensions.md).
 
 A part is named as `module:attribute`, so that a declaration imports none of its code.
 """

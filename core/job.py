@@ -114,10 +114,10 @@ def new_job_id(model: str, partition: int = 0) -> JobId:
 
 def parse_job_id(text: str) -> JobId:
     """Split a public id; raises `MalformedId` when it cannot be one of ours."""
-    place, dash, model = text.partition("-")
-    serial, dot, partition = place.partition(".")
-    has_place = _SERIAL.fullmatch(serial) and (not dot or _PARTITION.fullmatch(partition))
-    if not dash or not has_place or not MODEL_NAME.fullmatch(model):
+    front, dash, model = text.partition("-")
+    serial, dot, partition = front.partition(".")
+    has_serial = _SERIAL.fullmatch(serial) and (not dot or _PARTITION.fullmatch(partition))
+    if not dash or not has_serial or not MODEL_NAME.fullmatch(model):
         raise MalformedId(f"{text[:80]!r} is not a job id; ids look like 01k9xw3c5t8ze2m4v6b7n0q1rs-square")
     return JobId(serial, model, int(partition)) if dot else JobId(serial, model)
 

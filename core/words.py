@@ -72,7 +72,7 @@ def duration(seconds: float | None) -> str:
 def _two_units(seconds: int) -> str:
     days, hours, minutes, rest = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60, seconds % 60
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    first = next(place for place, (value, _) in enumerate(parts) if value)
+    first = next(index for index, (value, _) in enumerate(parts) if value)
     return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2] if value)
 
 

@@ -211,12 +211,12 @@ class Gateway:
         if Role.SUBMIT not in caller.roles:
             require_role(caller, "POST", target.route)
         endpoint = self._endpoint(target)
-        places = self.services.requests if endpoint is self._submit else self._prediction_places(head)
-        self._take(places, caller)
+        permits = self.services.requests if endpoint is self._submit else self._prediction_permits(head)
+        self._take(permits, caller)
         try:
             return await endpoint(scope, receive, send, head, target.model, target.version)
         finally:
-            places.give_back(caller)
+            permits.give_back(caller)
 
     def _target(self, scope: Scope) -> tuple[ForeignDoor | None, Any]:
         """What a request asks for that becomes a job without FastAPI on the way, and the extension's door that has it."""
@@ -238,20 +238,20 @@ class Gateway:
         scope["caller"] = caller = self._check_key(scope, head)
         if Role.SUBMIT not in caller.roles:
             require_role(caller, "POST", f"{PREDICT}{{model}}")
-        places = self._prediction_places(head)
-        self._take(places, caller)
+        permits = self._prediction_permits(head)
+        self._take(permits, caller)
         try:
             return await door(scope, receive, send, head, target)
         finally:
-            places.give_back(caller)
+            permits.give_back(caller)
 
-    def _prediction_places(self, head: Head) -> Shares:
-        """A stream may go on for as long as its job may, so it takes no place of those who wait for one answer."""
+    def _prediction_permits(self, head: Head) -> Shares:
+        """A stream may go on for as long as its job may, so it takes no permit of those who wait for one answer."""
         return self.services.streams if is_streamed(head.get(b"accept", b"")) else self.services.predictions
 
-    def _take(self, places: Shares, caller: Caller) -> None:
+    def _take(self, permits: Shares, caller: Caller) -> None:
         try:
-            places.take(caller)
+            permits.take(caller)
         except CapacityError as error:
             self._metrics.count_refusal("unknown", error)
             raise
@@ -280,18 +280,18 @@ class Gateway:
         return await self._answer_with_fastapi(scope, receive, send)
 
     async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
-        """Routed by FastAPI, on a place among the open requests unless it is a probe."""
+        """Routed by FastAPI, on a permit among the open requests unless it is a probe."""
         if scope["method"] == "HEAD":
             head_only = HeadOnly(scope, send)
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
         if scope["path"] in PROBES:
             return await self._answer_routed(scope, receive, send)
-        caller, places = scope["caller"], self.services.requests
-        self._take(places, caller)
+        caller, permits = scope["caller"], self.services.requests
+        self._take(permits, caller)
         try:
             return await self._answer_routed(scope, receive, send)
         finally:
-            places.give_back(caller)
+            permits.give_back(caller)
 
     async def _answer_routed(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         status = [CLIENT_GONE]

@@ -40,7 +40,7 @@ Held = AbstractContextManager[None]
 
 @dataclass(frozen=True)
 class Services:
-    """`requests`, `predictions`, `streams`: the places of callers, by what they wait for. `files`: where uploads lie.
+    """`requests`, `predictions`, `streams`: the permits of callers, by what they wait for. `files`: where uploads lie.
 
     What stands below the fields is made when it is first asked for, out of them.
     """
@@ -138,11 +138,11 @@ class Services:
         return Health(self.store, registry=self.registry, lifetime=self.lifetime)
 
     def reading(self, caller: Caller) -> Held:
-        """The place of a client that reads a large answer, which may take long, instead of its place among the predictions."""
+        """The permit of a client that reads a large answer, which may take long, instead of that among the predictions."""
         return self.waiting.reading(caller, instead_of=self.predictions)
 
     def awaiting(self, caller: Caller) -> Held:
-        """A place among the predictions, instead of the request's own."""
+        """A permit among the predictions, instead of the request's own."""
         return self.predictions.held(caller, instead_of=self.requests)
 
     def streaming(self, caller: Caller, *, instead_of: Shares) -> Held:

@@ -109,12 +109,12 @@ def grpc_ports(
     _need_grpc(wanted[0])
     # gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
-    from penstock.gateway.rpc.server import RpcShared, message_places, stream_places
+    from penstock.gateway.rpc.server import RpcShared, message_permits, stream_permits
 
     options, table = services.options, settings.gateway
-    guard = RpcGuard(services.auth, services.metrics, messages=message_places(options), body_s=table.body_timeout_s)
+    guard = RpcGuard(services.auth, services.metrics, messages=message_permits(options), body_s=table.body_timeout_s)
     services.key_beat.on_revoked.append(guard.end_calls_of)
-    common = RpcShared(guard, options, table, stream_places(options), shared)
+    common = RpcShared(guard, options, table, stream_permits(options), shared)
     return [port for part in parts for port in part.ports(common)]
 
 

@@ -21,7 +21,7 @@ from penstock.handlers.runtimes.tensorrt.runtime import gpu_index
 from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_options
 from penstock.handlers.runtimes.torch.declared import declared_inputs
-from penstock.handlers.runtimes.torch.files import class_place
+from penstock.handlers.runtimes.torch.files import located_class
 from penstock.handlers.tasks.file_handler import check_option_names
 from penstock.handlers.tasks.labels import read_labels
 from penstock.handlers.tasks.options import read_options, task_class
@@ -78,7 +78,7 @@ def _check_torch(path: Path, context: Context) -> None:
     if kind is not FileKind.EXPORTED:
         declared_inputs(context.options, file=path.name, kind=kind)
     if kind is FileKind.WEIGHTS:
-        class_place(path, context)
+        located_class(path, context)
 
 
 _CHECKS: dict[str, Callable[[Path, Context], None]] = {

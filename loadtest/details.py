@@ -94,5 +94,5 @@ class DetailRecorder(ResponseRecorder):
         self._jobs_seen += 1
         if len(self.jobs) < self._sample:
             self.jobs.append(job.decode("ascii"))
-        elif (place := self._draw.randrange(self._jobs_seen)) < self._sample:
-            self.jobs[place] = job.decode("ascii")
+        elif (index := self._draw.randrange(self._jobs_seen)) < self._sample:
+            self.jobs[index] = job.decode("ascii")

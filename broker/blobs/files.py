@@ -37,7 +37,7 @@ CLOCK, PASSED = "CLOCK", "PASSED"
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """The place of the blobs does not answer or refuses access; the job store may still work."""
+    """The location of the blobs does not answer or refuses access; the job store may still work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BlobStore(Protocol):
         ...
 
     def append_all(self, blobs: Sequence[tuple[str, bytes]]) -> list[str]:
-        """As `put_all`, the fastest way for this place; returns the names by which the blobs are known from then on.
+        """As `put_all`, the fastest way for this location; returns the names by which the blobs are known from then on.
 
         Such a name may differ from the given one but begins with the same serial; a repeat may then make further blobs.
         """
@@ -104,17 +104,17 @@ class BlobStore(Protocol):
         ...
 
     def belong_to(self, store: str) -> bool:
-        """Whether this place belongs to the store of this identity; an unmarked place is given to the first store that asks."""
+        """Whether this location belongs to the store of this identity; the first that asks gets an unmarked one."""
         ...
 
     def begin_pass(self, every_s: float) -> bool:
-        """Whether to go over all blobs now; not if anybody began to less than `every_s` ago, by the clock of this place."""
+        """Whether to go over all blobs now; not if anybody began to less than `every_s` ago, by the clock of this location."""
         ...
 
     def names(self) -> Iterator[tuple[str, float]]:
         """Every blob with its age in seconds, in no order, to find blobs that no record names.
 
-        The age is by the clock of this place alone: by another, a blob whose record is about to be written could look old.
+        The age is by the clock of this location alone: by another, a blob whose record is about to be written could look old.
         """
         ...
 

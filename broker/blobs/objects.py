@@ -67,18 +67,18 @@ def open_objects(url: str, copies: Copies) -> ObjectBlobs:
         first, most = (timedelta(seconds=pause_s) for pause_s in _PAUSES_S)
         pauses = {"init_backoff": first, "max_backoff": most, "base": 2}
         retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_FOR_S), "backoff": pauses}
-        return ObjectBlobs(from_url(url, retry_config=retries), copies, place=url)  # type: ignore[call-overload]
+        return ObjectBlobs(from_url(url, retry_config=retries), copies, location=url)  # type: ignore[call-overload]
     except (BaseError, ValueError) as fault:
         raise ConfigError(f"store.blob_url {url} cannot be used: {_said(fault)}", hint=_HINT) from None
 
 
 class ObjectBlobs:
-    """Blobs as objects. `place` names the object store in messages. Safe to call from any thread."""
+    """Blobs as objects. `location` names the object store in messages. Safe to call from any thread."""
 
-    def __init__(self, store: ObjectStore, copies: Copies, *, place: str) -> None:
+    def __init__(self, store: ObjectStore, copies: Copies, *, location: str) -> None:
         self._store = store
         self._copies = copies
-        self._place = place
+        self._location = location
 
     def put(self, name: str, data: bytes) -> None:
         checked(name)
@@ -202,12 +202,12 @@ class ObjectBlobs:
         try:
             yield
         except FileNotFoundError:
-            raise Gone(f"blob {name} is not in {self._place}: it was collected, or this is not where it was put") from None
+            raise Gone(f"blob {name} is not in {self._location}: it was collected, or this is not where it was put") from None
         except (BaseError, OSError) as fault:
             raise self._away(f"blob {name} cannot be read", fault) from fault
 
     def _away(self, what: str, fault: Exception) -> BlobsUnavailable:
-        return BlobsUnavailable(f"{what} at {self._place}: {_said(fault)}", hint=_HINT)
+        return BlobsUnavailable(f"{what} at {self._location}: {_said(fault)}", hint=_HINT)
 
 
 @dataclass(frozen=True, slots=True)

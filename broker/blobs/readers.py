@@ -11,13 +11,13 @@ PIECE_BYTES = 256 * 1024
 
 
 class BlobReader(Protocol):
-    """An open blob of `size` bytes. Where a place keeps blobs as files, it stays readable although it is deleted."""
+    """An open blob of `size` bytes. Where a location keeps blobs as files, it stays readable although it is deleted."""
 
     @property
     def size(self) -> int: ...
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to `end`, some at a time; each step may block, and raises if the place does not answer."""
+        """The bytes from `start` up to `end`, some at a time; each step may block, and raises if no answer comes."""
         ...
 
 

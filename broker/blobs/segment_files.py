@@ -58,8 +58,8 @@ def is_local(folder: Path, mounts: str | None = None) -> bool:
     return bool(found) and max(reversed(found), key=lambda mount: len(mount[0]))[1] in LOCAL
 
 
-def _unescaped(place: str) -> str:
-    return place.encode("latin-1", "backslashreplace").decode("unicode_escape")
+def _unescaped(path: str) -> str:
+    return path.encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 def segment_path(blobs: Path, reference: Reference) -> Path:

@@ -18,7 +18,7 @@ _RETRY_AFTER_S = 60.0
 
 
 class DiskReserve:
-    """Keeps `reserve_bytes` of a folder's disk free; None for a place without a disk, as an object store is."""
+    """Keeps `reserve_bytes` of a folder's disk free; None for a location without a disk, as an object store is."""
 
     def __init__(self, folder: Path | None, reserve_bytes: int) -> None:
         self._folder = folder

@@ -24,7 +24,7 @@ class _Asks(Enum):
     """When an extension is called at a point."""
 
     ALWAYS = ""
-    FOR_A_WORD = "args[at + {place}] ~= ''"
+    FOR_A_WORD = "args[at + {index}] ~= ''"
     FOR_A_FIELD = "job.{field}"
     FOR_A_MARK = "mark == '{mark}'"
 
@@ -141,19 +141,19 @@ def dispatchers(extensions: Sequence[LuaExtension]) -> str:
 
 def _dispatcher(name: str, point: Point, extensions: Sequence[LuaExtension]) -> str:
     called = [one for one in extensions if name in one.points]
-    lines = [_call(f"call_{place}", point, one, words_of(extensions)) for place, one in enumerate(called)]
+    lines = [_call(f"call_{index}", point, one, words_of(extensions)) for index, one in enumerate(called)]
     takes = f"p, args, at, {point.takes}" if point.asks is _Asks.FOR_A_WORD else point.takes
-    bound = [f"local call_{place} = extensions.{one.name}.{name}" for place, one in enumerate(called)]
+    bound = [f"local call_{index} = extensions.{one.name}.{name}" for index, one in enumerate(called)]
     body = "\n".join(f"  {line}" for line in _with_result(lines, point.gives))
     return "\n".join(["do", *bound, f"function hooks.{name}({takes})", body, "end", "end"])
 
 
 def _call(function: str, point: Point, one: LuaExtension, words: Sequence[str]) -> str:
-    place = words.index(one.name) if one.has_word else 0
-    passes = f"p, args[at + {place}], {point.takes}" if point.asks is _Asks.FOR_A_WORD else point.takes
+    index = words.index(one.name) if one.has_word else 0
+    passes = f"p, args[at + {index}], {point.takes}" if point.asks is _Asks.FOR_A_WORD else point.takes
     gives = _Gives.NOTHING if point.gives is _Gives.MARKS and not one.mark else point.gives
     call = gives.value.format(call=f"{function}({passes})", mark=one.mark)
-    asked = point.asks.value.format(place=place, field=one.field, mark=one.mark)
+    asked = point.asks.value.format(index=index, field=one.field, mark=one.mark)
     return f"if {asked} then {call} end" if asked else call
 
 

@@ -262,6 +262,6 @@ def tokens(words: int) -> dict[str, str]:
 
 
 def _add(found: dict[str, str], name: str, fields: Sequence[str], *, first: int) -> None:
-    for place, field in enumerate(fields, start=first):
+    for position, field in enumerate(fields, start=first):
         assert f"{name}.{field}" not in found, f"{name}.{field} stands for two positions"
-        found[f"{name}.{field}"] = str(place)
+        found[f"{name}.{field}"] = str(position)

@@ -129,11 +129,11 @@ class RedisStore:
 
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         parts = _in_parts([job.id.queue for job in jobs], SUBMIT_MAX)
-        answers = self.run_all([ops.submit([jobs[place] for place in part], max_depth) for part in parts])
+        answers = self.run_all([ops.submit([jobs[index] for index in part], max_depth) for part in parts])
         found = {
-            place: answer for part, own in zip(parts, answers, strict=True) for place, answer in zip(part, own, strict=True)
+            index: answer for part, own in zip(parts, answers, strict=True) for index, answer in zip(part, own, strict=True)
         }
-        return [found[place] for place in range(len(jobs))]
+        return [found[index] for index in range(len(jobs))]
 
     def finish_and_claim(
         self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
@@ -166,7 +166,7 @@ class RedisStore:
 
     def forget(self, jobs: Sequence[JobId]) -> int:
         parts = _in_parts([job.queue for job in jobs], FORGET_MAX)
-        return sum(self.run_all([ops.forget([jobs[place] for place in part]) for part in parts]))
+        return sum(self.run_all([ops.forget([jobs[index] for index in part]) for part in parts]))
 
     def results(self, jobs: Sequence[JobId]) -> list[tuple[Job, Payload | None] | None]:
         """`result` of each, in one round trip."""
@@ -226,8 +226,8 @@ class RedisStore:
 
 
 def _in_parts(queues: Sequence[str], most: int) -> list[list[int]]:
-    """The places of the items, at most so many together, and all of one queue."""
+    """The indices of the items, at most so many together, and all of one queue."""
     by_queue: dict[str, list[int]] = {}
-    for place, queue in enumerate(queues):
-        by_queue.setdefault(queue, []).append(place)
-    return [places[i : i + most] for places in by_queue.values() for i in range(0, len(places), most)]
+    for index, queue in enumerate(queues):
+        by_queue.setdefault(queue, []).append(index)
+    return [indices[i : i + most] for indices in by_queue.values() for i in range(0, len(indices), most)]

@@ -79,5 +79,5 @@ def _machine_view(machine: Machine) -> dict[str, Any]:
 
 
 def _plan_view(found: PinningPlan) -> dict[str, Any]:
-    slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in found.places()]
+    slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in found.pins()]
     return {"slots": slots, "advice": list(found.advice)}

@@ -96,8 +96,8 @@ def pinning(settings: Settings, machine: Machine) -> Finding:
         found = pinned(settings.specs(), machine)
     except ConfigError as error:
         return Finding("pinning", Level.FAIL, error.message, "penstock doctor --devices")
-    slots = len(found.places())
-    pinned_slots = sum(bool(pin.cores) for _, pin in found.places())
+    slots = len(found.pins())
+    pinned_slots = sum(bool(pin.cores) for _, pin in found.pins())
     text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
     return Finding("pinning", Level.OK, "; ".join([text, *found.advice]))
 

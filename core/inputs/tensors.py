@@ -48,7 +48,7 @@ def whole_bytes(tensors: Sequence[Tensor]) -> File:
 def names_refused(tensors: Sequence[Tensor]) -> str:
     """Why two tensors cannot stand in one request; empty if they can."""
     names = [tensor.name for tensor in tensors]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     return "" if twice is None else f"two tensors are named {twice[:_SHOWN]!r}"
 
 

@@ -78,7 +78,7 @@ def rows_of(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     columns += [(found["device_busy_share"], percent)] if has_devices(found) else []
     form = "%H:%M:%S" if found["step_s"] < 60 else "%Y-%m-%d %H:%M"
     begins = [datetime.fromtimestamp(at, UTC).strftime(form) for at in found["at"]]
-    return [(begin, *(text(values[place]) for values, text in columns)) for place, begin in enumerate(begins)]
+    return [(begin, *(text(values[index]) for values, text in columns)) for index, begin in enumerate(begins)]
 
 
 def has_devices(found: Mapping[str, Any]) -> bool:

@@ -80,8 +80,8 @@ def answer_of(asked: EmbeddingRequest, vectors: Sequence[list[float]]) -> dict[s
         if asked.dimensions is not None and len(vector) != asked.dimensions:
             raise BadParameter(f"the model's vectors have {len(vector)} dimensions, not another number", param="dimensions")
     data = [
-        {"object": "embedding", "index": place, "embedding": _packed(vector) if asked.base64 else vector}
-        for place, vector in enumerate(vectors)
+        {"object": "embedding", "index": index, "embedding": _packed(vector) if asked.base64 else vector}
+        for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": asked.token_count, "total_tokens": asked.token_count}
     return {"object": "list", "data": data, "model": asked.model, "usage": usage}

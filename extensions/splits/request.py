@@ -162,8 +162,8 @@ def _shadow_faults(shadow: _Shadow | None, weights: Mapping[str, float], canary:
 
 def _placed(message: str) -> Fault:
     """msgspec's message as a fault: `Expected `float`, got `str` - at `$.weights[...]``."""
-    text, _, place = message.partition(" - at `$")
-    pointer = place.rstrip("`").replace("[...]", "").replace(".", "/")
+    text, _, path = message.partition(" - at `$")
+    pointer = path.rstrip("`").replace("[...]", "").replace(".", "/")
     return _fault(pointer, text[:1].lower() + text[1:].replace("`", "'"))
 
 

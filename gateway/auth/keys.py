@@ -1,4 +1,4 @@
-"""The caller of a request, by its API key: checks keys, limits each one's rate and share of places, and slows down guessing."""
+"""The caller of a request, by its API key: checks keys, limits each one's rate and its permits, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_REMEMBERED = 1_024
 POLL_COST = 0.1
 # What each further job of one request costs: its submit shares the request, the checks of the caller, and mostly the sync.
 FURTHER_JOB_COST = 0.1
-# No owner holds more than this part of the places of a kind.
+# No owner holds more than this part of the permits of a kind.
 OWNER_PART = 4
 _SCHEME = b"bearer "
 _NO_HASH = bytes(32)
@@ -65,7 +65,7 @@ class Caller:
 
 # D56: docs/design/gateway.md
 class Shares:
-    """The `most` places of one kind that this process has, and how many of them each owner holds.
+    """The `most` permits of one kind that this process has, and how many of them each owner holds.
 
     An owner, and likewise all strangers together, may hold a quarter of them. Without keys all callers are one, who may hold
     all. `setting` names what sets `most`, if anything does.
@@ -79,7 +79,7 @@ class Shares:
         self.taken = 0
 
     def take(self, caller: Caller) -> None:
-        """Raises `RateLimited` if the owner holds its whole share, `GatewayBusy` if no place is left."""
+        """Raises `RateLimited` if the owner holds its whole share, `GatewayBusy` if no permit is left."""
         self.check(caller)
         self._add(caller, 1)
 
@@ -105,7 +105,7 @@ class Shares:
 
     @contextmanager
     def held(self, caller: Caller, *, instead_of: Shares) -> Iterator[None]:
-        """Holds a place; the caller's place among `instead_of` is free meanwhile for another request."""
+        """Holds a permit; the caller's permit among `instead_of` is free meanwhile for another request."""
         self.take(caller)
         instead_of._add(caller, -1)
         try:
@@ -114,9 +114,9 @@ class Shares:
             instead_of._add(caller, 1)
             self.give_back(caller)
 
-    def _add(self, caller: Caller, places: int) -> None:
-        self.taken += places
-        self._held[caller.owner] += places
+    def _add(self, caller: Caller, permits: int) -> None:
+        self.taken += permits
+        self._held[caller.owner] += permits
         if not self._held[caller.owner]:
             del self._held[caller.owner]
 

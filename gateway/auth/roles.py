@@ -186,7 +186,7 @@ PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})
 
 
 class WaitingResponses:
-    """The long polls, event streams and downloads of this process. What waits is no work: its place among the `requests` is
+    """The long polls, event streams and downloads of this process. What waits is no work: its permit among the `requests` is
     free.
     """
 
@@ -203,7 +203,7 @@ class WaitingResponses:
         return self._waits.is_free(caller)
 
     def reading(self, caller: Caller, *, instead_of: Shares) -> AbstractContextManager[None]:
-        """For a client that reads a large answer: a place here instead of the one it has, if one is free."""
+        """For a client that reads a large answer: a permit here instead of the one it has, if one is free."""
         return self._waits.held(caller, instead_of=instead_of) if self.is_free(caller) else nullcontext()
 
     def open(self, caller: Caller) -> AbstractContextManager[None]:

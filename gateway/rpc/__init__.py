@@ -1,1 +1,1 @@
-"""What every gRPC service of a gateway shares: the port, keys and places, refusals, streams of requests, health (D91)."""
+"""What every gRPC service of a gateway shares: the port, keys and permits, refusals, streams of requests, health (D91)."""

@@ -1,6 +1,6 @@
-"""Every call passes here: its key, its role, its place, the reading of its message, its count, and how it is refused.
+"""Every call passes here: its key, its role, its permit, the reading of its message, its count, and how it is refused.
 
-The rules are those of HTTP, and so are the places that the calls take.
+The rules are those of HTTP, and so are the permits that the calls take.
 """
 
 # D91: docs/design/protocols.md
@@ -37,13 +37,13 @@ RawHeaders = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """`path`: the route of HTTP whose roles it needs, after its method; empty: it needs no key. `places`: what a call takes one
-    of while it is served; None: none. `codes`: how it is refused, by the status that HTTP would have.
+    """`path`: the route of HTTP whose roles it needs, after its method; empty: it needs no key. `permits`: those of
+    which a call takes one while it is served; None: none. `codes`: how it is refused, by the status that HTTP would have.
     """
 
     name: str
     path: str
-    places: Shares | None
+    permits: Shares | None
     verb: str = "GET"
     codes: Mapping[int, Any] = field(default_factory=lambda: CODES)
 
@@ -72,10 +72,10 @@ class Rpc:
 Serve = Callable[[Rpc], Awaitable[T]]
 
 
-class MessagePlaces:
+class MessagePermits:
     """How many messages are read at a time, because gRPC keeps each whole in memory. The rest wait in turn.
 
-    An owner may have half of the places, unless it is the only one.
+    An owner may have half of the permits, unless it is the only one.
     """
 
     def __init__(self, most: int) -> None:
@@ -96,7 +96,7 @@ class MessagePlaces:
             if turn.cancelled():
                 self._waiting.remove((caller, turn))
             else:
-                # It was given its place at the same moment.
+                # It was given its permit at the same moment.
                 self.give_back(caller)
             raise
 
@@ -111,9 +111,9 @@ class MessagePlaces:
         share = self._most if caller.is_alone else max(1, self._most // 2)
         return self._taken < self._most and self._held[caller.owner] < share
 
-    def _add(self, caller: Caller, places: int) -> None:
-        self._taken += places
-        self._held[caller.owner] += places
+    def _add(self, caller: Caller, permits: int) -> None:
+        self._taken += permits
+        self._held[caller.owner] += permits
         if not self._held[caller.owner]:
             del self._held[caller.owner]
 
@@ -121,7 +121,7 @@ class MessagePlaces:
 class RpcGuard:
     """Serves the calls of one gateway process. `body_s`: how long a message may be on its way."""
 
-    def __init__(self, auth: KeyAuth, metrics: GatewayMetrics, *, messages: MessagePlaces, body_s: float) -> None:
+    def __init__(self, auth: KeyAuth, metrics: GatewayMetrics, *, messages: MessagePermits, body_s: float) -> None:
         self._auth = auth
         self._metrics = metrics
         self._counts = GrpcMetrics(metrics.registry)
@@ -159,7 +159,7 @@ class RpcGuard:
         self._counts.begin()
         try:
             rpc = self._admitted(method, context, headers)
-            with self.place_in(method.places, rpc.caller):
+            with self.permit_in(method.permits, rpc.caller):
                 answer = await self._until_revoked(serve(rpc), rpc.caller)
             if trace := trace_header(rpc.scope.get("trace")):
                 context.set_trailing_metadata(tuple((name.decode(), value.decode()) for name, value in trace))
@@ -217,19 +217,19 @@ class RpcGuard:
             raise
 
     @contextmanager
-    def place_in(self, places: Shares | None, caller: Caller) -> Iterator[None]:
-        if places is None:
+    def permit_in(self, permits: Shares | None, caller: Caller) -> Iterator[None]:
+        if permits is None:
             yield
             return
         try:
-            places.take(caller)
+            permits.take(caller)
         except CapacityError as error:
             self._metrics.count_refusal("unknown", error)
             raise
         try:
             yield
         finally:
-            places.give_back(caller)
+            permits.give_back(caller)
 
     async def message(self, rpc: Rpc) -> bytes:
         """The one message of the call."""

@@ -44,7 +44,7 @@ def probe_services(
 class GrpcHealth:
     """The health of the server as a whole: it serves if it can serve every declared model.
 
-    `names` are the services that may be asked for. `streams`: the places of watchers.
+    `names` are the services that may be asked for. `streams`: the permits of watchers.
     """
 
     def __init__(self, health: Health, lifetime: Lifetime, names: Sequence[str], *, streams: Shares) -> None:

@@ -20,7 +20,7 @@ from penstock.errors import ConfigError
 from penstock.gateway.asgi.negotiation import MAX_HEADER_BYTES
 from penstock.gateway.auth.keys import Shares
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.rpc.guard import MessagePlaces, RpcGuard
+from penstock.gateway.rpc.guard import MessagePermits, RpcGuard
 from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
@@ -59,11 +59,11 @@ class RpcShared:
     shared: bool
 
 
-def message_places(options: GatewayOptions) -> MessagePlaces:
-    return MessagePlaces(max(2, options.max_upload_bytes // options.max_raw_bytes))
+def message_permits(options: GatewayOptions) -> MessagePermits:
+    return MessagePermits(max(2, options.max_upload_bytes // options.max_raw_bytes))
 
 
-def stream_places(options: GatewayOptions) -> Shares:
+def stream_permits(options: GatewayOptions) -> Shares:
     return Shares("gRPC streams", min(MAX_STREAMS, options.max_streams), setting="gateway.max_streams")
 
 

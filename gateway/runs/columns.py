@@ -44,7 +44,7 @@ def check_columns(
     if there is None:
         return
     named = [(f"/columns/{_escaped(field)}", column) for field, column in columns.items()]
-    named += [(f"/carry/{place}", column) for place, column in enumerate(carry) if column != _ALL]
+    named += [(f"/carry/{index}", column) for index, column in enumerate(carry) if column != _ALL]
     faults = [(pointer, _no_column(column, there)) for pointer, column in named if column not in there]
     if faults:
         raise _refusal(faults, hint=f"The columns of the input are {', '.join(map(repr, there)) or 'none'}.")

@@ -72,12 +72,12 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """One item's part of an input that is being copied to the device: row `place` of `batch`, complete once `arrived` has
+    """One item's part of an input that is being copied to the device: row `index` of `batch`, complete once `arrived` has
     passed.
     """
 
     batch: Any
-    place: int
+    index: int
     arrived: Any = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import HandlerContractError
-from penstock.handlers.tasks.images import Placement
+from penstock.handlers.tasks.images import FrameTransform
 from penstock.handlers.tasks.labels import activated
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ def overlap(box: Array, others: Array) -> Array:
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
-def in_image_pixels(boxes: Array, place: Placement) -> Array:
+def in_image_pixels(boxes: Array, transform: FrameTransform) -> Array:
     """The boxes in pixels of the image as sent, instead of the model's, cut at the image's edges."""
     import numpy as np
 
-    offset = np.array([place.left, place.top] * 2)
-    scale = np.array([place.scale_x, place.scale_y] * 2)
-    return np.asarray(((boxes - offset) / scale).clip(0, np.array([place.width, place.height] * 2)))
+    offset = np.array([transform.left, transform.top] * 2)
+    scale = np.array([transform.scale_x, transform.scale_y] * 2)
+    return np.asarray(((boxes - offset) / scale).clip(0, np.array([transform.width, transform.height] * 2)))
 
 
 def _area(boxes: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.explaining import pixel_attributions
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask, Prepared
-from penstock.handlers.tasks.images import Placement
+from penstock.handlers.tasks.images import FrameTransform
 from penstock.handlers.tasks.labels import Activation, best, class_scores, read_labels
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ImageClassification(ImageTask):
         answer = {"label": self.labels.name(top), "probability": float(scores[top])}
         return {**answer, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 
-    def answer(self, outputs: dict[str, NDArray[Any]], place: Placement) -> dict[str, float] | Failure:
+    def answer(self, outputs: dict[str, NDArray[Any]], transform: FrameTransform) -> dict[str, float] | Failure:
         return best(self.probabilities(outputs), self.options.top_k, self.labels)
 
     def probabilities(self, outputs: dict[str, NDArray[Any]]) -> NDArray[Any]:

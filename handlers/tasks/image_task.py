@@ -21,9 +21,9 @@ from penstock.handlers.tasks.images import (
     Fit,
     Format,
     Frame,
+    FrameTransform,
     Mode,
     Picture,
-    Placement,
     framed,
 )
 from penstock.handlers.tasks.options import TaskOptions, check_output, output_of, read_options
@@ -74,14 +74,14 @@ class Prepared(NamedTuple):
     """One image as the model takes it, and its place in the model's frame."""
 
     arrays: Arrays
-    place: Placement
+    transform: FrameTransform
 
 
 class Answered(NamedTuple):
     """The outputs for one image, without the batch axis."""
 
     outputs: Arrays
-    place: Placement
+    transform: FrameTransform
 
 
 class ImageTask(ArrayHandler):
@@ -126,7 +126,7 @@ class ImageTask(ArrayHandler):
         items = [item.arrays for item in batch]
         calls = self._calls(items) if self.calls_at_once > 1 else []
         outputs = self.run_stacks(items, calls) if calls else super().inference(items)
-        return [Answered(output, item.place) for output, item in zip(outputs, batch, strict=True)]
+        return [Answered(output, item.transform) for output, item in zip(outputs, batch, strict=True)]
 
     def _calls(self, items: list[Arrays]) -> list[list[int]]:
         """The places of the images of each parallel call; empty if one call runs them all."""
@@ -134,11 +134,11 @@ class ImageTask(ArrayHandler):
         return shrinking_calls(len(items), threads=self.calls_at_once) if len(groups) == 1 else groups
 
     def postprocess(self, outputs: list[Any], /) -> list[Any]:
-        return [self.answer(answered.outputs, answered.place) for answered in outputs]
+        return [self.answer(answered.outputs, answered.transform) for answered in outputs]
 
-    def answer(self, outputs: Arrays, place: Placement) -> Any:
+    def answer(self, outputs: Arrays, transform: FrameTransform) -> Any:
         """The answer for one image."""
-        raise NotImplementedError(f"{type(self).__name__} has no answer(self, outputs, place) method")
+        raise NotImplementedError(f"{type(self).__name__} has no answer(self, outputs, transform) method")
 
     def output(self, outputs: Arrays) -> NDArray[Any]:
         """The output that the options name, else the usual one, else the model's first."""
@@ -146,10 +146,10 @@ class ImageTask(ArrayHandler):
 
     def _prepared(self, value: bytes) -> Prepared | Failure:
         try:
-            pixels, place = framed(value, self.frame)
+            pixels, transform = framed(value, self.frame)
         except InvalidInput as error:
             return Failure(error.message, error.kind)
-        return Prepared({self.port.name: self._normalized(pixels)}, place)
+        return Prepared({self.port.name: self._normalized(pixels)}, transform)
 
     def _normalized(self, pixels: NDArray[Any]) -> NDArray[Any]:
         import numpy as np

@@ -52,7 +52,7 @@ class Frame:
     max_pixels: int = MAX_PIXELS
 
 
-class Placement(NamedTuple):
+class FrameTransform(NamedTuple):
     """The place of an image in the model's frame: x of the image is at x * scale_x + left. Sizes are in pixels."""
 
     width: int
@@ -88,14 +88,14 @@ class Picture(Image):
         return super().read(value)
 
 
-def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], Placement]:
+def framed(data: bytes, frame: Frame) -> tuple[NDArray[Any], FrameTransform]:
     """Pixels uint8 [height, width, channels] of the frame, and the image's place in it. Raises `InvalidInput`."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=frame.formats) as image:
             _check_size(image.width, image.height, frame)
-            return _placed(image, frame)
+            return _transformed(image, frame)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         # Pillow's own limit acts first. Ours is not higher, and the message names ours.
         raise InvalidInput(f"the image has more pixels than the limit of {frame.max_pixels}") from error
@@ -111,7 +111,7 @@ def _check_size(width: int, height: int, frame: Frame) -> None:
         raise InvalidInput(f"the image has {width} x {height} pixels; the limit per side is {MAX_SIDE}")
 
 
-def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]:
+def _transformed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], FrameTransform]:
     import numpy as np
     from PIL import ImageOps
 
@@ -122,9 +122,9 @@ def _placed(image: Pillow.Image, frame: Frame) -> tuple[NDArray[Any], Placement]
     # In place, and converted only if necessary: at the limit each copy takes 150 MB.
     ImageOps.exif_transpose(image, in_place=True)
     plain = eight_bit(image)
-    place, small = _fitted(plain if plain.mode == frame.mode else plain.convert(frame.mode), frame, (width, height))
+    transform, small = _fitted(plain if plain.mode == frame.mode else plain.convert(frame.mode), frame, (width, height))
     pixels = np.asarray(small, dtype=np.uint8)
-    return pixels.reshape(frame.height, frame.width, -1), place
+    return pixels.reshape(frame.height, frame.width, -1), transform
 
 
 def _draft_size(frame: Frame, *, is_sideways: bool) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def eight_bit(image: Pillow.Image) -> Pillow.Image:
     return Image.fromarray((values // 257).astype(np.uint8))
 
 
-def _fitted(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[Placement, Pillow.Image]:
+def _fitted(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[FrameTransform, Pillow.Image]:
     """The image in the frame. `size` is that of the image as sent; `image` may have been decoded smaller."""
     from PIL import Image
 
@@ -154,17 +154,17 @@ def _fitted(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[P
     if frame.fit == "letterbox":
         return _letterboxed(image, frame, size)
     if frame.fit == "stretch":
-        return Placement(width, height, frame.width / width, frame.height / height), image.resize(target, bilinear)
+        return FrameTransform(width, height, frame.width / width, frame.height / height), image.resize(target, bilinear)
     # Only the middle is resized. To enlarge the whole image and then cut it would exhaust memory for 50,000,000 x 1 pixels.
     scale = max(frame.width / width, frame.height / height) / frame.crop_ratio
     left, top = (width - frame.width / scale) / 2, (height - frame.height / scale) / 2
     zoom_x, zoom_y = image.width / width, image.height / height
     right, bottom = width - left, height - top
     box = (left * zoom_x, top * zoom_y, right * zoom_x, bottom * zoom_y)
-    return Placement(width, height, scale, scale, -left * scale, -top * scale), image.resize(target, bilinear, box=box)
+    return FrameTransform(width, height, scale, scale, -left * scale, -top * scale), image.resize(target, bilinear, box=box)
 
 
-def _letterboxed(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[Placement, Pillow.Image]:
+def _letterboxed(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tuple[FrameTransform, Pillow.Image]:
     from PIL import Image
 
     width, height = size
@@ -173,4 +173,4 @@ def _letterboxed(image: Pillow.Image, frame: Frame, size: tuple[int, int]) -> tu
     left, top = (frame.width - inner[0]) // 2, (frame.height - inner[1]) // 2
     canvas = Image.new(frame.mode, (frame.width, frame.height), _GREY if frame.mode == "L" else (_GREY, _GREY, _GREY))
     canvas.paste(image.resize(inner, Image.Resampling.BILINEAR), (left, top))
-    return Placement(width, height, inner[0] / width, inner[1] / height, left, top), canvas
+    return FrameTransform(width, height, inner[0] / width, inner[1] / height, left, top), canvas

@@ -9,7 +9,7 @@ from msgspec import Meta
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks import boxes
 from penstock.handlers.tasks.image_task import Count, ImageOptions, ImageTask
-from penstock.handlers.tasks.images import Fit, Placement
+from penstock.handlers.tasks.images import Fit, FrameTransform
 from penstock.handlers.tasks.labels import NOT_NUMBERS, read_labels
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ObjectDetection(ImageTask):
         super().initialize(context)
         self.labels = read_labels(context.folder, self.options.labels)
 
-    def answer(self, outputs: dict[str, Array], place: Placement) -> list[dict[str, Any]] | Failure:
+    def answer(self, outputs: dict[str, Array], transform: FrameTransform) -> list[dict[str, Any]] | Failure:
         import numpy as np
 
         options = self.options
@@ -57,7 +57,7 @@ class ObjectDetection(ImageTask):
         found = found._replace(boxes=self._corners(found.boxes, detr="pred_boxes" in outputs and not options.output))
         if options.nms < 1:
             found = boxes.without_overlaps(found, options.nms)
-        found = found._replace(boxes=boxes.in_image_pixels(found.boxes, place))
+        found = found._replace(boxes=boxes.in_image_pixels(found.boxes, transform))
         return [self._answer_for(*row) for row in zip(*(array[: options.max_detections] for array in found), strict=True)]
 
     def _corners(self, model_boxes: Array, *, detr: bool) -> Array:

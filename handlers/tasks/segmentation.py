@@ -11,7 +11,7 @@ from msgspec import Meta
 from penstock.errors import HandlerContractError, HandlerLoadError, InvalidInput
 from penstock.handlers.contract import Context, Failure
 from penstock.handlers.tasks.image_task import ImageOptions, ImageTask
-from penstock.handlers.tasks.images import Fit, Placement
+from penstock.handlers.tasks.images import Fit, FrameTransform
 from penstock.handlers.tasks.labels import NOT_NUMBERS, activated, read_labels
 
 if TYPE_CHECKING:
@@ -52,19 +52,19 @@ class Segmentation(ImageTask):
             raise HandlerLoadError("segmentation needs the whole image; set fit to stretch or letterbox")
         self.labels = read_labels(context.folder, self.options.labels)
 
-    def answer(self, outputs: dict[str, Array], place: Placement) -> Any:
+    def answer(self, outputs: dict[str, Array], transform: FrameTransform) -> Any:
         import numpy as np
 
-        size = place.width * place.height if self.options.original_size else 0
+        size = transform.width * transform.height if self.options.original_size else 0
         if self.options.mask in ("list", "torchserve") and size > _MAX_LISTED_PIXELS:
-            reason = f"a mask of {place.width} x {place.height} pixels is too large for a list"
+            reason = f"a mask of {transform.width} x {transform.height} pixels is too large for a list"
             return Failure(f"{reason}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
         classes, scores = self._classes(self.output(outputs))
         if np.isnan(scores).any():
             return NOT_NUMBERS
-        ids = self._resized(classes, place)
+        ids = self._resized(classes, transform)
         if self.options.mask == "torchserve":
-            return _pairs(ids, self._resized(scores, place))
+            return _pairs(ids, self._resized(scores, transform))
         if self.options.mask == "png":
             return palette_png(ids)
         mask = ids.tolist() if self.options.mask == "list" else b64encode(palette_png(ids)).decode()
@@ -90,17 +90,17 @@ class Segmentation(ImageTask):
         hit = probability >= self.options.threshold
         return hit.astype(np.uint16), np.where(hit, probability, 1 - probability)
 
-    def _resized(self, values: Array, place: Placement) -> Array:
+    def _resized(self, values: Array, transform: FrameTransform) -> Array:
         """The part of the mask within the image, at the wanted size. Each pixel takes the value of its nearest neighbour."""
         import numpy as np
 
         rows, columns = values.shape
         # The mask may be coarser than the frame, by the model's stride.
         per_row, per_column = rows / self.frame.height, columns / self.frame.width
-        top, left = place.top * per_row, place.left * per_column
-        tall, wide = place.height * place.scale_y * per_row, place.width * place.scale_x * per_column
+        top, left = transform.top * per_row, transform.left * per_column
+        tall, wide = transform.height * transform.scale_y * per_row, transform.width * transform.scale_x * per_column
         height, width = (
-            (place.height, place.width) if self.options.original_size else (max(1, round(tall)), max(1, round(wide)))
+            (transform.height, transform.width) if self.options.original_size else (max(1, round(tall)), max(1, round(wide)))
         )
         ys = (top + (np.arange(height) + 0.5) * tall / height).astype(np.int64).clip(0, rows - 1)
         xs = (left + (np.arange(width) + 0.5) * wide / width).astype(np.int64).clip(0, columns - 1)

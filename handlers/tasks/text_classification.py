@@ -56,12 +56,12 @@ class TextClassification(TextTask):
         found = token_attributions(tokens.ids, probability_of_top, blank=self.vocabulary.blank)
         if isinstance(found, Failure):
             return found
-        shown = [place for place, token in enumerate(tokens.ids.tolist()) if token not in self.vocabulary.special]
+        shown = [index for index, token in enumerate(tokens.ids.tolist()) if token not in self.vocabulary.special]
         return {
             "label": self.labels.name(top),
             "probability": float(scores[top]),
-            "tokens": [self.vocabulary.name(int(tokens.ids[place])) for place in shown],
-            "importances": [float(found[place]) for place in shown],
+            "tokens": [self.vocabulary.name(int(tokens.ids[index])) for index in shown],
+            "importances": [float(found[index]) for index in shown],
         }
 
     def probabilities(self, texts: list[Tokens]) -> Array:

@@ -46,7 +46,7 @@ class Axis:
     end: float
     log: bool = False
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         low, high, at = (self._scaled(each) for each in (self.low, self.high, max(value, self.low)))
         return self.begin + (self.end - self.begin) * (at - low) / (high - low)
 
@@ -84,7 +84,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def grid(x_axis: Axis, y_axis: Axis, *, x: str, y: str) -> list[Mark]:
     """Both axes with their ticks, names and horizontal lines."""
-    ticks = [_tick(x_axis.place(value), number(value)) for value in x_axis.ticks()]
+    ticks = [_tick(x_axis.position(value), number(value)) for value in x_axis.ticks()]
     return [*levels(y_axis, y), *ticks, name_below(x)]
 
 
@@ -98,7 +98,7 @@ def levels(axis: Axis, name: str) -> list[Mark]:
     """The vertical axis with its ticks, its name and horizontal lines."""
     marks = [name_beside(name)]
     for value in axis.ticks():
-        y = axis.place(value)
+        y = axis.position(value)
         marks.append(Mark("path", {"class": "g", "d": f"M{LEFT:.0f} {y:.1f}H{RIGHT:.0f}"}))
         marks.append(label(LEFT - 5, y + 3.5, number(value), "end"))
     return marks

@@ -77,7 +77,7 @@ def _curve(line: ChartLine, x_axis: Axis, y_axis: Axis) -> list[Mark]:
         if value is None:
             pen = "M"
             continue
-        left, down = x_axis.place(at), y_axis.place(value)
+        left, down = x_axis.position(at), y_axis.position(value)
         path.append(f"{pen}{left:.1f} {down:.1f}")
         dots.append(circle(f"f {line.color}", left, down, 2.2, f"{line.name}: {number(value)} at {number(at)}"))
         pen = "L"
@@ -98,11 +98,11 @@ def bar_chart(bars: Sequence[tuple[str, float]], *, x: str, y: str) -> Chart | N
     width = min(step * 0.8, _WIDEST_BAR)
     every = math.ceil(max(len(name) for name, _ in bars) * _LABEL_CHARACTER / step)
     marks = [*levels(y_axis, y), name_below(x)]
-    for place, (name, value) in enumerate(bars):
-        middle, high = LEFT + (place + 0.5) * step, y_axis.place(value)
+    for index, (name, value) in enumerate(bars):
+        middle, high = LEFT + (index + 0.5) * step, y_axis.position(value)
         title = f"{name}: {number(value)}"
         marks.append(rectangle("f c0", middle - width / 2, high, width, FLOOR - high, title=title))
-        if place % every == 0:
+        if index % every == 0:
             marks.append(label(middle, FLOOR + 13, name, "middle"))
     return Chart(f"{y} by {x}", marks)
 
@@ -113,8 +113,8 @@ def stack(parts: Sequence[tuple[str, float]], *, words: Callable[[float], str]) 
     if whole <= 0.0:
         return None
     marks, legend, left = [], [], 0.0
-    for place, (name, value) in enumerate(parts):
-        width, color = value / whole * WIDTH, f"c{place}"
+    for index, (name, value) in enumerate(parts):
+        width, color = value / whole * WIDTH, f"c{index}"
         marks.append(rectangle(f"f {color}", left, 0.0, width, _STACK_HEIGHT, title=f"{name}: {words(value)}"))
         legend.append((f"{name} {words(value)}, {value / whole:.0%}", color))
         left += width
@@ -148,11 +148,11 @@ def scatter(
     y_axis = upward([dot.y for dot in dots], room=1.08)
     marks = grid(x_axis, y_axis, x=x, y=y)
     if limit is not None:
-        marks.append(_stroke("c3", f"M{x_axis.place(limit):.1f} {TOP:.0f}V{FLOOR:.0f}", dashed=True))
+        marks.append(_stroke("c3", f"M{x_axis.position(limit):.1f} {TOP:.0f}V{FLOOR:.0f}", dashed=True))
     if len(path) > 1:
-        steps = "L".join(f"{x_axis.place(dot.x):.1f} {y_axis.place(dot.y):.1f}" for dot in path)
+        steps = "L".join(f"{x_axis.position(dot.x):.1f} {y_axis.position(dot.y):.1f}" for dot in path)
         marks.append(_stroke("c5", f"M{steps}", dashed=True))
-    marks += [circle(f"f {dot.color}", x_axis.place(dot.x), y_axis.place(dot.y), dot.radius, dot.title) for dot in dots]
+    marks += [circle(f"f {dot.color}", x_axis.position(dot.x), y_axis.position(dot.y), dot.radius, dot.title) for dot in dots]
     return Chart(f"{y} against {x}", marks, names)
 
 

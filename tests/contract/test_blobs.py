@@ -34,9 +34,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
             return lambda: LocalBlobs(place, segments=False)
         case "objects in memory":
             memory = MemoryStore()
-            return lambda: ObjectBlobs(memory, Copies(copies), place="memory")
+            return lambda: ObjectBlobs(memory, Copies(copies), location="memory")
         case "objects on a disk":
-            return lambda: ObjectBlobs(LocalStore(place, mkdir=True), Copies(copies), place="disk")
+            return lambda: ObjectBlobs(LocalStore(place, mkdir=True), Copies(copies), location="disk")
     url = request.getfixturevalue("s3_url")
     return lambda: open_blobs(BlobLocation(place, url, copies))
 

@@ -190,10 +190,11 @@ def _made_input(ready: Ready, model: str) -> RequestBody:
 
 def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
     ordered = sorted(values)
-    places = [number / (_QUANTILES - 1) * (len(ordered) - 1) for number in range(_QUANTILES)]
+    positions = [number / (_QUANTILES - 1) * (len(ordered) - 1) for number in range(_QUANTILES)]
     return tuple(
-        ordered[int(place)] + (place - int(place)) * (ordered[min(int(place) + 1, len(ordered) - 1)] - ordered[int(place)])
-        for place in places
+        ordered[int(position)]
+        + (position - int(position)) * (ordered[min(int(position) + 1, len(ordered) - 1)] - ordered[int(position)])
+        for position in positions
     )
 
 
@@ -219,7 +220,7 @@ def pins_for(spec: ModelSpec, machine: Machine, *, pinning: str) -> list[Pin]:
     found = plan([spec], machine)
     if pinning == "none":
         found = unpinned(found)
-    pins = [pin for _, pin in found.places()]
+    pins = [pin for _, pin in found.pins()]
     if not pins:
         raise ConfigError(f"this machine has no place for {spec.name} on {spec.device}")
     return pins

@@ -101,11 +101,11 @@ def _waiting(choice: Choice) -> str:
 def ranked(result: TuneResult) -> list[Configuration]:
     """By verdict: winner, confirmed, lost, ruled out; the fastest first within each."""
 
-    def place(one: Configuration) -> tuple[int, float]:
+    def rank(one: Configuration) -> tuple[int, float]:
         figures = figures_of(one)
         return _ORDER[one.verdict], -figures.throughput_rps if figures else 0.0
 
-    return sorted(result.configurations, key=place)
+    return sorted(result.configurations, key=rank)
 
 
 def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
@@ -113,7 +113,7 @@ def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
 
     Of several that differ only in their wait, the best is shown, because the rows have no column for the wait.
     """
-    shown = {_place(one): one for one in reversed(ranked(result)) if figures_of(one) is not None}
+    shown = {_identity(one): one for one in reversed(ranked(result)) if figures_of(one) is not None}
     return [_row(result, one) for one in list(reversed(shown.values()))[:most]]
 
 
@@ -158,7 +158,7 @@ def space_in_words(space: Mapping[str, Iterable[Any]]) -> dict[str, str]:
     return {name: ", ".join("auto" if value is None else str(value) for value in values) for name, values in space.items()}
 
 
-def _place(one: Configuration) -> tuple[object, ...]:
+def _identity(one: Configuration) -> tuple[object, ...]:
     choice = one.choice
     return choice.engine, choice.batch_size, choice.slots, choice.placement
 

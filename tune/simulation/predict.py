@@ -54,9 +54,9 @@ class LearnedTimes:
 
     def draw(self, size: int, chance: random.Random) -> BatchSeconds:
         quantiles, typical = self._at(size)
-        place = chance.random() * (len(quantiles) - 1)
-        low = min(int(place), len(quantiles) - 2)
-        inference_s = quantiles[low] + (place - low) * (quantiles[low + 1] - quantiles[low])
+        position = chance.random() * (len(quantiles) - 1)
+        low = min(int(position), len(quantiles) - 2)
+        inference_s = quantiles[low] + (position - low) * (quantiles[low + 1] - quantiles[low])
         return BatchSeconds(inference_s, typical.preprocess_s, typical.postprocess_s)
 
     def batch_s(self, size: int) -> float:
@@ -76,8 +76,8 @@ class LearnedTimes:
 
     def _between(self, size: int) -> tuple[tuple[float, ...], BatchSeconds]:
         sizes = [time.size for time in self._times]
-        place = min(max(1, bisect_right(sizes, size)), len(sizes) - 1) if len(sizes) > 1 else 0
-        first, last = self._times[max(0, place - 1)], self._times[place]
+        position = min(max(1, bisect_right(sizes, size)), len(sizes) - 1) if len(sizes) > 1 else 0
+        first, last = self._times[max(0, position - 1)], self._times[position]
         share = (size - first.size) / (last.size - first.size) if last.size != first.size else 0.0
 
         def line(low: float, high: float) -> float:

@@ -90,7 +90,7 @@ class SimulatedQueue:
     def _next_late(self, limit: int, now: float) -> list[ClaimedJob]:
         if not limit:
             return []
-        expired = next((place for place, entry in enumerate(self._late) if entry[0] > now), len(self._late))
+        expired = next((index for index, entry in enumerate(self._late) if entry[0] > now), len(self._late))
         del self._late[:expired]
         return [job for _, _, job in self._late[:limit]]
 

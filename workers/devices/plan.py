@@ -30,7 +30,7 @@ class PinningPlan:
     rows: tuple[tuple[Pin, ...], ...]
     advice: tuple[str, ...] = ()
 
-    def places(self) -> list[tuple[ModelSpec, Pin]]:
+    def pins(self) -> list[tuple[ModelSpec, Pin]]:
         return [(spec, pin) for spec, row in zip(self.specs, self.rows, strict=True) for pin in row]
 
 

@@ -102,9 +102,9 @@ class ClusterThreadLink:
         for at in left:
             by_node.setdefault(self.nodes.owner(key_of(calls.words[at])), []).append(at)
         untaken: Exception | None = None
-        for node, places in by_node.items():
-            replies = self._replies(node, [calls.words[at] for at in places])
-            for at, reply in zip(places, replies, strict=True):
+        for node, indices in by_node.items():
+            replies = self._replies(node, [calls.words[at] for at in indices])
+            for at, reply in zip(indices, replies, strict=True):
                 if isinstance(reply, UNTAKEN):
                     untaken = reply
                     self.nodes.view.on_untaken(reply, node, time.monotonic())
@@ -177,7 +177,7 @@ def node_clients(url: str, options: dict[str, Any]) -> dict[str, redis.Redis]:
 
 
 class _Calls:
-    """Calls that are made together. `found`: replies by the call's place; `loaded`: nodes that got the library meanwhile."""
+    """Calls that are made together. `found`: replies by the call's index; `loaded`: nodes that got the library meanwhile."""
 
     def __init__(self, words: Sequence[Sequence[Any]]) -> None:
         self.words = words

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.autoscaling.worker.demand import ModelDemand, joined
-from penstock.extensions.autoscaling.worker.devices import CPU, DeviceRoom, PlacedSlot, Wish
+from penstock.extensions.autoscaling.worker.devices import CPU, DeviceRoom, PinnedSlot, Wish
 from penstock.extensions.autoscaling.worker.learned import LearnedSlots, memory_of
 from penstock.extensions.autoscaling.worker.policy import Reason, Target, VersionReading, VersionScaler
 from penstock.extensions.autoscaling.worker.room import Key
@@ -266,10 +266,10 @@ class Autoscaler:
             self._steer(leaver, Target(self.fleet.target(leaver.spec) - count, Reason.ROOM))
 
     def _room(self, budgets: Mapping[str, int]) -> DeviceRoom:
-        placed = [PlacedSlot(slot.spec, slot.pin.uuid or CPU, slot.state != "loading") for slot in self.fleet.running()]
-        placed += [PlacedSlot(slot.spec, slot.pin.uuid or CPU, is_leaving=True) for slot in self.fleet.leaving()]
+        pinned = [PinnedSlot(slot.spec, slot.pin.uuid or CPU, slot.state != "loading") for slot in self.fleet.running()]
+        pinned += [PinnedSlot(slot.spec, slot.pin.uuid or CPU, is_leaving=True) for slot in self.fleet.leaving()]
         used_at = {key: version.scaler.used_at for key, version in self._versions.items()}
-        return DeviceRoom(budgets, self.learned, placed, self._ready_at, used_at, self.least_stay_s)
+        return DeviceRoom(budgets, self.learned, pinned, self._ready_at, used_at, self.least_stay_s)
 
     def _tell(self, version: _Version, *, is_hopeless: bool) -> None:
         if is_hopeless and not version.is_hopeless:

@@ -14,7 +14,7 @@ CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedSlot:
+class PinnedSlot:
     """A slot of this process. `device`: a GPU's uuid, or `CPU`. `is_leaving`: it ends what it runs, and then is gone."""
 
     spec: ModelSpec
@@ -57,7 +57,7 @@ class DeviceRoom:
 
     budgets: Mapping[str, int]
     learned: LearnedSlots
-    slots: Sequence[PlacedSlot]
+    slots: Sequence[PinnedSlot]
     ready_at: Mapping[Key, float]
     used_at: Mapping[Key, float]
     least_stay_s: float = LEAST_STAY_S
@@ -68,8 +68,8 @@ class DeviceRoom:
         """
         answer, promised = RoomDecision(), dict.fromkeys(self.budgets, 0)
         for wish in sorted(wishes, key=lambda wish: wish.since):
-            places = [device for device in devices.get(wish.key, ()) if device in self.budgets]
-            possible = [device for device in places if self._could_fit(wish.spec, device)]
+            usable = [device for device in devices.get(wish.key, ()) if device in self.budgets]
+            possible = [device for device in usable if self._could_fit(wish.spec, device)]
             if not possible:
                 answer.hopeless.append(wish.key)
                 continue
@@ -114,13 +114,13 @@ class DeviceRoom:
         return gives_way(needed + promised, self.budgets[device], self._tenants(device), deadline_s=deadline_s, now=now)
 
     def _tenants(self, device: str) -> list[Tenant]:
-        groups: dict[tuple[Key, bool], list[PlacedSlot]] = {}
+        groups: dict[tuple[Key, bool], list[PinnedSlot]] = {}
         for slot in self.slots:
             if slot.device == device:
                 groups.setdefault((slot.key, slot.is_leaving), []).append(slot)
         return [self._tenant(slots, device) for slots in groups.values()]
 
-    def _tenant(self, slots: Sequence[PlacedSlot], device: str) -> Tenant:
+    def _tenant(self, slots: Sequence[PinnedSlot], device: str) -> Tenant:
         first, key = slots[0], slots[0].key
         scaling, count = first.spec.scaling, len(slots)
         least = count if scaling is None else 0 if scaling.idle_unload_s is not None else scaling.min_slots

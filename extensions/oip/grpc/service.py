@@ -52,7 +52,7 @@ UNSERVED = {
 
 
 class InferenceService:
-    """The methods but for ModelStreamInfer. `requests` and `predictions`: the places that calls take."""
+    """The methods but for ModelStreamInfer. `requests` and `predictions`: the permits that calls take."""
 
     def __init__(self, services: Services, inference: Inference, repository: Repository, guard: RpcGuard) -> None:
         self._inference = inference
@@ -65,15 +65,15 @@ class InferenceService:
 
     def handlers(self) -> dict[str, Any]:
         """gRPC's handlers by the names of methods, but for ModelStreamInfer."""
-        add, places = self._guard.unary, self._requests
-        manage = partial(RpcMethod, places=places, verb="POST")
+        add, permits = self._guard.unary, self._requests
+        manage = partial(RpcMethod, permits=permits, verb="POST")
         return {
             "ServerLive": add(RpcMethod("ServerLive", "", None), self.server_live),
             "ServerReady": add(RpcMethod("ServerReady", "", None), self.server_ready),
-            "ServerMetadata": add(RpcMethod("ServerMetadata", "/v2", places), self.server_metadata),
-            "ModelReady": add(RpcMethod("ModelReady", f"{_MODEL}/ready", places), self.model_ready),
-            "ModelMetadata": add(RpcMethod("ModelMetadata", _MODEL, places), self.model_metadata),
-            "ModelConfig": add(RpcMethod("ModelConfig", f"{_MODEL}/config", places), self.model_config),
+            "ServerMetadata": add(RpcMethod("ServerMetadata", "/v2", permits), self.server_metadata),
+            "ModelReady": add(RpcMethod("ModelReady", f"{_MODEL}/ready", permits), self.model_ready),
+            "ModelMetadata": add(RpcMethod("ModelMetadata", _MODEL, permits), self.model_metadata),
+            "ModelConfig": add(RpcMethod("ModelConfig", f"{_MODEL}/config", permits), self.model_config),
             "ModelInfer": add(RpcMethod("ModelInfer", INFER, self._predictions, "POST"), self.model_infer),
             "RepositoryIndex": add(manage("RepositoryIndex", "/v2/repository/index"), self.repository_index),
             "RepositoryModelLoad": add(manage("RepositoryModelLoad", f"{_REPOSITORY}/load"), self.load),
@@ -118,7 +118,7 @@ class InferenceService:
         found = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
-            with self._guard.place_in(self._predictions, caller):
+            with self._guard.permit_in(self._predictions, caller):
                 found, raw = split_request(message, max_bytes=self._options.max_json_bytes)
                 asking = asking_of(rpc, connection)
                 async for answer in self._answers(found, raw, asking, len(message)):

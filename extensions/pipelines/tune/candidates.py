@@ -85,13 +85,13 @@ def own_best(fit: Sequence[Choice], engines: MeasuredEngines, overheads: Overhea
     """
     known = Knowledge(engines, overheads)
 
-    def place(choice: Choice) -> tuple[float, ...]:
+    def rank(choice: Choice) -> tuple[float, ...]:
         stack = known.stack_model(choice)
         too_long = 2 * stack.learned.alone_s(choice.batch_size) > limit_s
         return (too_long, choice.batch_size if too_long else -stack.ceiling_rps(), choice.max_wait_s)
 
     kept: dict[tuple[EngineSettings, int], list[Choice]] = {}
-    for choice in sorted(fit, key=place):
+    for choice in sorted(fit, key=rank):
         own = kept.setdefault((choice.engine, choice.slots), [])
         if len(own) < _SIZES and choice.batch_size not in {other.batch_size for other in own}:
             own.append(choice)

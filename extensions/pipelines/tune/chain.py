@@ -31,12 +31,12 @@ _NEVER = math.inf
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStage:
-    """A stage as it is simulated. `place` is its device, `capacity` how many cores (of a GPU: 1) that has, and `width` how many
-    of them the children of its model may keep busy.
+    """A stage as it is simulated. `device` is where it runs, `capacity` how many cores (of a GPU: 1) that has, and `width` how
+    many of them the children of its model may keep busy.
     """
 
     stack: StackModel
-    place: str
+    device: str
     capacity: float
     width: float
 
@@ -45,7 +45,7 @@ class SimulatedStage:
         """Core-seconds per request, or seconds of the GPU, in full batches."""
         size = self.stack.policy.max_batch_size
         learned = self.stack.learned
-        if self.place != "cpu":
+        if self.device != "cpu":
             return learned.expected_s(size) / size
         beside_s = learned.alone_s(size) - learned.expected_s(size)
         return (learned.expected_s(size) * self.width / self.stack.slots + beside_s) / size
@@ -96,7 +96,7 @@ class ChainModel:
         return [max(moments) for moments in zip(*(done[name] for name in self.spec.leaves()), strict=True)]
 
     def _sharing(self, stage: SimulatedStage) -> list[SimulatedStage]:
-        return [other for other in self.stages.values() if other.place == stage.place]
+        return [other for other in self.stages.values() if other.device == stage.device]
 
     def _crowding(self, stage: SimulatedStage, rate: float) -> float:
         """The factor by which the other stages lengthen a batch of this one."""

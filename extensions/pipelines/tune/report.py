@@ -102,8 +102,8 @@ def _rows(result: PipelineResult, one: PipelineConfiguration) -> Iterator[tuple[
         "yes" if keeps(figures, result.goal) else "no",
         _origin(one),
     )
-    for place, (model, choice) in enumerate(one.choice.choices.items()):
-        yield (model, *_settings(choice), *(whole if place == 0 else [""] * len(whole)))
+    for index, (model, choice) in enumerate(one.choice.choices.items()):
+        yield (model, *_settings(choice), *(whole if index == 0 else [""] * len(whole)))
 
 
 def _settings(choice: Choice) -> tuple[str, ...]:

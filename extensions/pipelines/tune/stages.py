@@ -90,8 +90,8 @@ class StageMeasurements:
 
     def _progress(self, model: str) -> OnProgress:
         def on_progress(step: str, share: float, text: str) -> None:
-            place = list(self._question.models).index(model)
-            self._on_progress(step, (place + share) / len(self._question.models), f"{model}: {text}")
+            index = list(self._question.models).index(model)
+            self._on_progress(step, (index + share) / len(self._question.models), f"{model}: {text}")
 
         return on_progress
 

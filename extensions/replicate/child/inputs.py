@@ -42,11 +42,11 @@ def input_of(predict: Callable[..., Any], where: str) -> PredictorInput:
     hints = typing.get_type_hints(predict)
     parameters = [own for own in inspect.signature(predict).parameters.values() if own.name != "self"]
     fields, made = [], {}
-    for place, own in enumerate(parameters):
+    for order, own in enumerate(parameters):
         if own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD) or own.name not in hints:
             raise HandlerLoadError(f"{where}: its parameter {own.name!r} needs a type, as in `{own.name}: str = Input(...)`")
         said = own.default if isinstance(own.default, InputField) else InputField(_default(own))
-        fields.append(_field(own.name, hints[own.name], said, place, where))
+        fields.append(_field(own.name, hints[own.name], said, order, where))
         made[own.name] = _maker(hints[own.name])
     # Cog refuses a member that the predictor does not have, too.
     kind = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
@@ -58,11 +58,11 @@ def _default(parameter: inspect.Parameter) -> Any:
     return REQUIRED if parameter.default is parameter.empty else parameter.default
 
 
-def _field(name: str, hint: Any, said: InputField, place: int, where: str) -> Any:
+def _field(name: str, hint: Any, said: InputField, order: int, where: str) -> Any:
     kind: Any = _bounded(hint, said, f"{where}: its parameter {name!r}")
     if said.default is None and hint is not Any:
         kind = kind | None
-    extra: dict[str, Any] = {"x-order": place} | ({"deprecated": True} if said.deprecated else {})
+    extra: dict[str, Any] = {"x-order": order} | ({"deprecated": True} if said.deprecated else {})
     note = msgspec.Meta(title=name.replace("_", " ").title(), description=said.description, extra_json_schema=extra)
     typed: Any = Annotated[kind, note]
     if said.default is REQUIRED:

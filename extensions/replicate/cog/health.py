@@ -32,8 +32,8 @@ def status_of_slots(slots: Sequence[SlotInfo], stats: QueueStats | None, entry: 
         return "UNHEALTHY"
     state = _leading_state(slots)
     if state == "ready":
-        places = sum(slot.state == "ready" for slot in slots) * entry.info.policy.max_batch_size
-        return "BUSY" if stats.depth or stats.leased >= places else "READY"
+        capacity = sum(slot.state == "ready" for slot in slots) * entry.info.policy.max_batch_size
+        return "BUSY" if stats.depth or stats.leased >= capacity else "READY"
     if state == "failed":
         return "SETUP_FAILED"
     return "STARTING" if slots or entry.default.info is None else "DEFUNCT"

@@ -39,7 +39,7 @@ from penstock.job import Job, JobId, JobState, Payload, parse_job_id
 
 # Files stand in an answer up to this size in all; clients of Cog read each answer once.
 INLINE_BYTES = 4 * 1024 * 1024
-# A place of the caller, for as long as it waits or reads.
+# A permit of the caller, for as long as it waits or reads.
 Held = Callable[[Caller], AbstractContextManager[None]]
 
 
@@ -61,7 +61,7 @@ class AskedOfCog:
 
 
 class CogPredictions:
-    """`_waiting` and `_streaming` are the places of callers who wait for one answer, and of those who read a stream."""
+    """`_waiting` and `_streaming` are the permits of callers who wait for one answer, and of those who read a stream."""
 
     def __init__(self, services: Services) -> None:
         self._submitter = services.submitter

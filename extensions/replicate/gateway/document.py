@@ -79,9 +79,9 @@ def _component(name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _ordered(given: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the place of each member, by which Cog's readers lay out a form. A predictor's schema has it."""
+    """The schema with the index of each member, by which Cog's readers lay out a form. A predictor's schema has it."""
     members = given.get("properties")
     if not isinstance(members, dict):
         return given
-    placed = {name: {"x-order": place, **own} for place, (name, own) in enumerate(members.items()) if isinstance(own, dict)}
-    return {**given, "properties": {**members, **placed}}
+    ordered = {name: {"x-order": index, **own} for index, (name, own) in enumerate(members.items()) if isinstance(own, dict)}
+    return {**given, "properties": {**members, **ordered}}

@@ -131,12 +131,12 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> dict[str, int]:
     """The size of each file that was written, by its path."""
     sizes: dict[str, int] = {}
     for member, kind, chunks in _members(file, path)[1]:
-        place = target / member
+        path = target / member
         if kind is MemberKind.FOLDER:
-            place.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        sizes[member] = _write(place, chunks)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sizes[member] = _write(path, chunks)
     return sizes
 
 
@@ -146,10 +146,10 @@ def _members(file: IO[bytes], path: Path) -> tuple[MemberCheck, Iterator[PackedM
     return check, packed_members(file, check)
 
 
-def _write(place: Path, chunks: Iterator[bytes]) -> int:
+def _write(path: Path, chunks: Iterator[bytes]) -> int:
     """On the disk when this returns: the entry's rename must not come before its bytes."""
     # The folder is new and holds only what came from here, so nothing can lie in the file's place.
-    with open(os.open(place, _NEW_FILE, 0o644), "wb") as file:
+    with open(os.open(path, _NEW_FILE, 0o644), "wb") as file:
         size_bytes = sum(file.write(chunk) for chunk in chunks)
         file.flush()
         os.fsync(file.fileno())

@@ -151,6 +151,6 @@ def _context(context: Context, archive: OpenedArchive, options: ArchiveOptions, 
 
 
 def gpu_index(device: str) -> int | None:
-    """TorchServe's `gpu_id`: the place among the devices that the process sees; None on a CPU."""
-    kind, _, place = device.partition(":")
-    return int(place or 0) if kind == "cuda" else None
+    """TorchServe's `gpu_id`: the index among the devices that the process sees; None on a CPU."""
+    kind, _, index = device.partition(":")
+    return int(index or 0) if kind == "cuda" else None

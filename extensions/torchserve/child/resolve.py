@@ -49,8 +49,8 @@ def entry_point(folder: Path, handler: str) -> EntryPoint:
 def _file(folder: Path, handler: str, module: str) -> Path | None:
     """The archive's own file: where the manifest says, or at the top, where the archiver puts it."""
     named = folder / handler.partition(":")[0]
-    places = (named, folder / f"{module}.py", folder / module / "__init__.py")
-    return next((place for place in places if place.suffix == ".py" and place.is_file()), None)
+    candidates = (named, folder / f"{module}.py", folder / module / "__init__.py")
+    return next((path for path in candidates if path.suffix == ".py" and path.is_file()), None)
 
 
 def _imported(file: Path, module: str) -> ModuleType:

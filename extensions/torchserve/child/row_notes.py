@@ -38,9 +38,9 @@ class NotedRows(list[Any]):
     def _note(self, *rows: Any) -> None:
         self._read.update(map(id, rows))
 
-    def __getitem__(self, place: SupportsIndex | slice) -> Any:
-        found: Any = super().__getitem__(place)
-        self._note(*(found if isinstance(place, slice) else (found,)))
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        found: Any = super().__getitem__(index)
+        self._note(*(found if isinstance(index, slice) else (found,)))
         return found
 
     def __iter__(self) -> Iterator[Any]:
@@ -53,8 +53,8 @@ class NotedRows(list[Any]):
             self._note(row)
             yield row
 
-    def pop(self, place: SupportsIndex = -1) -> Any:
-        self._note(row := super().pop(place))
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        self._note(row := super().pop(index))
         return row
 
     # What reads the list without asking it for rows takes all of them.
@@ -147,7 +147,7 @@ class FirstRequest:
         if self.is_on_trial and count == 1:
             self._on_alone(context)
         elif not self._is_cleared and count > 1:
-            found = [what for what, places in context.touched.items() if places == {0}]
+            found = [what for what, indices in context.touched.items() if indices == {0}]
             if found:
                 self._suspected, self._waiting = found[0], count
 

@@ -82,26 +82,26 @@ def toml_value(value: Any) -> str:
 
 
 def _addresses(found: _Translation) -> None:
-    places = {name: _address(found, name) for name in _PORTS}
-    first = places["inference"]
+    addresses = {name: _address(found, name) for name in _PORTS}
+    first = addresses["inference"]
     found.put("inference_address", {"gateway.host": first.host, "gateway.port": first.port}, **_tls(found, "inference"))
-    management = places["management"]
+    management = addresses["management"]
     own = {"torchserve.management_host": management.host, "torchserve.management_port": management.port}
     found.put(
         "management_address", own if management != first else {"torchserve.management_port": 0}, **_tls(found, "management")
     )
-    _metrics(found, places)
+    _metrics(found, addresses)
 
 
-def _metrics(found: _Translation, places: Mapping[str, Address]) -> None:
-    metrics = places["metrics"]
+def _metrics(found: _Translation, addresses: Mapping[str, Address]) -> None:
+    metrics = addresses["metrics"]
     if found.properties.get("enable_metrics_api", "").lower() == "false":
         found.put("enable_metrics_api", {"gateway.metrics_port": 0}, why="/metrics stays at the first address")
         found.note("metrics_address", Parity.HONOURED, why="it is switched off by enable_metrics_api")
         return
     found.note("enable_metrics_api", Parity.HONOURED)
-    if metrics in (places["inference"], places["management"]):
-        why = "" if metrics == places["inference"] else "metrics are at the address of inference"
+    if metrics in (addresses["inference"], addresses["management"]):
+        why = "" if metrics == addresses["inference"] else "metrics are at the address of inference"
         found.put("metrics_address", {"gateway.metrics_port": 0}, parity=Parity.CHANGED if why else Parity.HONOURED, why=why)
         return
     own = {"gateway.metrics_host": metrics.host, "gateway.metrics_port": metrics.port}

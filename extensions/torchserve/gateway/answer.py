@@ -66,7 +66,7 @@ class WaitingRequest:
 
 
 class TorchServeAnswers:
-    """Sends the end of a job, or the chunks of a running one. `reading`: the place of a client that reads a large answer."""
+    """Sends the end of a job, or the chunks of a running one. `reading`: the permit of a client that reads a large answer."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class TorchServeDoor:
         return version is not None and version.takes_raw
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
-        """Returns the status that was sent. A prediction's caller is in the scope, and has a place."""
+        """Returns the status that was sent. A prediction's caller is in the scope, and has a permit."""
         if target.is_v2:
             # Not before: the words of a refusal would tell a stranger which models there are.
             word_refusals(scope, target)

@@ -107,8 +107,8 @@ def worker_families(workers: Sequence[WorkerInfo]) -> Iterator[TorchServeFamily]
     """How long the slots took to load, and how busy the machines of the workers and their GPUs are."""
     slots = [(worker, slot) for worker in workers for slot in worker.slots if slot.state == "ready"]
     named = [
-        (of_host(worker.host, ("WorkerName", f"W-{_FIRST_WORKER + place}-{slot.model}_{slot.version}")), slot.load_s * 1e3)
-        for place, (worker, slot) in enumerate(slots)
+        (of_host(worker.host, ("WorkerName", f"W-{_FIRST_WORKER + index}-{slot.model}_{slot.version}")), slot.load_s * 1e3)
+        for index, (worker, slot) in enumerate(slots)
     ]
     yield TorchServeFamily("WorkerLoadTime", "gauge", "Milliseconds", named)
     machines = {worker.host: worker.machine for worker in workers if worker.machine is not None}

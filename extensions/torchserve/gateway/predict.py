@@ -45,7 +45,7 @@ class TorchServePredictions:
         self._registry = services.registry
         self._answers = answers
         self._uploads = services.uploads
-        # The place of a client whose answer comes in chunks.
+        # The permit of a client whose answer comes in chunks.
         self._streaming = partial(services.streaming, instead_of=services.predictions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:

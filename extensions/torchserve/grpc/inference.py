@@ -51,18 +51,18 @@ _LEAST_S = 0.001
 
 
 class InferenceApis:
-    """`streams`: the places that streams of calls take."""
+    """`streams`: the permits that streams of calls take."""
 
     def __init__(self, services: Services, own: TorchServeOptions, guard: RpcGuard, *, streams: Shares) -> None:
         self._services = services
         self._own = own
         self._guard = guard
         self._predictions = services.predictions
-        self._stream_places = streams
+        self._stream_permits = streams
         self.streams = RequestStreams(self._stream_answers, guard)
 
     def handlers(self) -> dict[str, Any]:
-        guard, streams = self._guard, self._stream_places
+        guard, streams = self._guard, self._stream_permits
         return {
             "Ping": guard.unary(RpcMethod("Ping", "", None, codes=CODES), self._ping),
             "Predictions": guard.unary(_method("Predictions", self._predictions), self._predict),
@@ -107,7 +107,7 @@ class InferenceApis:
         found = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
-            with self._guard.place_in(self._predictions, caller):
+            with self._guard.permit_in(self._predictions, caller):
                 found = parsed(PREDICTIONS_REQUEST, message)
                 async for data in self._answers(rpc, found, connection):
                     yield prediction_message(data, found)
@@ -193,8 +193,8 @@ class InferenceApis:
         return await asyncio.to_thread(lambda: b"".join(reader.pieces(0, reader.size)))
 
 
-def _method(name: str, places: Shares) -> RpcMethod:
-    return RpcMethod(name, _PREDICT, places, "POST", CODES)
+def _method(name: str, permits: Shares) -> RpcMethod:
+    return RpcMethod(name, _PREDICT, permits, "POST", CODES)
 
 
 def _target(found: Any) -> TorchServeTarget:

@@ -29,7 +29,7 @@ _ACTS = {
 
 
 class ManagementApis:
-    """`requests`: the places that calls take."""
+    """`requests`: the permits that calls take."""
 
     def __init__(self, service: ModelManagement, guard: RpcGuard, *, requests: Shares, audit: AuditLog) -> None:
         self._service = service

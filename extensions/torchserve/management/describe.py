@@ -115,7 +115,7 @@ def listed(urls: Mapping[str, str], page: Page) -> dict[str, Any]:
 def numbered(workers: Iterable[WorkerInfo]) -> list[tuple[int, WorkerInfo, SlotInfo]]:
     """All slots with TorchServe's numbers: in the order in which their worker processes were started."""
     found = [(worker, slot) for worker in sorted(workers, key=lambda one: (one.started_at, one.name)) for slot in worker.slots]
-    return [(FIRST_ID + place, worker, slot) for place, (worker, slot) in enumerate(found)]
+    return [(FIRST_ID + index, worker, slot) for index, (worker, slot) in enumerate(found)]
 
 
 def _worker_view(number: int, worker: WorkerInfo, slot: SlotInfo) -> dict[str, Any]:

@@ -180,17 +180,17 @@ def _keep(part: Path, name: str, folder: Path) -> str:
     """Verify the archive in `part`, then put its folder to its place at once. Returns the archive's path below the store."""
     _contents(part / name, name)
     digest = _synced_digest(part / name)
-    place = folder / DOWNLOADS / digest[:32]
+    target = folder / DOWNLOADS / digest[:32]
     try:
-        part.rename(place)
-        _sync(place.parent)
+        part.rename(target)
+        _sync(target.parent)
     except OSError:
         # It is there already: the folder's name is its content.
-        if not (place / name).exists():
-            os.link(part / name, place / name)
-            _sync(place)
-    os.utime(place)
-    return f"{DOWNLOADS}/{place.name}/{name}"
+        if not (target / name).exists():
+            os.link(part / name, target / name)
+            _sync(target)
+    os.utime(target)
+    return f"{DOWNLOADS}/{target.name}/{name}"
 
 
 def _synced_digest(path: Path) -> str:

@@ -122,7 +122,7 @@ def _text(data: bytes, size: int | None) -> Preview:
 
 def _hex(head: bytes, size: int) -> Preview:
     rows = [head[at : at + 16] for at in range(0, min(len(head), _HEX_BYTES), 16)]
-    lines = [f"{16 * place:04x}  {row.hex(' '):<47}  {_ascii(row)}" for place, row in enumerate(rows)]
+    lines = [f"{16 * index:04x}  {row.hex(' '):<47}  {_ascii(row)}" for index, row in enumerate(rows)]
     return Preview("hex", "\n".join(lines), f"the first {_HEX_BYTES} bytes" if size > _HEX_BYTES else "")
 
 

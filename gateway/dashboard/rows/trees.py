@@ -57,7 +57,7 @@ def _members(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[str, An
     if isinstance(value, Mapping):
         yield from ((str(key)[:_MOST_CHARS], one) for key, one in value.items())
     else:
-        yield from ((str(place), one) for place, one in enumerate(value))
+        yield from ((str(index), one) for index, one in enumerate(value))
 
 
 def _leaf(value: Any) -> str:
@@ -74,7 +74,7 @@ def table_of(value: Any) -> ShownTable | None:
         names = list(dict.fromkeys(name for row in shown for name in row))
         cells = [[cell(row[name]) if name in row else "" for name in names] for row in shown]
     elif all(isinstance(row, list) and row and _is_flat(row) for row in shown):
-        names = [str(place) for place in range(max(map(len, shown)))]
+        names = [str(index) for index in range(max(map(len, shown)))]
         cells = [[cell(one) for one in row] + [""] * (len(names) - len(row)) for row in shown]
     else:
         return None

@@ -56,13 +56,13 @@ def _program(exported: Any) -> Program:
     _check_tensors(tensors)
     # Arguments that are no tensors were fixed at export and must still be passed.
     fixed = [getattr(arg, "value", None) for arg in given]
-    places = [place for place, arg in enumerate(given) if not hasattr(arg, "value")]
+    indices = [index for index, arg in enumerate(given) if not hasattr(arg, "value")]
     spec = exported.call_spec.in_spec
 
     def arguments(rows: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         leaves = list(fixed)
-        for place, row in zip(places, rows, strict=True):
-            leaves[place] = row
+        for index, row in zip(indices, rows, strict=True):
+            leaves[index] = row
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         return args, kwargs
 
@@ -77,7 +77,7 @@ def _program(exported: Any) -> Program:
         ports=tuple(_port(name, value, exported.range_constraints) for name, value in tensors),
         elements=tuple(_element(value) for _, value in tensors),
         batch=_batch(tensors, exported.range_constraints),
-        example=tuple(leaves[place] for place in places) if leaves else None,
+        example=tuple(leaves[index] for index in indices) if leaves else None,
     )
 
 

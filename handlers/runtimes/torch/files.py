@@ -217,11 +217,11 @@ def _state_dict(path: Path) -> Any:
 
 def model_class(path: Path, context: Context) -> Any:
     """An instance of `options.model_class`, made with `options.model_args` (a table of named arguments, or a list)."""
-    source, place, name = class_place(path, context)
-    module = import_file(context.folder / place) if place.endswith(".py") else import_name(place)
+    source, where, name = located_class(path, context)
+    module = import_file(context.folder / where) if where.endswith(".py") else import_name(where)
     kind = getattr(module, name, None)
     if not isinstance(kind, type) or not issubclass(kind, import_module("torch").nn.Module):
-        raise HandlerLoadError(f"options.model_class {source!r}: {place} has no torch.nn.Module class called {name!r}")
+        raise HandlerLoadError(f"options.model_class {source!r}: {where} has no torch.nn.Module class called {name!r}")
     given = context.options.get("model_args", {})
     try:
         return kind(**given) if isinstance(given, dict) else kind(*given)
@@ -229,7 +229,7 @@ def model_class(path: Path, context: Context) -> Any:
         raise HandlerLoadError(f"options.model_args {given!r} do not fit {source}: {error}") from error
 
 
-def class_place(path: Path, context: Context) -> tuple[str, str, str]:
+def located_class(path: Path, context: Context) -> tuple[str, str, str]:
     """`options.model_class`, its file or module, and the class's name. Raises `HandlerLoadError` if the option or the file is
     missing.
     """
@@ -239,12 +239,12 @@ def class_place(path: Path, context: Context) -> tuple[str, str, str]:
             f"{path.name} holds weights alone; name the class they belong to in the model's options, "
             'as in model_class = "net.py:Net" (next to the weights) or "package.module:Net"'
         )
-    place, _, name = source.rpartition(":")
-    if place.endswith(".py") and not (context.folder / place).is_file():
+    where, _, name = source.rpartition(":")
+    if where.endswith(".py") and not (context.folder / where).is_file():
         raise HandlerLoadError(
-            f"options.model_class {source!r}: there is no file {context.folder / place}; it is looked for next to the weights"
+            f"options.model_class {source!r}: there is no file {context.folder / where}; it is looked for next to the weights"
         )
-    return source, place, name
+    return source, where, name
 
 
 def _program(kind: FileKind, module: Any, arguments: Arguments, *, declared: DeclaredInputs) -> Program:

@@ -35,8 +35,8 @@ class GraphedCall:
         recorded = self._recorded.get(key)
         if recorded is None:
             recorded = self._recorded[key] = self._record(tensors)
-        for place, tensor in zip(recorded.inputs, tensors, strict=True):
-            place.copy_(tensor)
+        for buffer, tensor in zip(recorded.inputs, tensors, strict=True):
+            buffer.copy_(tensor)
         recorded.graph.replay()
         return {name: tensor.clone() for name, tensor in recorded.result.items()}
 

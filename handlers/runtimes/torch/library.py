@@ -62,5 +62,5 @@ def _fix_float32(torch: Any, *, tf32: bool) -> None:
 
 def provider_words(torch: Any, device: Any, *, extras: list[str]) -> str:
     """The provider in words, such as `torch 2.13.0 cuda:0 NVIDIA H200 bf16 compile=default`."""
-    place = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "cpu"
-    return " ".join([f"torch {torch.__version__}", place, *extras])
+    where = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "cpu"
+    return " ".join([f"torch {torch.__version__}", where, *extras])

@@ -129,7 +129,7 @@ def _items(result: Any) -> list[tuple[str, Any]]:
     if is_dataclass(result):
         return [(field.name, getattr(result, field.name)) for field in fields(result)]
     if isinstance(result, (list, tuple)) and len(result) != 1:
-        return [(f"output_{place}", value) for place, value in enumerate(result)]
+        return [(f"output_{index}", value) for index, value in enumerate(result)]
     return [("output", result[0] if isinstance(result, (list, tuple)) else result)]
 
 

@@ -41,7 +41,7 @@ class CudaTransfer:
         with self._torch.cuda.stream(self._up):
             copies = {name: self._pinned(array).to(self._device, non_blocking=True) for name, array in feed.items()}
             arrived = self._up.record_event()
-        return [{name: DeviceRow(copy, place, arrived) for name, copy in copies.items()} for place in range(rows)]
+        return [{name: DeviceRow(copy, index, arrived) for name, copy in copies.items()} for index in range(rows)]
 
     def to_device(self, given: Any) -> Any:
         if not isinstance(given, list):
@@ -73,9 +73,9 @@ class CudaTransfer:
 def joined(torch: Any, rows: Sequence[DeviceRow]) -> Any:
     """The rows as one tensor: their uploaded batch if they are all of its rows in order, else copies of the rows."""
     batch = rows[0].batch
-    if len(rows) == len(batch) and all(row.batch is batch and row.place == place for place, row in enumerate(rows)):
+    if len(rows) == len(batch) and all(row.batch is batch and row.index == index for index, row in enumerate(rows)):
         return batch
-    return torch.stack([row.batch[row.place] for row in rows])
+    return torch.stack([row.batch[row.index] for row in rows])
 
 
 def from_array(torch: Any, array: NDArray[Any]) -> Any:

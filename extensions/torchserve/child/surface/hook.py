@@ -16,7 +16,7 @@ from penstock.extensions.torchserve.child.surface.names import (
     MODULES,
     REPRODUCED,
     children,
-    place_of,
+    location_of,
     unknown_module,
     unknown_name,
 )
@@ -65,9 +65,9 @@ class TorchServeFinder:
 
 def _lookup(module: str, name: str) -> Any:
     """A name that code asks of a module of `ts`. Raises `ImportError` for one that is not there."""
-    place = place_of(module, name)
-    if place is not None:
-        return getattr(import_module(place[0]), place[1])
+    location = location_of(module, name)
+    if location is not None:
+        return getattr(import_module(location[0]), location[1])
     if f"{module}.{name}" in MODULES:
         return import_module(f"{module}.{name}")
     if name.startswith("_"):

@@ -87,7 +87,7 @@ def children(module: str) -> list[str]:
     return [name.rpartition(".")[2] for name in MODULES if name.rpartition(".")[0] == module]
 
 
-def place_of(module: str, name: str) -> tuple[str, str] | None:
+def location_of(module: str, name: str) -> tuple[str, str] | None:
     """In which module of ours the name lies, and as what; None if there is no such name."""
     found = MODULES[module].get(name)
     if found is None:

@@ -123,7 +123,7 @@ class TextClassifier(TextHandler):
     def _insight(self, words: list[str], target: int) -> dict[str, Any]:
         import torch
 
-        shorter = [words, *([*words[:place], *words[place + 1 :]] for place in range(len(words)))]
+        shorter = [words, *([*words[:index], *words[index + 1 :]] for index in range(len(words)))]
         scores = torch.softmax(self.inference([self._prepared(" ".join(one)) for one in shorter]), dim=1)[:, target]
         falls = scores[0] - scores[1:]
         length = torch.linalg.vector_norm(falls)

@@ -81,11 +81,11 @@ def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
 
 def _outside_tags(line: str) -> Iterator[str]:
     """What stands between the tags. A `<` that nothing closes is no tag. Without a pattern: a thousand `<` would take long."""
-    place = 0
-    while (start := line.find("<", place)) >= 0 and (end := line.find(">", start)) >= 0:
-        yield line[place:start]
-        place = end + 1
-    yield line[place:]
+    at = 0
+    while (start := line.find("<", at)) >= 0 and (end := line.find(">", start)) >= 0:
+        yield line[at:start]
+        at = end + 1
+    yield line[at:]
 
 
 def _long_form(found: re.Match[str]) -> str:

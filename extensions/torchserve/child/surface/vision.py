@@ -149,9 +149,9 @@ class GradientPath:
         points, weights = np.polynomial.legendre.leggauss(n_steps)
         way, total = inputs - baselines, torch.zeros_like(inputs)
         for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            place = (baselines + float(point) * way).detach().requires_grad_()
-            score = self._model(place).flatten(1)[:, target].sum()
-            total += float(weight) * torch.autograd.grad(score, place)[0]
+            sample = (baselines + float(point) * way).detach().requires_grad_()
+            score = self._model(sample).flatten(1)[:, target].sum()
+            total += float(weight) * torch.autograd.grad(score, sample)[0]
         return way * total
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.extensions.autoscaling.worker.devices import CPU, DeviceRoom, PlacedSlot, Wish
+from penstock.extensions.autoscaling.worker.devices import CPU, DeviceRoom, PinnedSlot, Wish
 from penstock.extensions.autoscaling.worker.learned import LearnedSlot, LearnedSlots
 from penstock.extensions.autoscaling.worker.room import LEAST_STAY_S, Key
 from penstock.model_spec import Limits, ModelSpec, ScalingPolicy
@@ -21,7 +21,7 @@ def model(name: str, memory: int | None = 60, scaling: ScalingPolicy | None = ID
     return ModelSpec(name, f"{name}.py", device_memory_bytes=memory, scaling=scaling, **fields)
 
 
-def room(*slots: PlacedSlot, budget: int = 100, device: str = CPU, learned: LearnedSlots | None = None) -> DeviceRoom:
+def room(*slots: PinnedSlot, budget: int = 100, device: str = CPU, learned: LearnedSlots | None = None) -> DeviceRoom:
     keys = {slot.key for slot in slots}
     return DeviceRoom({device: budget}, learned or LearnedSlots(), slots, dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0))
 
@@ -36,19 +36,19 @@ A, B, C = model("a"), model("b"), model("c")
 
 def test_a_wish_is_granted_where_there_is_room_and_else_another_model_leaves_first() -> None:
     assert answered(room(), Wish(A, 0.0)).granted == [("a", "1")]
-    found = answered(room(PlacedSlot(A, CPU)), Wish(B, 0.0))
+    found = answered(room(PinnedSlot(A, CPU)), Wish(B, 0.0))
     assert (found.granted, found.leavers) == ([], {("a", "1"): 1})
 
 
 def test_room_that_is_made_for_one_is_not_taken_by_another() -> None:
-    found = answered(room(PlacedSlot(A, CPU, is_leaving=True)), Wish(A, 50.0), Wish(B, 10.0))
+    found = answered(room(PinnedSlot(A, CPU, is_leaving=True)), Wish(A, 50.0), Wish(B, 10.0))
     assert found.granted == [], "a leaves for b, and wants to come back at once"
     found = answered(room(), Wish(A, 50.0), Wish(B, 10.0))
     assert found.granted == [("b", "1")]
 
 
 def test_a_wish_that_nobody_can_make_room_for_does_not_hold_up_others() -> None:
-    fixed = PlacedSlot(model("fixed", 50, None), CPU)
+    fixed = PinnedSlot(model("fixed", 50, None), CPU)
     found = answered(room(fixed), Wish(model("huge", 90), 0.0), Wish(model("small", 40), 10.0))
     assert (found.granted, found.hopeless, found.leavers) == ([("small", "1")], [("huge", "1")], {})
 
@@ -59,25 +59,25 @@ def test_a_model_larger_than_the_device_has_it_for_itself() -> None:
 
 def test_further_slots_come_only_where_there_is_room() -> None:
     small = model("small", 30)
-    assert room(PlacedSlot(small, CPU)).more(small, 5) == 2
-    assert room(PlacedSlot(small, CPU)).more(model("unknown", None), 5) == 5
+    assert room(PinnedSlot(small, CPU)).more(small, 5) == 2
+    assert room(PinnedSlot(small, CPU)).more(model("unknown", None), 5) == 5
 
 
 def test_memory_that_was_learned_counts_where_settings_say_none() -> None:
     learned = LearnedSlots()
     learned._known[("a", "1")] = LearnedSlot(memory_bytes=80)
-    assert answered(room(PlacedSlot(model("a", None), CPU), learned=learned), Wish(B, 0.0)).leavers == {("a", "1"): 1}
-    crowded = room(PlacedSlot(model("a", None), CPU), PlacedSlot(B, CPU), learned=learned)
+    assert answered(room(PinnedSlot(model("a", None), CPU), learned=learned), Wish(B, 0.0)).leavers == {("a", "1"): 1}
+    crowded = room(PinnedSlot(model("a", None), CPU), PinnedSlot(B, CPU), learned=learned)
     assert sum(crowded.overfull(CPU).values()) == 1
 
 
 def test_models_that_share_no_gpu_follow_one_another_there_whatever_they_take() -> None:
     first, second = model("a", 10, device="cuda"), model("b", 10, device="cuda")
-    assert answered(room(PlacedSlot(first, GPU), device=GPU), Wish(second, 0.0)).leavers == {("a", "1"): 1}
+    assert answered(room(PinnedSlot(first, GPU), device=GPU), Wish(second, 0.0)).leavers == {("a", "1"): 1}
     sharers = [replace(one, placement="shared") for one in (first, second)]
-    assert answered(room(PlacedSlot(sharers[0], GPU), device=GPU), Wish(sharers[1], 0.0)).granted == [("b", "1")]
+    assert answered(room(PinnedSlot(sharers[0], GPU), device=GPU), Wish(sharers[1], 0.0)).granted == [("b", "1")]
     unknown = replace(second, placement="shared", device_memory_bytes=None)
-    assert answered(room(PlacedSlot(sharers[0], GPU), device=GPU), Wish(unknown, 0.0)).leavers == {("a", "1"): 1}
+    assert answered(room(PinnedSlot(sharers[0], GPU), device=GPU), Wish(unknown, 0.0)).leavers == {("a", "1"): 1}
 
 
 @dataclass
@@ -105,7 +105,7 @@ class SharedDevice:
             elif key not in self.ready_at:
                 self.wished.setdefault(key, self.now)
         by_key = {(spec.name, spec.version): spec for spec in self.specs}
-        slots = [PlacedSlot(by_key[key], CPU, at <= self.now) for key, at in self.ready_at.items()]
+        slots = [PinnedSlot(by_key[key], CPU, at <= self.now) for key, at in self.ready_at.items()]
         learned = LearnedSlots()
         learned._known = dict.fromkeys(by_key, LearnedSlot(self.start_s))
         used = dict.fromkeys(self.ready_at, self.now)

@@ -90,7 +90,7 @@ def test_a_deletion_that_fails_is_left_to_the_collection_of_orphans(nowhere: Obj
 
 
 def test_copies_for_children_are_their_own_each_time_and_private(tmp_path: Path) -> None:
-    blobs, name = ObjectBlobs(MemoryStore(), Copies(tmp_path), place="memory"), input_name()
+    blobs, name = ObjectBlobs(MemoryStore(), Copies(tmp_path), location="memory"), input_name()
     blobs.put(name, b"x" * 3_000_000)
     [first], [second] = blobs.readable([name]), blobs.readable([name])
     assert first is not None

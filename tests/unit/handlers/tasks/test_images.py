@@ -63,49 +63,49 @@ def test_what_is_no_image_is_refused_with_words_that_help(value: Any, words: str
 
 
 def test_crop_takes_the_middle() -> None:
-    pixels, place = framed(picture(stripes(RED, GREEN, BLUE)), Frame(8, 8, crop_ratio=1.0))
+    pixels, transform = framed(picture(stripes(RED, GREEN, BLUE)), Frame(8, 8, crop_ratio=1.0))
     assert pixels.shape == (8, 8, 3)
     assert (pixels == GREEN).all()
-    assert place == (24, 8, 1.0, 1.0, -8.0, 0.0)
+    assert transform == (24, 8, 1.0, 1.0, -8.0, 0.0)
 
 
 def test_the_crop_ratio_cuts_the_rim() -> None:
     inner = np.zeros((8, 8, 3))
     inner[2:6, 2:6] = 255
-    pixels, place = framed(picture(inner), Frame(4, 4, crop_ratio=0.5))
+    pixels, transform = framed(picture(inner), Frame(4, 4, crop_ratio=0.5))
     assert (pixels == 255).all()
-    assert (place.scale_x, place.left) == (1.0, -2.0)
+    assert (transform.scale_x, transform.left) == (1.0, -2.0)
 
 
 def test_letterbox_keeps_the_whole_image_with_grey_beside_it() -> None:
-    pixels, place = framed(picture(stripes(RED, BLUE)), Frame(8, 8, "letterbox"))
+    pixels, transform = framed(picture(stripes(RED, BLUE)), Frame(8, 8, "letterbox"))
     assert (pixels[:2] == 114).all()
     assert (pixels[6:] == 114).all()
     assert (pixels[3, :3] == RED).all()
     assert (pixels[3, 5:] == BLUE).all()
-    assert place == (16, 8, 0.5, 0.5, 0, 2)
+    assert transform == (16, 8, 0.5, 0.5, 0, 2)
 
 
 def test_stretch_fills_the_frame_out_of_proportion() -> None:
-    pixels, place = framed(picture(stripes(RED, BLUE)), Frame(4, 8, "stretch"))
+    pixels, transform = framed(picture(stripes(RED, BLUE)), Frame(4, 8, "stretch"))
     assert (pixels[:, 0] == RED).all()
     assert (pixels[:, 3] == BLUE).all()
-    assert (place.scale_x, place.scale_y) == (0.25, 1.0)
+    assert (transform.scale_x, transform.scale_y) == (0.25, 1.0)
 
 
 def test_a_turned_photograph_is_set_upright_before_anything_else() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: the first column as seen is the last row as stored
     stored = picture(stripes(RED, BLUE, wide=16, high=16), form="JPEG", exif=exif)
-    pixels, place = framed(stored, Frame(16, 32, "stretch"))
-    assert (place.width, place.height) == (16, 32)
+    pixels, transform = framed(stored, Frame(16, 32, "stretch"))
+    assert (transform.width, transform.height) == (16, 32)
     assert pixels[4, 8].argmax() == 0
     assert pixels[28, 8].argmax() == 2
 
 
 def test_a_large_jpeg_is_decoded_small_and_its_size_is_still_reported() -> None:
-    pixels, place = framed(picture(stripes(RED, BLUE, wide=512, high=1024), form="JPEG"), Frame(16, 16, "stretch"))
-    assert (place.width, place.height) == (1024, 1024)
+    pixels, transform = framed(picture(stripes(RED, BLUE, wide=512, high=1024), form="JPEG"), Frame(16, 16, "stretch"))
+    assert (transform.width, transform.height) == (1024, 1024)
     assert pixels[8, 2].argmax() == 0
     assert pixels[8, 13].argmax() == 2
 
@@ -113,9 +113,9 @@ def test_a_large_jpeg_is_decoded_small_and_its_size_is_still_reported() -> None:
 @pytest.mark.parametrize("fit", ["crop", "letterbox", "stretch"])
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 3000), (3000, 1), (7, 5)])
 def test_images_of_any_shape_fill_the_frame(fit: Any, width: int, height: int) -> None:
-    pixels, place = framed(plain(GREEN, width, height), Frame(6, 4, fit))
+    pixels, transform = framed(plain(GREEN, width, height), Frame(6, 4, fit))
     assert pixels.shape == (4, 6, 3)
-    assert (place.width, place.height) == (width, height)
+    assert (transform.width, transform.height) == (width, height)
 
 
 def test_grey_palette_alpha_and_sixteen_bit_images_are_understood() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.handlers.tasks.boxes import Detections, above_threshold, in_image_pixels, overlap, without_overlaps
-from penstock.handlers.tasks.images import Placement
+from penstock.handlers.tasks.images import FrameTransform
 from tests.unit.handlers.tasks.models import answering, ask, opened, picture
 
 TASK = "object-detection"
@@ -66,10 +66,10 @@ def test_boxes_come_back_in_pixels_of_the_image_as_sent(tmp_path: Path) -> None:
 def test_the_way_back_is_the_inverse_of_the_way_there(tmp_path: Path, fit: str) -> None:
     path = answering(tmp_path, {"boxes": BOXES, "scores": SCORES, "labels": LABELS}, FRAME)
     handler: Any = opened(path, TASK, fit=fit).handler
-    place = handler.preprocess([image(40, 20)])[0].place
+    transform = handler.preprocess([image(40, 20)])[0].transform
     there = np.array([[12.0, 6.0, 20.0, 14.0]])
-    inside = there * np.array([place.scale_x, place.scale_y] * 2) + np.array([place.left, place.top] * 2)
-    assert in_image_pixels(inside, place) == pytest.approx(there)
+    inside = there * np.array([transform.scale_x, transform.scale_y] * 2) + np.array([transform.left, transform.top] * 2)
+    assert in_image_pixels(inside, transform) == pytest.approx(there)
 
 
 def test_torchserves_shape_has_the_label_as_key(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_overlap_is_intersection_over_union_also_for_empty_boxes() -> None:
 def test_nothing_found_is_an_empty_list() -> None:
     none = Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=np.int64))
     assert without_overlaps(none, 0.5).scores.tolist() == []
-    assert in_image_pixels(none.boxes, Placement(4, 4)).shape == (0, 4)
+    assert in_image_pixels(none.boxes, FrameTransform(4, 4)).shape == (0, 4)

@@ -246,26 +246,26 @@ def test_the_child_sees_its_own_device_alone() -> None:
 
 def test_a_further_slot_gets_cores_that_nobody_has() -> None:
     here, model = flat(0, 1, 2, 3), spec(threads=2)
-    taken = plan([model], here).places()
+    taken = plan([model], here).pins()
     assert plan_one_more(model, here, taken) == Pin((2, 3), 2, node=0)
 
 
 def test_a_further_slot_takes_fewer_cores_where_fewer_are_left_and_none_where_none_is() -> None:
     model = spec(threads=2)
-    assert plan_one_more(model, flat(0, 1, 2), plan([model], flat(0, 1, 2)).places()) == Pin((2,), 1, node=0)
-    assert plan_one_more(model, flat(0, 1), plan([model], flat(0, 1)).places()) == Pin((), 2)
+    assert plan_one_more(model, flat(0, 1, 2), plan([model], flat(0, 1, 2)).pins()) == Pin((2,), 1, node=0)
+    assert plan_one_more(model, flat(0, 1), plan([model], flat(0, 1)).pins()) == Pin((), 2)
 
 
 def test_a_further_slot_of_a_sharing_model_joins_the_others() -> None:
     models = [spec(name, placement="shared") for name in "ab"]
     here = flat(0, 1, 2, 3)
-    taken = plan(models, here).places()
+    taken = plan(models, here).pins()
     assert plan_one_more(models[0], here, taken) == taken[0][1]
 
 
 def test_a_further_slot_on_gpus_goes_where_there_is_room_or_is_refused(tmp_path: Path) -> None:
     here, model = machine("eight_gpus", tmp_path), spec(device="cuda", slots=8)
-    taken = plan([model], here).places()
+    taken = plan([model], here).pins()
     with pytest.raises(ConfigError, match="has 1 slots on each of its devices already"):
         plan_one_more(model, here, taken)
     assert plan_one_more(model, here, taken[:2] + taken[3:]).uuid == taken[2][1].uuid
@@ -273,7 +273,7 @@ def test_a_further_slot_on_gpus_goes_where_there_is_room_or_is_refused(tmp_path:
 
 def test_a_version_that_comes_later_may_stand_on_the_gpu_of_the_one_before() -> None:
     here, first = gpu_machine([("GPU-a", 40)]), spec(device="cuda:0", threads=2)
-    taken = plan([first], here).places()
+    taken = plan([first], here).pins()
     assert [(pin.uuid, pin.cores) for pin in plan_beside(replace(first, version="2"), here, taken)] == [("GPU-a", (2, 3))]
     with pytest.raises(ConfigError, match="taken by m"):
         plan_beside(spec("other", device="cuda:0"), here, taken)
@@ -281,7 +281,7 @@ def test_a_version_that_comes_later_may_stand_on_the_gpu_of_the_one_before() -> 
 
 def test_a_version_that_comes_later_gets_all_its_slots_on_free_cores_first() -> None:
     here = flat(0, 1, 2, 3)
-    taken = plan([spec(threads=1)], here).places()
+    taken = plan([spec(threads=1)], here).pins()
     pins = plan_beside(spec(version="2", slots=5, threads=1), here, taken)
     assert [pin.cores for pin in pins] == [(1,), (2,), (3,), (0,), (0,)]
 
@@ -291,26 +291,26 @@ def test_a_version_that_comes_later_has_the_cores_and_threads_of_the_one_before_
     threads: int | None,
 ) -> None:
     here, first = flat(0, 1, 2, 3, 4), spec(slots=2, threads=threads)
-    taken = plan([first], here).places()
+    taken = plan([first], here).pins()
     assert plan_beside(replace(first, version="2"), here, taken) == [pin for _, pin in taken]
 
 
 def test_a_version_that_wants_other_threads_than_the_one_before_is_not_put_on_its_cores() -> None:
     here = flat(0, 1)
-    taken = plan([spec()], here).places()
+    taken = plan([spec()], here).pins()
     assert plan_beside(spec(version="2", threads=1), here, taken) == [Pin((), 1)]
 
 
 def test_where_slots_are_not_pinned_a_later_one_is_not_either() -> None:
     here = flat(0, 1)
-    taken = plan([spec(slots=3)], here).places()
+    taken = plan([spec(slots=3)], here).pins()
     assert plan_beside(spec(version="2"), here, taken) == [Pin((), 1)]
     assert plan_one_more(spec(), here, taken) == Pin((), 1)
 
 
 def test_where_pinning_is_switched_off_a_later_version_has_the_threads_of_the_one_before() -> None:
     here = flat(0, 1, 2, 3)
-    assert plan_beside(spec(version="2"), here, unpinned(plan([spec()], here)).places()) == [Pin((), 4)]
+    assert plan_beside(spec(version="2"), here, unpinned(plan([spec()], here)).pins()) == [Pin((), 4)]
 
 
 def test_the_table_has_a_line_per_slot(tmp_path: Path) -> None:

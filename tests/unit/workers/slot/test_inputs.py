@@ -36,7 +36,7 @@ def large() -> str:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_small_inputs_travel_large_ones_are_files_and_missing_ones_are_named(tmp_path: Path, own: bool) -> None:
-    blobs: BlobStore = ObjectBlobs(MemoryStore(), Copies(tmp_path), place="memory") if own else LocalBlobs(tmp_path)
+    blobs: BlobStore = ObjectBlobs(MemoryStore(), Copies(tmp_path), location="memory") if own else LocalBlobs(tmp_path)
     there, missing = large(), large()
     blobs.put(there, b"large")
     filled = Inputs(blobs).fill(batch_of(there, "", missing), 0.0)

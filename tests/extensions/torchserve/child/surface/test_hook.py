@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from penstock.extensions.torchserve.child.surface.hook import builtin_class, install
-from penstock.extensions.torchserve.child.surface.names import BUILTINS, LEFT_OUT, MODULES, place_of
+from penstock.extensions.torchserve.child.surface.names import BUILTINS, LEFT_OUT, MODULES, location_of
 from tests.markdown import ROOT
 
 NAMES = [(module, name) for module, names in MODULES.items() for name in names]
@@ -18,9 +18,9 @@ NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_each_name_is_what_the_table_says(module: str, name: str, ts: None) -> None:
-    place = place_of(module, name)
-    assert place is not None
-    assert getattr(import_module(module), name) is getattr(import_module(place[0]), place[1])
+    location = location_of(module, name)
+    assert location is not None
+    assert getattr(import_module(module), name) is getattr(import_module(location[0]), location[1])
 
 
 def test_the_imports_of_public_handlers_work(ts: None) -> None:
