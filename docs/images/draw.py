@@ -71,7 +71,7 @@ STEPS = (
     Step(2, 3, "wake-up", "broker/store/wake_ups.py"),
     Step(3, 2, "claim: a batch, under tokens", "broker/functions/claim.lua"),
     Step(3, 4, "the batch that the policy wants", "workers/slot/batcher.py"),
-    Step(4, 4, "preprocess, inference, postprocess", "workers/child/pipeline.py"),
+    Step(4, 4, "preprocess, inference, postprocess", "workers/child/threads.py"),
     Step(4, 3, "one outcome per item", "workers/ipc/frames.py"),
     Step(3, 2, "finish: settle, claim the next", "broker/functions/finish.lua"),
     Step(2, 1, "push: the result", "broker/store/notifications.py"),

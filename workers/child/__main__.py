@@ -1,6 +1,6 @@
 """The child process: loads one model and runs its batches. It knows no queue and has no credentials.
 
-`pipeline.py` says how batches and shards go through its threads.
+`threads.py` says how batches and shards go through its threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
 from penstock.workers.child import confinement, warmup
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
+from penstock.workers.child.threads import CRASH_EXIT, ChildThreads
 from penstock.workers.child.printed import Speaker, mark_lines
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import LoadFailed, LoadModel, Ready
@@ -149,17 +149,17 @@ def main(argv: list[str]) -> int:
     sizes = ShardSizes(loaded.context.max_batch_size, warm={run.size: run.run_s for run in ready.warm})
     if ready.fits is not None:
         sizes.cap(ready.fits)
-    _pipeline_of(loaded)(wire, ProgressPage(page_fd), loaded, sizes, calls).serve()
+    _threads_of(loaded)(wire, ProgressPage(page_fd), loaded, sizes, calls).serve()
     return 0
 
 
-def _pipeline_of(loaded: Loaded) -> type[Pipeline]:
+def _threads_of(loaded: Loaded) -> type[ChildThreads]:
     if not loaded.at_once:
-        return Pipeline
+        return ChildThreads
     # Only async models load what their tasks need.
-    from penstock.workers.child.overlap import OverlapPipeline
+    from penstock.workers.child.overlap import OverlapThreads
 
-    return OverlapPipeline
+    return OverlapThreads
 
 
 def _message(error: Exception) -> str:

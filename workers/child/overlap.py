@@ -1,4 +1,4 @@
-"""The pipeline of an async handler: every batch is a task on the main thread's event loop, answered when it has run (D87).
+"""The threads of a child with an async handler: each batch is a task on the main thread's event loop, answered when run (D87).
 
 A supervisor gives each item as a batch of its own, so that none waits for another one. Preparing and writing keep their
 threads, and the loop's thread writes nothing: a supervisor that does not read holds up no item. Only async models import this.
@@ -21,15 +21,15 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.device_queue import DeviceQueue
 from penstock.workers.child.input_files import with_data
-from penstock.workers.child.pipeline import (
-    Pipeline,
+from penstock.workers.child.threads import (
+    ChildThreads,
     Ran,
     Work,
     start_thread,
 )
 from penstock.workers.child.printed import serving
 from penstock.workers.child.runner import Flow
-from penstock.workers.child.shards.pipeline import MicroBatch, ShardReport
+from penstock.workers.child.shards.threads import MicroBatch, ShardReport
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import FromChild, RunBatch
 from penstock.workers.ipc.progress_page import Lane, ProgressPage
@@ -75,8 +75,8 @@ class BusyTime:
         return busy_s
 
 
-class OverlapPipeline(Pipeline):
-    """See `Pipeline`."""
+class OverlapThreads(ChildThreads):
+    """See `ChildThreads`."""
 
     def __init__(self, wire: ChildWire, page: ProgressPage, loaded: Loaded, sizes: ShardSizes, calls: Calls) -> None:
         super().__init__(wire, page, loaded, sizes, calls)

@@ -125,7 +125,7 @@ class ReportSender:
             self.is_used = self._is_sending = True
             self._start_thread(self._send)
 
-    # The pipeline's side.
+    # The side of the child's threads.
 
     def on_facts(self, answer: BatchFacts) -> None:
         with self._changed:

@@ -50,7 +50,7 @@ class Flow:
 
     `values` are those of the items still in play, whose places are `live`, and whose `costs` are given where they matter; the
     other items have `failed`. Items at the places `to_explain` leave the flow before `inference`, and their explanations are
-    in `explained`; those at `in_tensors` came as tensors, and so do their outputs. The pipeline sets the moments (monotonic):
+    in `explained`; those at `in_tensors` came as tensors, and so do their outputs. The threads set the moments (monotonic):
     `ready_at`: preprocessed; `began_at` and `ended_at`: on the device.
     """
 

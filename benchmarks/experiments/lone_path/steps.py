@@ -11,7 +11,7 @@ from benchmarks.experiments.lone_path.stamping import CALL, RETURN, Mark
 
 CLIENT, GATEWAY, STORE, SUPERVISOR, CHILD, HOP = "client", "gateway", "store", "supervisor", "child", "hop"
 _ASGI, _STORE, _WIRE = "penstock.gateway.asgi", "penstock.broker.store", "penstock.workers.ipc.frames"
-_SLOT, _CHILD = "penstock.workers.slot", "penstock.workers.child.pipeline"
+_SLOT, _CHILD = "penstock.workers.slot", "penstock.workers.child.threads"
 # Functions of libraries: a thread sends to the store, and bytes reach an event loop.
 _SENT = ("redis.connection:AbstractConnection.send_packed_command", CALL)
 _FED = ("asyncio.streams:StreamReader.feed_data", CALL)
@@ -41,8 +41,8 @@ STEPS = (
     PathStep(HOP, "the frame reaches the child, and is decoded", (f"{_WIRE}:ChildWire.read", RETURN)),
     PathStep(CHILD, "read the input, preprocess", (f"{_CHILD}:DeviceQueue.put", CALL)),
     PathStep(HOP, "the reading thread wakes the main one", (f"{_CHILD}:DeviceQueue.take", RETURN)),
-    PathStep(CHILD, "run the handler", (f"{_CHILD}:Pipeline._infer", RETURN)),
-    PathStep(HOP, "the outcome goes to whoever writes it", (f"{_CHILD}:Pipeline._completed", CALL)),
+    PathStep(CHILD, "run the handler", (f"{_CHILD}:ChildThreads._infer", RETURN)),
+    PathStep(HOP, "the outcome goes to whoever writes it", (f"{_CHILD}:ChildThreads._completed", CALL)),
     PathStep(CHILD, "postprocess, write the output", (f"{_WIRE}:ChildWire.write", CALL)),
     PathStep(HOP, "the frame reaches the supervisor", (f"{_SLOT}.child.supervisor:ChildSupervisor.handle", CALL)),
     PathStep(SUPERVISOR, "decode it, decide what follows", (f"{_SLOT}.settlement:Settlements._finish_and_claim", CALL)),

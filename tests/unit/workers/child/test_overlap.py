@@ -19,7 +19,7 @@ from penstock.handlers.loaded import Loaded
 from penstock.handlers.running.coroutines import run_to_end
 from penstock.workers.child.__main__ import _load
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.overlap import BusyTime, OverlapPipeline
+from penstock.workers.child.overlap import BusyTime, OverlapThreads
 from penstock.workers.child.printed import Speaker
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
@@ -99,7 +99,7 @@ def served(loaded: Loaded) -> Iterator[SupervisorWire]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     page, wire, child = ProgressPage.create(), SupervisorWire(ours), ChildWire(theirs)
-    thread = Thread(target=OverlapPipeline(child, page, loaded, ShardSizes(8), Calls(loaded)).serve)
+    thread = Thread(target=OverlapThreads(child, page, loaded, ShardSizes(8), Calls(loaded)).serve)
     thread.start()
     yield wire
     wire.send(StopChild())

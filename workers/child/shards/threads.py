@@ -61,7 +61,7 @@ class _MicroBatchRun(NamedTuple):
 Put = Callable[[MicroBatch | ShardReport | DeviceFault], None]
 
 
-class ShardPipeline:
+class ShardThreads:
     """`feed` is one thread's work, `infer` the main thread's, `complete` the writer's.
 
     `online_runs`: the last online batches, in seconds on the device and by the moment (monotonic) at which each ended. The main

@@ -26,7 +26,7 @@ from penstock.workers.child.output_sizes import unsent
 from penstock.workers.child.printed import serving
 from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
-from penstock.workers.child.shards.pipeline import MicroBatch, ShardPipeline, ShardReport
+from penstock.workers.child.shards.threads import MicroBatch, ShardThreads, ShardReport
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
@@ -56,7 +56,7 @@ Work = Flow | MicroBatch | ShardReport | DeviceFault
 Ran = Work | BatchDone
 
 
-class Pipeline:
+class ChildThreads:
     """Serves one supervisor, over `wire`, with one loaded model."""
 
     def __init__(self, wire: ChildWire, page: ProgressPage, loaded: Loaded, sizes: ShardSizes, calls: Calls) -> None:
@@ -66,7 +66,7 @@ class Pipeline:
         self._calls = calls
         self._reports = loaded.context.running.reporter = ReportSender(wire.write, start_thread=start_thread)
         self._metrics = loaded.context.metrics
-        self._shards = ShardPipeline(loaded, page.shards, sizes, calls)
+        self._shards = ShardThreads(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
         # How much the main thread gave to the writing one, and how much of it that one has put out: each counts alone.
