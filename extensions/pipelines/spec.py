@@ -64,7 +64,7 @@ class PipelineStage:
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
     """`output`: what the result is made of, as a stage's `input` says it. Empty: the output of the last stage, or of each stage
-    that no other follows, by its name. One driver works on at most `at_once` jobs of the pipeline.
+    that no other follows, by its name. One executor works on at most `at_once` jobs of the pipeline.
     """
 
     stages: tuple[PipelineStage, ...]

@@ -50,7 +50,7 @@ Fleet(Settings.load(Path("penstock.toml"), {"PENSTOCK_REDIS_URL": "redis://127.0
 PARTS = {
     "penstock.broker.store.aio",
     "penstock.extensions.autoscaling.worker.autoscaler",
-    "penstock.extensions.pipelines.worker.supervisor",
+    "penstock.extensions.pipelines.worker.stand_in",
     "penstock.extensions.torchserve.worker.series",
 }
 # A gateway that speaks no other server's protocol but those that need no setting.

@@ -26,8 +26,8 @@ from penstock.workers.child.output_sizes import unsent
 from penstock.workers.child.printed import serving
 from penstock.workers.child.reports import ReportSender
 from penstock.workers.child.runner import Flow
-from penstock.workers.child.shards.threads import MicroBatch, ShardThreads, ShardReport
 from penstock.workers.child.shards.sizes import ShardSizes
+from penstock.workers.child.shards.threads import MicroBatch, ShardReport, ShardThreads
 from penstock.workers.ipc.frames import (
     BatchDone,
     BatchFacts,

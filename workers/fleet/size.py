@@ -281,7 +281,7 @@ class FleetSize:
         return True
 
     def _by_settings(self) -> list[ModelSpec]:
-        """Not of a pipeline: one driver works on any number of its jobs."""
+        """Not of a pipeline: one executor works on any number of its jobs."""
         served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and spec.pipeline is None]
         return [spec for spec in served if self._scale(spec) is None]
 

@@ -1,4 +1,4 @@
-"""The jobs of a pipeline that its driver works on, as their slot sees them."""
+"""The jobs of a pipeline that its executor works on, as their slot sees them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Drives(Protocol):
         ...
 
     def break_off(self, number: int) -> None:
-        """Another driver goes on with the job: its stages are left alone, and nothing more is heard of this drive."""
+        """Another executor goes on with the job: its stages are left alone, and nothing more is heard of this drive."""
         ...
 
 
@@ -58,7 +58,7 @@ class PipelinesInFlight(InFlight):
         return ChildLoad(batches=len(self._batches), room=max(0, self._at_once - len(self._batches)))
 
     def signs_of_life(self, waiting: Iterable[Batch]) -> dict[JobId, int]:
-        """A pipeline may wait for its stages for hours, so what counts is that its driver turns."""
+        """A pipeline may wait for its stages for hours, so what counts is that its executor turns."""
         ticks = self._drives.ticks
         return {job.id: ticks for batch in (*self.awaited(), *waiting) for job in batch.jobs}
 

@@ -1,4 +1,4 @@
-"""Cancels stages of jobs that ended while nobody drove them: their driver had died, and a caller cancelled them meanwhile.
+"""Cancels stages of jobs that ended while nobody drove them: their executor had died, and a caller cancelled them meanwhile.
 
 Drives cancel the stages of their own jobs. Each job of the pipeline is read once when it is first seen, and again at each look
 until it has ended, so none is missed, however many come or wait.
@@ -27,7 +27,7 @@ _UNDRIVEN = (JobState.CANCELLED, JobState.DEAD, JobState.EXPIRED)
 
 
 class Leftovers:
-    """For one driver of the pipeline `model`. `stage_jobs`: the jobs that run the stages of one of them."""
+    """For one executor of the pipeline `model`. `stage_jobs`: the jobs that run the stages of one of them."""
 
     def __init__(self, store: AsyncStore, model: str, stage_jobs: Callable[[JobId], Sequence[JobId]]) -> None:
         self._store, self._model, self._stage_jobs = store, model, stage_jobs

@@ -1,4 +1,4 @@
-"""What a worker does for pipelines: in the slot of a pipeline, a driver stands in for a child process."""
+"""What a worker does for pipelines: in the slot of a pipeline, an executor stands in for a child process."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def worker_part(host: WorkerHost) -> WorkerPart:
 
 
 def _driven(pipeline: PipelineSpec, host: WorkerHost) -> ChildStandIn:
-    # Few workers have pipelines, and the others do without their driver.
+    # Few workers have pipelines, and the others do without their executor.
     from penstock.broker.store.aio import AsyncStore
-    from penstock.extensions.pipelines.worker.supervisor import PipelineSupervisor
+    from penstock.extensions.pipelines.worker.stand_in import PipelineStandIn
 
     store = host.settings.store
     open_store = partial(AsyncStore, host.settings.job_store_url, replicated=store.durability == "replicated")
 
     def new_child(spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int) -> SlotChild:
-        return PipelineSupervisor(
+        return PipelineStandIn(
             spec, pipeline, selector, open_store=open_store, blobs=host.blobs, inline_bytes=store.inline_input_bytes
         )
 

@@ -63,7 +63,7 @@ class StageModels:
 
     def _circle(self, stage: PipelineStage, above: tuple[tuple[str, str], ...]) -> list[str]:
         """The pipelines below the stage that come back to themselves; empty if none does. Those that are loaded elsewhere are
-        known by what their drivers announce, so no settings show all of them.
+        known by what their executors announce, so no settings show all of them.
         """
         info = self._known.get(stage.model)
         version = stage.version or (info.default_version if info else "")

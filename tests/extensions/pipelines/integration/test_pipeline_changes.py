@@ -18,9 +18,9 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, stage_job
-from penstock.extensions.pipelines.worker import drive, driver
+from penstock.extensions.pipelines.worker import drive, executor
 from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices
-from penstock.extensions.pipelines.worker.driver import PipelineDriver, PipelineKnown
+from penstock.extensions.pipelines.worker.executor import PipelineExecutor, PipelineKnown
 from penstock.extensions.pipelines.worker.joiner import Joiner
 from penstock.extensions.pipelines.worker.leftovers import Leftovers
 from penstock.extensions.pipelines.worker.stage_models import StageModels, StageUnusable
@@ -121,13 +121,13 @@ def test_a_pipeline_takes_what_the_version_takes_that_an_operator_switched_to(
     redis_url: str, store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Regression: gateways checked a pipeline's input by the version that was the default when its worker started.
-    monkeypatch.setattr(driver, "_DESCRIBE_S", 0.05)
+    monkeypatch.setattr(executor, "_DESCRIBE_S", 0.05)
     versions: dict[str, VersionInfo | None] = {
         name: VersionInfo(input_schema={"type": kind}, accepts=("*/*",)) for name, kind in KINDS.items()
     }
     store.announce_model(ModelInfo("model", "1", versions=versions))
     spec, blobs = PipelineSpec((STAGE,)), LocalBlobs(tmp_path)
-    one = PipelineDriver(
+    one = PipelineExecutor(
         "chain", spec, open_store=lambda: AsyncStore(redis_url), blobs=blobs, inline_bytes=1, on_event=lambda: None
     )
     one.start()
@@ -195,5 +195,5 @@ def test_pipelines_of_several_workers_that_are_stages_of_each_other_are_refused(
         asyncio.run(found("two"))
 
 
-def schemas(one: PipelineDriver) -> list[object]:
+def schemas(one: PipelineExecutor) -> list[object]:
     return [event.info.input_schema for event in one.events if isinstance(event, PipelineKnown)]

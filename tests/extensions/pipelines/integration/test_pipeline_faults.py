@@ -1,4 +1,4 @@
-"""Drivers of pipelines that die, freeze or are stopped: no stage runs twice, and none is lost. The models run elsewhere."""
+"""Executors of pipelines that die, freeze or are stopped: no stage runs twice, and none is lost. The models run elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def jobs(models: WorkerProcess, redis_url: str, tmp_path: Path) -> Iterator[JobC
     (tmp_path / "gate").touch()
 
 
-class Drivers:
+class Executors:
     """Workers that only drive pipelines, each with a fault of its own."""
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -60,8 +60,8 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers(redis_url: str, tmp_path: Path) -> Iterator[Drivers]:
-    with closing(Drivers(redis_url, tmp_path)) as made:
+def executors(redis_url: str, tmp_path: Path) -> Iterator[Executors]:
+    with closing(Executors(redis_url, tmp_path)) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def ran_once(path: Path, *tags: object) -> bool:
 
 
 class Killed(NamedTuple):
-    """What became of a driver that was told to die, and of its only job, whose stages are noted in a file."""
+    """What became of an executor that was told to die, and of its only job, whose stages are noted in a file."""
 
     exit_code: int
     job: Job
@@ -99,7 +99,7 @@ SITES = [
 
 @pytest.fixture(scope="module")
 def killed(models: WorkerProcess, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Killed]]:
-    """One driver per site, each with a pipeline of its own, dies there at the same time; then one next driver has them all."""
+    """One executor per site, each with a pipeline of its own, dies there at the same time; then one more has them all."""
     folder = tmp_path_factory.mktemp("killed")
     names = {site: f"chain{number}" for number, site in enumerate(SITES)}
     with ExitStack() as opened:
@@ -121,7 +121,7 @@ def killed(models: WorkerProcess, redis_url: str, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_driver_that_is_killed_at_any_step_loses_no_stage_and_the_next_repeats_none(
+def test_an_executor_that_is_killed_at_any_step_loses_no_stage_and_the_next_repeats_none(
     site: str, killed: dict[str, Killed]
 ) -> None:
     found = killed[site]
@@ -131,13 +131,13 @@ def test_a_driver_that_is_killed_at_any_step_loses_no_stage_and_the_next_repeats
     assert notes(found.notes) == {f"{model} x": 1 for model in "abc"}
 
 
-def test_a_driver_that_freezes_beyond_its_lease_is_replaced_and_its_end_is_not_taken(
-    drivers: Drivers, jobs: JobClient, tmp_path: Path
+def test_an_executor_that_freezes_beyond_its_lease_is_replaced_and_its_end_is_not_taken(
+    executors: Executors, jobs: JobClient, tmp_path: Path
 ) -> None:
-    frozen = drivers.start("after_stage_end:stop")
+    frozen = executors.start("after_stage_end:stop")
     ids = jobs.submit(*(order(tmp_path, tag=tag) for tag in range(3)))
     eventually(lambda: stage_of(jobs, ids[0], 0) == "succeeded")
-    drivers.start()
+    executors.start()
     assert {job.state for job in jobs.await_final(ids)} == {JobState.SUCCEEDED}
     frozen.send(signal.SIGCONT)
     [last] = jobs.submit(order(tmp_path, tag="last"))
@@ -146,15 +146,17 @@ def test_a_driver_that_freezes_beyond_its_lease_is_replaced_and_its_end_is_not_t
     assert all(jobs.job(id).attempts <= 2 for id in ids)
 
 
-def test_a_driver_that_is_told_to_stop_hands_its_jobs_on_at_once(drivers: Drivers, jobs: JobClient, tmp_path: Path) -> None:
-    leaving = drivers.start()
+def test_an_executor_that_is_told_to_stop_hands_its_jobs_on_at_once(
+    executors: Executors, jobs: JobClient, tmp_path: Path
+) -> None:
+    leaving = executors.start()
     ids = jobs.submit(*(order(tmp_path, tag=tag, hold="b") for tag in range(20)))
     # Of those that wait for the model, any may have come first.
     eventually(lambda: any(stage_of(jobs, id, 1) == "leased" for id in ids))
     leaving.send(signal.SIGTERM)
     assert leaving.exit_code(within_s=20.0) == 0
     assert set(jobs.states(ids)) == {"queued"}
-    drivers.start()
+    executors.start()
     (tmp_path / "gate").touch()
     ended = jobs.await_final(ids)
     assert {(job.state, job.attempts) for job in ended} == {(JobState.SUCCEEDED, 1)}
@@ -162,24 +164,24 @@ def test_a_driver_that_is_told_to_stop_hands_its_jobs_on_at_once(drivers: Driver
 
 
 def test_the_stages_of_a_job_that_is_cancelled_while_nobody_drives_it_are_cancelled_by_the_next_driver(
-    drivers: Drivers, jobs: JobClient, tmp_path: Path
+    executors: Executors, jobs: JobClient, tmp_path: Path
 ) -> None:
-    dying = drivers.start("after_stage_submit:kill:2")
+    dying = executors.start("after_stage_submit:kill:2")
     [id] = jobs.submit(order(tmp_path, tag="x", hold="b"))
     assert dying.exit_code(within_s=30.0) == -signal.SIGKILL
     eventually(lambda: jobs.states([id]) == ["queued"])
     jobs.store.cancel(id)
     assert jobs.states([id]) == ["cancelled"]
-    drivers.start()
+    executors.start()
     eventually(lambda: jobs.job(stage_job(id, STAGES[1])).cancel_requested)
     (tmp_path / "gate").touch()
     eventually(lambda: stage_of(jobs, id, 1) == "cancelled")
     assert stage_of(jobs, id, 2) == ""
 
 
-def test_a_store_that_is_away_for_a_while_costs_no_stage(drivers: Drivers, jobs: JobClient, tmp_path: Path) -> None:
-    """The driver's own links are cut, again and again, while the stages run."""
-    drivers.start()
+def test_a_store_that_is_away_for_a_while_costs_no_stage(executors: Executors, jobs: JobClient, tmp_path: Path) -> None:
+    """The executor's own links are cut, again and again, while the stages run."""
+    executors.start()
     ids = jobs.submit(*(order(tmp_path, tag=tag) for tag in range(30)))
     cut = jobs.store._redis
     until = time.monotonic() + 1.0
@@ -192,18 +194,18 @@ def test_a_store_that_is_away_for_a_while_costs_no_stage(drivers: Drivers, jobs:
     assert ran_once(tmp_path, *range(30))
 
 
-def test_a_driver_whose_subscription_breaks_begins_others_while_one_is_held(
-    drivers: Drivers, jobs: JobClient, tmp_path: Path
+def test_an_executor_whose_subscription_breaks_begins_others_while_one_is_held(
+    executors: Executors, jobs: JobClient, tmp_path: Path
 ) -> None:
     # Regression: it claimed no further job until the last of those that it drove had ended, maybe hours later.
-    driver = drivers.start()
+    executor = executors.start()
     [long] = jobs.submit(order(tmp_path, tag="long", hold="b"))
     eventually(lambda: stage_of(jobs, long, 1) == "leased")
     server = jobs.store._redis
     own = [
         one["id"]
         for one in server.client_list()
-        if one["name"].startswith("penstock-wake-") and f"-{driver.process.pid}-" in one["name"]
+        if one["name"].startswith("penstock-wake-") and f"-{executor.process.pid}-" in one["name"]
     ]
     assert own
     for id in own:
@@ -219,19 +221,19 @@ def test_a_pipeline_whose_model_nobody_has_says_so_and_begins_once_it_comes(
     redis_url: str, jobs: JobClient, tmp_path: Path
 ) -> None:
     lone = {"lone": {"stages": [{"name": "only", "model": "late"}], "elsewhere": ["late"]}}
-    with PipelineWorker(redis_url, tmp_path / "w", {}, lone, **QUICK) as driver:
+    with PipelineWorker(redis_url, tmp_path / "w", {}, lone, **QUICK) as executor:
         error = eventually(lambda: next((s.error for w in jobs.store.workers() for s in w.slots if s.model == "lone"), ""))
         assert error.startswith("stage 'only' needs the model 'late': no gateway or worker has it in its settings")
         with WorkerProcess(redis_url, tmp_path / "late", {"late": MODELS["a"]}, **QUICK) as late:
             late.await_ready()
-            driver.await_ready()
+            executor.await_ready()
             with closing(JobClient(redis_url, "lone")) as client:
                 [job] = client.await_final(client.submit({"n": 1}))
                 assert job.state is JobState.SUCCEEDED
 
 
 def test_a_worker_of_a_stage_that_is_killed_costs_the_pipeline_nothing(redis_url: str, jobs: JobClient, tmp_path: Path) -> None:
-    """The job of the stage runs again elsewhere, as any job of its model would; the driver only waits."""
+    """The job of the stage runs again elsewhere, as any job of its model would; the executor only waits."""
     tables = {"late": MODELS["a"]}
     with closing(JobClient(redis_url, "onward")) as onward:
         pipelines = {"onward": {"stages": [{"name": "only", "model": "late"}], "elsewhere": ["late"]}}
@@ -263,8 +265,8 @@ def test_a_pipeline_that_waits_for_a_full_queue_is_cancelled_or_late_and_its_sta
     ):
         once.await_ready()
         # Its settings are known from now on; without it the queue stays full.
-        with PipelineWorker(redis_url, tmp_path / "d", {}, pipelines, **QUICK) as driver:
-            driver.await_ready()
+        with PipelineWorker(redis_url, tmp_path / "d", {}, pipelines, **QUICK) as executor:
+            executor.await_ready()
             once.kill()
             full.submit({"n": 1})
             unwanted, late = through.submit({"n": 2})[0], through.submit({"n": 3}, deadline_s=1.5)[0]

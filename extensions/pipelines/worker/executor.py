@@ -1,4 +1,4 @@
-"""The driver of one pipeline: an event loop in a thread of its own, in which hundreds of drives are open at once."""
+"""The executor of one pipeline: an event loop in a thread of its own, in which hundreds of drives are open at once."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class DriveEnded:
     driven: Driven
 
 
-DriverEvent = PipelineKnown | PipelineUnusable | DriveSaid | DriveEnded
+ExecutorEvent = PipelineKnown | PipelineUnusable | DriveSaid | DriveEnded
 
 
-class PipelineDriver:
+class PipelineExecutor:
     """`start` begins the thread. Any thread may call the rest; `on_event` is called when `events` has something new.
 
     `model`: the name of the pipeline, whose `version` it drives.
@@ -81,7 +81,7 @@ class PipelineDriver:
         self._model, self._spec = model, spec
         self._open_store, self._blobs, self._inline_bytes = open_store, blobs, inline_bytes
         self._on_event = on_event
-        self.events: deque[DriverEvent] = deque()
+        self.events: deque[ExecutorEvent] = deque()
         self.ticks = 0
         self._loop = asyncio.new_event_loop()
         self._drives: dict[int, tuple[Drive, asyncio.Task[None]]] = {}
@@ -188,6 +188,6 @@ class PipelineDriver:
         if (found := self._drives.pop(number, None)) is not None:
             found[1].cancel()
 
-    def _tell(self, event: DriverEvent) -> None:
+    def _tell(self, event: ExecutorEvent) -> None:
         self.events.append(event)
         self._on_event()

@@ -1,4 +1,4 @@
-"""Stands in a slot where the supervisor of a child process does: what it is given, the driver of a pipeline works on."""
+"""Stands in for a child process in a slot: what it is given, the executor of a pipeline works on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.broker.records import BatchStamp, Ending
 from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.pipelines.spec import PipelineSpec
 from penstock.extensions.pipelines.worker.drive import Driven
-from penstock.extensions.pipelines.worker.driver import DriveEnded, DriverEvent, DriveSaid, PipelineDriver, PipelineKnown
+from penstock.extensions.pipelines.worker.executor import DriveEnded, DriveSaid, ExecutorEvent, PipelineExecutor, PipelineKnown
 from penstock.extensions.pipelines.worker.in_flight import PipelinesInFlight
 from penstock.model_spec import ModelSpec, VersionInfo
 from penstock.workers.ipc.frames import ItemReport, ItemReports, Ready
@@ -21,14 +21,14 @@ from penstock.workers.slot.child.ending import Restarts
 from penstock.workers.slot.child.events import BatchEnded, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child.in_flight import InFlight
 
-_DRIVER = "driver"
+_EXECUTOR = "executor"
 # In the place of why the batch was released: whose time its stamp tells.
 PIPELINE = "pipeline"
 _NEVER = float("inf")
 
 
-class PipelineSupervisor:
-    """See `SlotChild`. It starts no process: the driver is a thread, and stages run in the slots of their own models."""
+class PipelineStandIn:
+    """See `SlotChild`. It starts no process: the executor is a thread, and stages run in the slots of their own models."""
 
     runs_model_code = False
 
@@ -44,10 +44,10 @@ class PipelineSupervisor:
     ) -> None:
         self._selector = selector
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._driver = PipelineDriver(
+        self._executor = PipelineExecutor(
             spec.name, pipeline, open_store=open_store, blobs=blobs, inline_bytes=inline_bytes, on_event=self._on_event
         )
-        self._in_flight = PipelinesInFlight(self._driver, at_once=pipeline.at_once)
+        self._in_flight = PipelinesInFlight(self._executor, at_once=pipeline.at_once)
         self._at_once = pipeline.at_once
         self._started_at = 0.0
         self.in_flight: InFlight = self._in_flight
@@ -76,12 +76,12 @@ class PipelineSupervisor:
     def tend(self, now: float) -> list[Event]:
         if not self._started_at:
             self._started_at = now
-            self._selector.register(self._signal, EVENT_READ, _DRIVER)
-            self._driver.start()
+            self._selector.register(self._signal, EVENT_READ, _EXECUTOR)
+            self._executor.start()
         return []
 
     def end_if_hung(self, now: float) -> bool:
-        """The store takes back the jobs of a driver that no longer turns: it shows no sign of life."""
+        """The store takes back the jobs of an executor that no longer turns: it shows no sign of life."""
         return False
 
     def due_at(self, *, is_draining: bool) -> float:
@@ -93,12 +93,12 @@ class PipelineSupervisor:
     def handle(self, source: str, mask: int, now: float) -> list[Event]:
         os.eventfd_read(self._signal)
         found: list[Event] = []
-        while self._driver.events:
-            event = self._event(self._driver.events.popleft(), now)
+        while self._executor.events:
+            event = self._event(self._executor.events.popleft(), now)
             found += [event] if event is not None else []
         return found
 
-    def _event(self, event: DriverEvent, now: float) -> Event | None:
+    def _event(self, event: ExecutorEvent, now: float) -> Event | None:
         match event:
             case DriveEnded(number, driven):
                 batch = self._in_flight.on_ended(number)
@@ -126,7 +126,7 @@ class PipelineSupervisor:
     def close(self) -> None:
         if self._started_at:
             self._selector.unregister(self._signal)
-            self._driver.stop()
+            self._executor.stop()
         os.close(self._signal)
 
 
