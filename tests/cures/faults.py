@@ -156,7 +156,7 @@ FAULTS = (
     Cure("F25", "broker/store/connection.py", "            self._break(failure)\n", "", fault="F25"),
     Cure(
         "F26",
-        f"{_SLOT}/sources.py",
+        f"{_SLOT}/feeds.py",
         "return now > self._confirmed_at + self._lease_s - min(_MARGIN_S, self._lease_s / 4)",
         "return False",
         fault="F26",
@@ -220,7 +220,7 @@ FAULTS = (
     Cure(
         "F41-drain",
         f"{_SLOT}/claims.py",
-        "            source.end_offer(self._spec.version, now, can_claim=can_claim)\n",
+        "            feed.end_offer(self._spec.version, now, can_claim=can_claim)\n",
         "",
         fault="F41-drain",
     ),

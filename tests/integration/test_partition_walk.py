@@ -64,13 +64,13 @@ class WalkingSlot:
         self.child, self.claims = child, Claims(spec, context, DefaultSelector(), latency, child, name=name, device="cpu")
 
     def turn(self, info: ModelInfo) -> None:
-        self.claims.sources.wanted = claimed_from(queues_of_model(info), self.name)
-        self.claims.sources.follow_wanted()
+        self.claims.feeds.wanted = claimed_from(queues_of_model(info), self.name)
+        self.claims.feeds.follow_wanted()
         self.child.is_taking = len(self.held) < 4
-        for source in self.claims.sources.all:
-            self.claims.read_messages(source, since=0.0)
+        for feed in self.claims.feeds.all:
+            self.claims.read_messages(feed, since=0.0)
             # Without waiting for a second to pass.
-            source.view.on_wake_up()
+            feed.view.on_wake_up()
         self._take()
         self.claims.settle_and_claim(is_draining=False)
         self._take()
@@ -89,7 +89,7 @@ class WalkingSlot:
         self.claims.debts.owe(release(batch, ReleaseReason.DRAIN))
 
     def names(self) -> list[str]:
-        return [source.lease.name for source in self.claims.sources.all]
+        return [feed.lease.name for feed in self.claims.feeds.all]
 
 
 class Walk:

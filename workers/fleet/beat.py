@@ -9,8 +9,8 @@ import structlog
 
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
+from penstock.workers.slot.feeds import Lease
 from penstock.workers.slot.slot import Slot
-from penstock.workers.slot.sources import Lease
 
 log = structlog.get_logger(__name__)
 BEAT_MISSED = "beat_missed"

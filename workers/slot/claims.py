@@ -26,9 +26,9 @@ from penstock.workers.slot.batch import Batch, ChildLoad, with_inputs
 from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
 from penstock.workers.slot.context import ALL_MODELS, SlotContext
+from penstock.workers.slot.feeds import ClaimFeed, ClaimFeeds, in_order, new_nonce, shard_request
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.settlement import Absence, Debts
-from penstock.workers.slot.sources import ClaimSource, ClaimSources, in_order, new_nonce, shard_request
 
 log = structlog.get_logger(__name__)
 BLOBS_AWAY = "blobs_away"
@@ -71,9 +71,9 @@ _PAST = float("-inf")
 
 
 class Claims:
-    """Used by the slot's thread only, except for `sources`. `waiting`: claimed batches that the child has not been given yet.
+    """Used by the slot's thread only, except for `feeds`. `waiting`: claimed batches that the child has not been given yet.
 
-    `selector` reports messages for `read_messages` with the source that they are for.
+    `selector` reports messages for `read_messages` with the feed that they are for.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Claims:
         self.debts = Debts(spec, context)
         self.batcher = Batcher(spec, latency, new_nonce=new_nonce, lease_s=context.lease_s)
         self.waiting: list[Batch] = []
-        self.sources = ClaimSources(
+        self.feeds = ClaimFeeds(
             name, spec.name, context, selector, debts=self.debts, batcher=self.batcher, is_holding=self.is_holding
         )
 
@@ -108,40 +108,40 @@ class Claims:
 
     # The subscriptions.
 
-    def read_messages(self, source: ClaimSource, *, since: float) -> None:
+    def read_messages(self, feed: ClaimFeed, *, since: float) -> None:
         """`since`: a moment (monotonic) before which no message that is read now had arrived."""
         try:
-            messages = source.lease.read()
+            messages = feed.lease.read()
         except StoreUnavailable:
             # D62: an answer to the offer may be lost with the link, and then its jobs are leased to the present name. And the
             # server that answers next may have lost its last moments, in which this slot settled jobs: it holds them again.
-            source.is_unsure = True
-            source.stop_listening(self._selector)
+            feed.is_unsure = True
+            feed.stop_listening(self._selector)
             return
         for message in messages:
             if isinstance(message, HandedOver):
-                self._on_handed_over(source, message, since)
+                self._on_handed_over(feed, message, since)
             elif isinstance(message, CancelRequested):
                 self.debts.give_up([message.id])
             elif isinstance(message, Wake):
-                source.view.on_wake_up()
+                feed.view.on_wake_up()
             elif isinstance(message, RolloutChanged):
                 self._context.on_rollout()
 
-    def _on_handed_over(self, source: ClaimSource, message: HandedOver, since: float) -> None:
+    def _on_handed_over(self, feed: ClaimFeed, message: HandedOver, since: float) -> None:
         now, claim = time.monotonic(), message.claim
-        source.on_handed_over(claim)
-        self.batcher.view = source.view
+        feed.on_handed_over(claim)
+        self.batcher.view = feed.view
         self.batcher.on_handed_over(claim, now)
-        self._take(source, claim, source.lease.name, message.nonce, asked_at=since, now=now)
+        self._take(feed, claim, feed.lease.name, message.nonce, asked_at=since, now=now)
         if claim.messages:
-            self._read_messages(source, claim)
+            self._read_messages(feed, claim)
 
     def renew_leases(self) -> None:
         """Go on under new names; what the store leased to the old ones is given up."""
         self.waiting.clear()
-        for source in self.sources.all:
-            source.renew_lease(self._selector)
+        for feed in self.feeds.all:
+            feed.renew_lease(self._selector)
 
     # When to call.
 
@@ -149,15 +149,15 @@ class Claims:
         """When the store is to be called if nothing happens before."""
         can_claim = self._can_claim(is_draining=is_draining)
         due_at, load = _NEVER, self._child_supervisor.in_flight.load()
-        for source in self.sources.all:
+        for feed in self.feeds.all:
             try_at = self.debts.absence.try_at
-            if source.is_call_due(can_claim=can_claim) or source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
+            if feed.is_call_due(can_claim=can_claim) or feed.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
                 due_at = min(due_at, try_at)
-            if source.awaited_until > _PAST:
-                due_at = min(due_at, source.awaited_until)
-            if can_claim and source.is_open:
-                self.batcher.view = source.view
-                ask_at = min(self.batcher.ask_at(now, load), self._shard_at(source, load))
+            if feed.awaited_until > _PAST:
+                due_at = min(due_at, feed.awaited_until)
+            if can_claim and feed.is_open:
+                self.batcher.view = feed.view
+                ask_at = min(self.batcher.ask_at(now, load), self._shard_at(feed, load))
                 due_at = min(due_at, max(try_at, ask_at))
         return due_at
 
@@ -165,11 +165,11 @@ class Claims:
         is_paused = not self._context.paused.isdisjoint((self._spec.name, ALL_MODELS))
         return not (is_draining or self.waiting or is_paused) and self._child_supervisor.is_taking
 
-    def _shard_at(self, source: ClaimSource, load: ChildLoad) -> float:
+    def _shard_at(self, feed: ClaimFeed, load: ChildLoad) -> float:
         """When to ask for a shard."""
         if load.alone or not self._child_supervisor.is_taking_shards:
             return _NEVER
-        return source.shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
+        return feed.shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
 
     # The calls.
 
@@ -177,37 +177,37 @@ class Claims:
         """Settle what is owed and claim the batch that the policy asks for, as one call where possible."""
         now = time.monotonic()
         can_claim = self._can_claim(is_draining=is_draining)
-        for source in self.sources.all:
-            self._prepare(source, now, can_claim=can_claim, is_draining=is_draining)
+        for feed in self.feeds.all:
+            self._prepare(feed, now, can_claim=can_claim, is_draining=is_draining)
         asked, request = self._next(now) if can_claim else (None, None)
         if asked is not None and request is not None:
             self._claim(asked, request, now)
         elif self.debts.has_debts and now >= self.debts.absence.try_at:
             self._settle()
 
-    def _prepare(self, source: ClaimSource, now: float, *, can_claim: bool, is_draining: bool) -> None:
+    def _prepare(self, feed: ClaimFeed, now: float, *, can_claim: bool, is_draining: bool) -> None:
         """End an offer that cannot be kept, take a new name where the old one may not be used, and listen."""
         if now < self.debts.absence.try_at:
             return
         try:
-            source.end_offer(self._spec.version, now, can_claim=can_claim)
-            if source.is_unsure and not self.debts.has_debts and not self.is_holding(source.queue):
-                source.renew_lease(self._selector)
-            if source.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
-                source.listen(self._selector)
+            feed.end_offer(self._spec.version, now, can_claim=can_claim)
+            if feed.is_unsure and not self.debts.has_debts and not self.is_holding(feed.queue):
+                feed.renew_lease(self._selector)
+            if feed.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
+                feed.listen(self._selector)
         except StoreUnavailable as error:
             self.debts.on_failure(error)
-        if source.is_leaving:
-            self.sources.drop_left()
+        if feed.is_leaving:
+            self.feeds.drop_left()
 
-    def _next(self, now: float) -> tuple[ClaimSource, ClaimRequest] | tuple[None, None]:
+    def _next(self, now: float) -> tuple[ClaimFeed, ClaimRequest] | tuple[None, None]:
         """What to ask for now, and where."""
         load = self._child_supervisor.in_flight.load()
-        for source in in_order(self.sources.all, self._asked):
-            if source.is_open and now >= self.debts.absence.try_at:
-                self.batcher.view = source.view
+        for feed in in_order(self.feeds.all, self._asked):
+            if feed.is_open and now >= self.debts.absence.try_at:
+                self.batcher.view = feed.view
                 if request := self.batcher.next_request(now, load):
-                    return source, request
+                    return feed, request
         return None, None
 
     def _settle(self) -> None:
@@ -218,37 +218,37 @@ class Claims:
             return
         self.debts.on_answer()
 
-    def _claim(self, source: ClaimSource, request: ClaimRequest, now: float) -> None:
+    def _claim(self, feed: ClaimFeed, request: ClaimRequest, now: float) -> None:
         self._asked += 1
         try:
             claim = self.debts.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
             # D11: never repeated; if the claim was granted, its jobs go back when this name is given up.
-            source.is_unsure = True
+            feed.is_unsure = True
             self.debts.on_failure(error)
             return
         self.debts.on_answer()
         assert claim is not None
-        self._on_claim(source, claim, request, asked_at=now)
+        self._on_claim(feed, claim, request, asked_at=now)
 
-    def _on_claim(self, source: ClaimSource, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
+    def _on_claim(self, feed: ClaimFeed, claim: Claim, request: ClaimRequest, *, asked_at: float) -> None:
         now = time.monotonic()
-        source.on_claim(claim, offered=request.offer)
-        self.batcher.view = source.view
+        feed.on_claim(claim, offered=request.offer)
+        self.batcher.view = feed.view
         self.batcher.on_claim(claim, asked_at=asked_at, now=now)
         # First what is leased to this slot: a call for the messages that fails must not cost it.
-        self._take(source, claim, request.worker, request.nonce, asked_at=asked_at, now=now)
+        self._take(feed, claim, request.worker, request.nonce, asked_at=asked_at, now=now)
         if claim.jobs:
-            for other in self.sources.all:
-                other.is_offer_stale = other is not source
+            for other in self.feeds.all:
+                other.is_offer_stale = other is not feed
         if claim.messages:
-            self._read_messages(source, claim)
+            self._read_messages(feed, claim)
 
-    def _read_messages(self, source: ClaimSource, claim: Claim) -> None:
+    def _read_messages(self, feed: ClaimFeed, claim: Claim) -> None:
         if (read := self._context.read_messages) is None:
             return
         try:
-            read(self.debts.settlements.store, claim, source.queue, spec=self._spec, info=self._context.info(self._spec))
+            read(self.debts.settlements.store, claim, feed.queue, spec=self._spec, info=self._context.info(self._spec))
         except StoreUnavailable as error:
             # The store keeps the messages, and hands them out again.
             self.debts.on_failure(error)
@@ -260,25 +260,25 @@ class Claims:
         now, load = time.monotonic(), self._child_supervisor.in_flight.load()
         if self.debts.has_debts or now < self.debts.absence.try_at:
             return False
-        for source in self.sources.all:
-            if source.is_open and now >= self._shard_at(source, load):
-                return self._claim_shard(source, now)
+        for feed in self.feeds.all:
+            if feed.is_open and now >= self._shard_at(feed, load):
+                return self._claim_shard(feed, now)
         return False
 
-    def _claim_shard(self, source: ClaimSource, now: float) -> bool:
-        request = shard_request(self._spec, source.queue, source.lease.name, nonce=new_nonce(), lease_s=self._context.lease_s)
+    def _claim_shard(self, feed: ClaimFeed, now: float) -> bool:
+        request = shard_request(self._spec, feed.queue, feed.lease.name, nonce=new_nonce(), lease_s=self._context.lease_s)
         try:
             claim = self.debts.settlements.settle_and_claim(request)
         except StoreUnavailable as error:
-            source.is_unsure = True
+            feed.is_unsure = True
             self.debts.on_failure(error)
             return False
         assert claim is not None
-        source.shards.on_claim(claim, time.monotonic())
-        self._take(source, claim, request.worker, request.nonce, asked_at=now, now=time.monotonic())
+        feed.shards.on_claim(claim, time.monotonic())
+        self._take(feed, claim, request.worker, request.nonce, asked_at=now, now=time.monotonic())
         return True
 
-    def _take(self, source: ClaimSource, claim: Claim, worker: str, nonce: str, *, asked_at: float, now: float) -> None:
+    def _take(self, feed: ClaimFeed, claim: Claim, worker: str, nonce: str, *, asked_at: float, now: float) -> None:
         if claim.changes:
             # D28: no worker settled these jobs, so the one whose call changed them reports it.
             self._context.observers.notify(lambda observer: observer.on_changed(claim.changes))
@@ -287,7 +287,7 @@ class Claims:
         if not claim.jobs:
             return
         failpoint("after_claim")
-        source.lease.confirm(asked_at)
+        feed.lease.confirm(asked_at)
         batch = Batch(
             claim.jobs,
             self.batcher.reason(claim),
@@ -312,6 +312,6 @@ class Claims:
             return {}
 
     def close(self) -> None:
-        for source in self.sources.all:
-            source.stop_listening(self._selector)
+        for feed in self.feeds.all:
+            feed.stop_listening(self._selector)
         self.debts.close()

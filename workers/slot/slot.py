@@ -36,7 +36,7 @@ from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
 from penstock.workers.slot.reports import LaneProgress, Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
-from penstock.workers.slot.sources import ClaimSource, Lease
+from penstock.workers.slot.feeds import ClaimFeed, Lease
 
 log = structlog.get_logger(__name__)
 LEASE_LOST = "lease_lost"
@@ -68,7 +68,7 @@ class Slot:
         self._claims = Claims(
             spec, context, self._selector, self.facts.latency, self._child_supervisor, name=name, device=pin.device
         )
-        self._sources, self._debts = self._claims.sources, self._claims.debts
+        self._feeds, self._debts = self._claims.feeds, self._claims.debts
         self._batcher = self._claims.batcher
         self._verdicts = Verdicts(spec, self._debts, context.observers)
         self._inputs = inputs(context.blobs)
@@ -106,8 +106,8 @@ class Slot:
 
     def follow(self, queues: Sequence[str]) -> None:
         """Claim from these queues from now on, first from the first one, which is at home."""
-        if queues != self._sources.wanted:
-            self._sources.wanted = queues
+        if queues != self._feeds.wanted:
+            self._feeds.wanted = queues
             self.wake()
 
     def wake(self) -> None:
@@ -119,7 +119,7 @@ class Slot:
 
     def leases(self) -> list[tuple[str, Lease]]:
         """The queues from which jobs are leased to this slot, each with the lease."""
-        return [(source.queue, source.lease) for source in self._sources.all if self._claims.is_holding(source.queue)]
+        return [(feed.queue, feed.lease) for feed in self._feeds.all if self._claims.is_holding(feed.queue)]
 
     @property
     def ended(self) -> int:
@@ -129,7 +129,7 @@ class Slot:
     @property
     def is_expecting(self) -> bool:
         """Whether a submit may hand jobs to this slot."""
-        return self._sources.is_expecting
+        return self._feeds.is_expecting
 
     def active_batches(self) -> list[Batch]:
         """In the child, or waiting for it."""
@@ -170,7 +170,7 @@ class Slot:
         for key, mask in self._selector.select(self._pause_s(now)):
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
-            elif isinstance(key.data, ClaimSource):
+            elif isinstance(key.data, ClaimFeed):
                 # What had arrived before the turn before this one was read in that turn.
                 self._claims.read_messages(key.data, since=before)
             else:
@@ -271,15 +271,15 @@ class Slot:
 
     def _obey(self) -> None:
         """What other threads told the slot."""
-        self._sources.follow_wanted()
-        if self._fenced and self._sources.is_name(self._fenced):
+        self._feeds.follow_wanted()
+        if self._fenced and self._feeds.is_name(self._fenced):
             log.warning(LEASE_LOST, model=self.spec.name, worker=self._fenced, batches=len(self.active_batches()))
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
 
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
-        lapsed = self._sources.lapsed(now)
+        lapsed = self._feeds.lapsed(now)
         if lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=lapsed[0].lease.name)
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
@@ -288,7 +288,7 @@ class Slot:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = bool(lapsed)
-        if self._sources.is_unsure and not self._child_supervisor.runs_model_code:
+        if self._feeds.is_unsure and not self._child_supervisor.runs_model_code:
             # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
             self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
 
@@ -301,7 +301,7 @@ class Slot:
         if now >= drain_by:
             self._is_disowned = True
             self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
-        if not self._claims.is_holding() and not self._sources.is_expecting:
+        if not self._claims.is_holding() and not self._feeds.is_expecting:
             self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
 
     def _give_back_waiting(self, reason: ReleaseReason) -> None:

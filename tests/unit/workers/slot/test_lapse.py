@@ -29,7 +29,7 @@ def test_what_is_handed_over_in_the_turn_after_a_lapse_is_given_back_too(tmp_pat
     """Regression: a worker that was stopped again at once began the second batch, and another worker ran it as well."""
     store = ShakyStore()
     slot = idle_slot(store, tmp_path)
-    slot._claims.sources.all[0].lease.confirm(100.0)
+    slot._claims.feeds.all[0].lease.confirm(100.0)
     for turn, now in enumerate((104.0, 104.1), start=1):
         slot._claims.waiting.append(batch(job(turn)))
         slot._check_lease(now)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.broker.records import Message, Wake
-from penstock.workers.slot.sources import Lease
+from penstock.workers.slot.feeds import Lease
 
 
 class Listener:

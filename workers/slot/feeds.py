@@ -1,4 +1,4 @@
-"""The sources that a slot claims from: each queue of its model, with the slot's lease, subscription and offer there."""
+"""The feeds that a slot claims from: each queue of its model, with the slot's lease, subscription and offer there."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def shard_request(spec: ModelSpec, queue: str, worker: str, *, nonce: str, lease
     return ClaimRequest(queue, spec.version, worker, nonce, limit=1, lease_s=lease_s, shard=True)
 
 
-class ClaimSource:
+class ClaimFeed:
     """One queue as one slot sees it. `debts`: what the slot owes the store.
 
     Used by the slot's thread only, except for `lease`.
@@ -131,7 +131,7 @@ class ClaimSource:
         self.awaited_until = _PAST
         # The offer was made for an idle slot, which has work from elsewhere now.
         self.is_offer_stale = False
-        # No claim goes here any more; the source is dropped once nothing of it is held or awaited.
+        # No claim goes here any more; the feed is dropped once nothing of it is held or awaited.
         self.is_leaving = False
 
     @property
@@ -211,8 +211,8 @@ def _is_open(claim: Claim) -> bool:
     return not claim.jobs and claim.retry_in_s is None
 
 
-class ClaimSources:
-    """The sources of one slot, the first of which is at home. `is_holding`: whether jobs of a queue are leased to the slot.
+class ClaimFeeds:
+    """The feeds of one slot, the first of which is at home. `is_holding`: whether jobs of a queue are leased to the slot.
 
     Used by the slot's thread only, except for `wanted` and `all`.
     """
@@ -239,7 +239,7 @@ class ClaimSources:
         self.wanted: Sequence[str] = (home,)
         self._followed: Sequence[str] = ()
         # Replaced as a whole, because the beat's thread reads it.
-        self.all: tuple[ClaimSource, ...] = ()
+        self.all: tuple[ClaimFeed, ...] = ()
         self.follow_wanted()
 
     def follow_wanted(self) -> None:
@@ -248,43 +248,43 @@ class ClaimSources:
         if queues is self._followed:
             return
         self._followed = queues
-        known = {source.queue: source for source in self.all}
-        wanted = [known.get(queue) or self._source(queue) for queue in queues]
-        left = [source for source in self.all if source.queue not in queues]
-        for source in (*wanted, *left):
-            source.is_leaving = source in left
-            source.view.is_home = source is wanted[0]
-            source.is_offer_stale = not source.view.is_home
+        known = {feed.queue: feed for feed in self.all}
+        wanted = [known.get(queue) or self._feed(queue) for queue in queues]
+        left = [feed for feed in self.all if feed.queue not in queues]
+        for feed in (*wanted, *left):
+            feed.is_leaving = feed in left
+            feed.view.is_home = feed is wanted[0]
+            feed.is_offer_stale = not feed.view.is_home
         self._use((*wanted, *left))
 
-    def _source(self, queue: str) -> ClaimSource:
+    def _feed(self, queue: str) -> ClaimFeed:
         lease = Lease(
             self._name,
             lease_s=self._context.lease_s,
             listen=lambda incarnation: self._context.listen(queue, incarnation),
             numbers=self._numbers,
         )
-        return ClaimSource(queue, self._debts, lease)
+        return ClaimFeed(queue, self._debts, lease)
 
-    def _use(self, sources: tuple[ClaimSource, ...]) -> None:
-        self.all = sources
-        self._batcher.views = tuple(source.view for source in sources)
-        self._batcher.view = sources[0].view
+    def _use(self, feeds: tuple[ClaimFeed, ...]) -> None:
+        self.all = feeds
+        self._batcher.views = tuple(feed.view for feed in feeds)
+        self._batcher.view = feeds[0].view
 
     def drop_left(self) -> None:
-        """Forget the sources that are not claimed from any more, once nothing of them is held or awaited."""
+        """Forget the feeds that are not claimed from any more, once nothing of them is held or awaited."""
         gone = [one for one in self.all if one.is_leaving and not one.is_expecting and not self._is_holding(one.queue)]
         if gone:
-            for source in gone:
-                source.stop_listening(self._selector)
-            self._use(tuple(source for source in self.all if source not in gone))
+            for feed in gone:
+                feed.stop_listening(self._selector)
+            self._use(tuple(feed for feed in self.all if feed not in gone))
 
     def is_name(self, incarnation: str) -> bool:
         """Whether this is the slot's present name in one of its queues."""
-        return any(source.lease.name == incarnation for source in self.all)
+        return any(feed.lease.name == incarnation for feed in self.all)
 
-    def lapsed(self, now: float) -> list[ClaimSource]:
-        """The sources whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
+    def lapsed(self, now: float) -> list[ClaimFeed]:
+        """The feeds whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
         return [one for one in self.all if one.lease.has_lapsed(now) and self._is_holding(one.queue)]
 
     @property
@@ -295,19 +295,19 @@ class ClaimSources:
     @property
     def is_expecting(self) -> bool:
         """Whether a submit may have handed jobs to this slot."""
-        return any(source.is_expecting for source in self.all)
+        return any(feed.is_expecting for feed in self.all)
 
 
-def in_order(sources: Sequence[ClaimSource], claims: int) -> Sequence[ClaimSource]:
-    """The sources, first the one to be asked first: that at home, unless another queue is known to be twice as long.
+def in_order(feeds: Sequence[ClaimFeed], claims: int) -> Sequence[ClaimFeed]:
+    """The feeds, first the one to be asked first: that at home, unless another queue is known to be twice as long.
 
     `claims`: how many claims the slot has made.
     """
-    if len(sources) == 1:
-        return sources
+    if len(feeds) == 1:
+        return feeds
     if claims % _LOOK_AROUND == 0:
-        return sorted(sources, key=lambda source: source.view.asked_at)
-    return sorted(sources, key=lambda source: -source.view.weight)
+        return sorted(feeds, key=lambda feed: feed.view.asked_at)
+    return sorted(feeds, key=lambda feed: -feed.view.weight)
 
 
 def new_nonce() -> str:

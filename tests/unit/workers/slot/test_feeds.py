@@ -24,7 +24,7 @@ from penstock.workers.slot.claims import Claims
 from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency
-from penstock.workers.slot.sources import in_order
+from penstock.workers.slot.feeds import in_order
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
 QUEUES = queues_of("m", 3)
@@ -98,8 +98,8 @@ class Asking:
         return Ears(queue, self.deaf)
 
     def follow(self, queues: list[str]) -> None:
-        self.claims.sources.wanted = queues
-        self.claims.sources.follow_wanted()
+        self.claims.feeds.wanted = queues
+        self.claims.feeds.follow_wanted()
 
     def turn(self) -> str:
         """One turn of the slot's loop: the queue of the batch that it brought, if it brought one."""
@@ -111,8 +111,8 @@ class Asking:
         return [self.turn() for _ in range(count)]
 
     def hear(self, queue: str) -> None:
-        source = next(source for source in self.claims.sources.all if source.queue == queue)
-        self.claims.read_messages(source, since=0.0)
+        feed = next(feed for feed in self.claims.feeds.all if feed.queue == queue)
+        self.claims.read_messages(feed, since=0.0)
 
 
 def claimed(queue: str) -> ClaimedJob:
@@ -132,8 +132,8 @@ def known(queue: str, depth: int, *, home: bool = False, asked_at: float = 0.0) 
     return SimpleNamespace(view=view, queue=queue)
 
 
-def order(claims: int, *sources: Any) -> list[str]:
-    return [source.queue for source in in_order(sources, claims)]
+def order(claims: int, *feeds: Any) -> list[str]:
+    return [feed.queue for feed in in_order(feeds, claims)]
 
 
 def test_the_queue_at_home_is_asked_first_unless_another_is_twice_as_long() -> None:
@@ -143,8 +143,8 @@ def test_the_queue_at_home_is_asked_first_unless_another_is_twice_as_long() -> N
 
 
 def test_one_claim_in_four_goes_to_the_queue_that_was_asked_the_longest_time_ago() -> None:
-    sources = known("m", 9, home=True, asked_at=3.0), known("m:1", 1, asked_at=2.0), known("m:2", 1, asked_at=1.0)
-    assert [order(claims, *sources)[0] for claims in (4, 5, 6, 7, 8)] == ["m:2", "m", "m", "m", "m:2"]
+    feeds = known("m", 9, home=True, asked_at=3.0), known("m:1", 1, asked_at=2.0), known("m:2", 1, asked_at=1.0)
+    assert [order(claims, *feeds)[0] for claims in (4, 5, 6, 7, 8)] == ["m:2", "m", "m", "m", "m:2"]
 
 
 def test_an_idle_slot_asks_everywhere_once_and_offers_to_take_what_comes_at_home_only(slot: Asking) -> None:
@@ -163,7 +163,7 @@ def test_a_queue_that_one_turn_left_out_is_asked_in_the_next_which_comes_at_once
         slot.turn()
     now = time.monotonic()
     assert slot.claims.due_at(now, is_draining=False) > now, "all were asked: each will wake the slot"
-    slot.claims.sources.all[2].view.on_wake_up()
+    slot.claims.feeds.all[2].view.on_wake_up()
     assert slot.claims.due_at(now, is_draining=False) <= now
 
 
@@ -183,7 +183,7 @@ def test_the_slot_steals_from_the_fullest_queue_once_it_has_nothing_at_home(slot
 def test_an_offer_at_home_is_taken_back_once_the_slot_works_for_another_queue(slot: Asking) -> None:
     slot.turns(3)
     slot.store.depths["m:1"] = 1
-    slot.claims.sources.all[1].view.on_wake_up()
+    slot.claims.feeds.all[1].view.on_wake_up()
     assert slot.turn() == "m:1"
     assert slot.store.withdrawn == []
     slot.turn()
@@ -196,8 +196,8 @@ def test_a_queue_whose_link_broke_is_given_a_new_name_and_the_others_are_claimed
     slot.deaf.add("m:1")
     slot.hear("m:1")
     slot.store.depths = {"m": 1, "m:1": 9}
-    slot.claims.sources.all[0].view.on_wake_up()
-    assert slot.claims.sources.is_unsure
+    slot.claims.feeds.all[0].view.on_wake_up()
+    assert slot.claims.feeds.is_unsure
     held = slot.claims.waiting.pop()
     slot.claims._child_supervisor.in_flight.awaited = lambda: [held]  # type: ignore[method-assign]
     assert slot.turns(3) == ["m", "", ""], "no jobs of a queue in which the store may have granted some already"
@@ -221,12 +221,12 @@ def test_a_queue_that_came_is_claimed_from_and_one_that_went_is_left(slot: Askin
     slot.turns(3)
     slot.follow([QUEUES[1], QUEUES[0], "m:3"])
     slot.store.depths = {"m:3": 1, "m:2": 5}
-    slot.claims.sources.all[0].view.on_wake_up()
+    slot.claims.feeds.all[0].view.on_wake_up()
     slot.turns(4)
     assert slot.store.withdrawn == ["m", "m:1"], "home is elsewhere, and then the slot has work of another queue"
     assert slot.store.offers[-1] == "m:1"
     assert "m:3" in slot.store.asked
-    assert [source.queue for source in slot.claims.sources.all] == ["m:1", "m", "m:3"]
+    assert [feed.queue for feed in slot.claims.feeds.all] == ["m:1", "m", "m:3"]
     assert slot.store.depths["m:2"] == 5
 
 
@@ -235,7 +235,7 @@ def test_what_is_leased_from_a_queue_that_went_is_still_renewed_until_it_ended(s
     slot.claims.waiting.append(Batch((claimed("m:2"),), "idle", "w.3", "n", claimed_at=0.0))
     slot.follow(QUEUES[:2])
     slot.claims.settle_and_claim(is_draining=False)
-    assert [source.queue for source in slot.claims.sources.all if slot.claims.is_holding(source.queue)] == ["m:2"]
+    assert [feed.queue for feed in slot.claims.feeds.all if slot.claims.is_holding(feed.queue)] == ["m:2"]
     slot.claims.waiting.clear()
     slot.turn()
-    assert [source.queue for source in slot.claims.sources.all] == ["m", "m:1"]
+    assert [feed.queue for feed in slot.claims.feeds.all] == ["m", "m:1"]
