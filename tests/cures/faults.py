@@ -6,7 +6,7 @@ from tests.cures.cure import Cure
 
 _LUA = "broker/functions"
 _SLOT = "workers/slot"
-_SUPERVISOR = f"{_SLOT}/child/supervisor.py"
+_MANAGER = f"{_SLOT}/child/manager.py"
 _ENDING = f"{_SLOT}/child/ending.py"
 _STORE_TESTS = "tests/integration/test_store_faults.py"
 _SWEEPER = "workers/fleet/sweeper.py"
@@ -33,8 +33,8 @@ FAULTS = (
     Cure(
         "F4",
         f"{_SLOT}/slot.py",
-        "            self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)",
-        "            self._child_supervisor.in_flight.disown()",
+        "            self._verdicts.give_back(self._slot_child.in_flight.disown(), ReleaseReason.DRAIN)",
+        "            self._slot_child.in_flight.disown()",
         fault="F4",
     ),
     Cure(
@@ -45,7 +45,7 @@ FAULTS = (
         "",
         fault="F5-late",
     ),
-    Cure("F6", _SUPERVISOR, "self._end.is_hung or self.is_paused:", "True:", fault="F6"),
+    Cure("F6", _MANAGER, "self._end.is_hung or self.is_paused:", "True:", fault="F6"),
     Cure(
         "F7",
         _ENDING,
@@ -74,7 +74,7 @@ FAULTS = (
     Cure("F12", _ENDING, "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"),
     Cure(
         "F13",
-        _SUPERVISOR,
+        _MANAGER,
         "        self._start_at = now + max(self.restarts.on_failure(), self._rest_s(now, how))",
         '        self._start_at = float("inf")',
         fault="F13",

@@ -22,7 +22,7 @@ from penstock.workers.ipc.frames import Failed, Item, Output
 from penstock.workers.ipc.progress_page import Lane
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, Event
-from penstock.workers.slot.child.supervisor import ChildSupervisor
+from penstock.workers.slot.child.manager import ChildManager
 from tests.integration.worker_process import FAULTY, PACED, Gate
 
 # Thousands of rows pass through one child and this process, which share two cores with other tests.
@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, handler: str = f"{FAULTY}:Faulty", *, batch: int = 4, **limits: Any) -> None:
         spec = ModelSpec("m", handler, policy=BatchPolicy(batch), limits=Limits(**limits), warm_up=False)
         self.selector = DefaultSelector()
-        self.child = ChildSupervisor(spec, Pin((), 1), self.selector, lambda spec: (spec, ""), max_batch_size=batch)
+        self.child = ChildManager(spec, Pin((), 1), self.selector, lambda spec: (spec, ""), max_batch_size=batch)
         self.events: list[Event] = []
         self.await_true(lambda: self.child.is_taking)
 

@@ -52,8 +52,8 @@ FIELDS: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ("workers/fleet/size.py", "{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)}"): tuple(
         column.lower() for column in COLUMNS
     ),
-    ("workers/slot/child/supervisor.py", "placed"): ("device", "cores"),
-    ("workers/slot/child/supervisor.py", "whose"): ("batch_id", "job_id"),
+    ("workers/slot/child/manager.py", "placed"): ("device", "cores"),
+    ("workers/slot/child/manager.py", "whose"): ("batch_id", "job_id"),
     ("workers/telemetry/job_log.py", "fields"): JOB_FIELDS,
     ("workers/telemetry/job_log.py", "line"): (
         *JOB_FIELDS,

@@ -82,7 +82,7 @@ class Claims:
         context: SlotContext,
         selector: BaseSelector,
         latency: Latency,
-        child_supervisor: SlotChild,
+        slot_child: SlotChild,
         *,
         name: str,
         device: str,
@@ -90,7 +90,7 @@ class Claims:
         self._spec = spec
         self._context = context
         self._selector = selector
-        self._child_supervisor = child_supervisor
+        self._slot_child = slot_child
         self._device = device
         # How many calls asked for jobs.
         self._asked = 0
@@ -103,7 +103,7 @@ class Claims:
 
     def is_holding(self, queue: str = "") -> bool:
         """Whether jobs are leased to this slot: of this queue, or any."""
-        held = (*self.waiting, *self._child_supervisor.in_flight.awaited())
+        held = (*self.waiting, *self._slot_child.in_flight.awaited())
         return any(batch.queue == queue for batch in held) if queue else bool(held)
 
     # The subscriptions.
@@ -148,7 +148,7 @@ class Claims:
     def due_at(self, now: float, *, is_draining: bool) -> float:
         """When the store is to be called if nothing happens before."""
         can_claim = self._can_claim(is_draining=is_draining)
-        due_at, load = _NEVER, self._child_supervisor.in_flight.load()
+        due_at, load = _NEVER, self._slot_child.in_flight.load()
         for feed in self.feeds.all:
             try_at = self.debts.absence.try_at
             if feed.is_call_due(can_claim=can_claim) or feed.is_deaf(is_draining=is_draining, is_holding=self.is_holding):
@@ -163,11 +163,11 @@ class Claims:
 
     def _can_claim(self, *, is_draining: bool) -> bool:
         is_paused = not self._context.paused.isdisjoint((self._spec.name, ALL_MODELS))
-        return not (is_draining or self.waiting or is_paused) and self._child_supervisor.is_taking
+        return not (is_draining or self.waiting or is_paused) and self._slot_child.is_taking
 
     def _shard_at(self, feed: ClaimFeed, load: ChildLoad) -> float:
         """When to ask for a shard."""
-        if load.alone or not self._child_supervisor.is_taking_shards:
+        if load.alone or not self._slot_child.is_taking_shards:
             return _NEVER
         return feed.shards.ask_at(in_child=load.shards, peers=self.batcher.peers)
 
@@ -202,7 +202,7 @@ class Claims:
 
     def _next(self, now: float) -> tuple[ClaimFeed, ClaimRequest] | tuple[None, None]:
         """What to ask for now, and where."""
-        load = self._child_supervisor.in_flight.load()
+        load = self._slot_child.in_flight.load()
         for feed in in_order(self.feeds.all, self._asked):
             if feed.is_open and now >= self.debts.absence.try_at:
                 self.batcher.view = feed.view
@@ -257,7 +257,7 @@ class Claims:
         """Claim a shard if one is wanted and the ordinary lane has nothing to do. True if the store was asked."""
         if not self._can_claim(is_draining=is_draining):
             return False
-        now, load = time.monotonic(), self._child_supervisor.in_flight.load()
+        now, load = time.monotonic(), self._slot_child.in_flight.load()
         if self.debts.has_debts or now < self.debts.absence.try_at:
             return False
         for feed in self.feeds.all:

@@ -30,7 +30,7 @@ from penstock.workers.slot.child.events import (
     ItemsSaid,
 )
 from penstock.workers.slot.child.slot_child import NewChild, SlotChild
-from penstock.workers.slot.child.supervisor import ChildSupervisor
+from penstock.workers.slot.child.manager import ChildManager
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
@@ -55,7 +55,7 @@ class Slot:
         context: SlotContext,
         *,
         name: str,
-        new_child: NewChild = ChildSupervisor,
+        new_child: NewChild = ChildManager,
         inputs: type[Inputs] = Inputs,
     ) -> None:
         self.spec, self.name, self.pin = spec, name, pin
@@ -63,10 +63,10 @@ class Slot:
         self._selector = DefaultSelector()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
-        self._child_supervisor: SlotChild = new_child(spec, pin, self._selector, context.locate, max_batch_size=limit)
-        self.facts = SlotFacts(spec, pin, self._child_supervisor)
+        self._slot_child: SlotChild = new_child(spec, pin, self._selector, context.locate, max_batch_size=limit)
+        self.facts = SlotFacts(spec, pin, self._slot_child)
         self._claims = Claims(
-            spec, context, self._selector, self.facts.latency, self._child_supervisor, name=name, device=pin.device
+            spec, context, self._selector, self.facts.latency, self._slot_child, name=name, device=pin.device
         )
         self._feeds, self._debts = self._claims.feeds, self._claims.debts
         self._batcher = self._claims.batcher
@@ -133,11 +133,11 @@ class Slot:
 
     def active_batches(self) -> list[Batch]:
         """In the child, or waiting for it."""
-        return [*self._child_supervisor.in_flight.awaited(), *self._claims.waiting]
+        return [*self._slot_child.in_flight.awaited(), *self._claims.waiting]
 
     @property
     def state(self) -> str:
-        return self._child_supervisor.state
+        return self._slot_child.state
 
     # The loop.
 
@@ -174,14 +174,14 @@ class Slot:
                 # What had arrived before the turn before this one was read in that turn.
                 self._claims.read_messages(key.data, since=before)
             else:
-                for event in self._child_supervisor.handle(key.data, mask, time.monotonic()):
+                for event in self._slot_child.handle(key.data, mask, time.monotonic()):
                     self._apply(event)
 
     def _pause_s(self, now: float) -> float:
         """How long the loop has nothing to do unless something happens."""
         times = [
             now + IDLE_POLL_S,
-            self._child_supervisor.due_at(is_draining=self._drain_by is not None),
+            self._slot_child.due_at(is_draining=self._drain_by is not None),
             self._inputs.again_at(now),
             self._claims.due_at(now, is_draining=self._drain_by is not None),
         ]
@@ -250,12 +250,12 @@ class Slot:
         else:
             if self._is_reload_due:
                 self._is_reload_due = False
-                self._child_supervisor.reload(now)
-            for event in self._child_supervisor.tend(now):
+                self._slot_child.reload(now)
+            for event in self._slot_child.tend(now):
                 self._apply(event)
         self._check_lease(now)
-        in_flight = self._child_supervisor.in_flight
-        if self._child_supervisor.is_worn:
+        in_flight = self._slot_child.in_flight
+        if self._slot_child.is_worn:
             self._verdicts.give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
         self.progress.note(in_flight.signs_of_life(self._claims.waiting))
         unwanted, lost = self._debts.take_unwanted()
@@ -266,8 +266,8 @@ class Slot:
         if self._reports.pending and now >= self._reports.due_at and not self._debts.has_debts:
             # While the store is away they wait, and the latest replaces what came before.
             self._owe_reports()
-        if self._reports.is_full != self._child_supervisor.is_paused:
-            self._child_supervisor.pause(now, is_paused=self._reports.is_full)
+        if self._reports.is_full != self._slot_child.is_paused:
+            self._slot_child.pause(now, is_paused=self._reports.is_full)
 
     def _obey(self) -> None:
         """What other threads told the slot."""
@@ -283,24 +283,24 @@ class Slot:
         if lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=lapsed[0].lease.name)
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
-            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._slot_child.in_flight.recall(), ReleaseReason.UNSTARTED)
         if lapsed:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = bool(lapsed)
-        if self._feeds.is_unsure and not self._child_supervisor.runs_model_code:
+        if self._feeds.is_unsure and not self._slot_child.runs_model_code:
             # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
-            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._slot_child.in_flight.recall(), ReleaseReason.UNSTARTED)
 
     def _wind_down(self, now: float, drain_by: float) -> None:
         if not self._is_draining or self._claims.waiting:
             self._is_draining = True
-            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.DRAIN)
+            self._verdicts.give_back(self._slot_child.in_flight.recall(), ReleaseReason.DRAIN)
             self._give_back_waiting(ReleaseReason.DRAIN)
-        self._child_supervisor.end_if_hung(now)
+        self._slot_child.end_if_hung(now)
         if now >= drain_by:
             self._is_disowned = True
-            self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
+            self._verdicts.give_back(self._slot_child.in_flight.disown(), ReleaseReason.DRAIN)
         if not self._claims.is_holding() and not self._feeds.is_expecting:
             self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
 
@@ -310,16 +310,16 @@ class Slot:
 
     def _abandon(self) -> None:
         """Drop all batches, which nobody holds any more, and go on under a new name."""
-        self._child_supervisor.in_flight.disown()
+        self._slot_child.in_flight.disown()
         # What was said under the old lease is nobody's news: the same job may come back, with another token and a stream anew.
         self._reports = Reports()
         self._claims.renew_leases()
 
     def _hand_over(self) -> None:
         waiting = self._claims.waiting
-        if not waiting or not self._child_supervisor.is_taking or not self._is_free_for(waiting[0]):
+        if not waiting or not self._slot_child.is_taking or not self._is_free_for(waiting[0]):
             return
-        filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._child_supervisor.asks)
+        filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._slot_child.asks)
         if filled is None:
             return
         claimed, (batch, missing) = waiting.pop(0), filled
@@ -330,20 +330,20 @@ class Slot:
             for observer in self._context.observers.of_batches:
                 if not batch.is_shard and (profile_dir := observer.profile_dir(claimed)):
                     batch = replace(batch, profile_dir=profile_dir)
-            self._child_supervisor.give(batch, time.monotonic())
+            self._slot_child.give(batch, time.monotonic())
 
     def _is_free_for(self, batch: Batch) -> bool:
         """Whether the child may be given this batch now. A suspect runs alone, so that a crash is its own and hits no other."""
-        load = self._child_supervisor.in_flight.load()
-        if not self._child_supervisor.runs_model_code:
+        load = self._slot_child.in_flight.load()
+        if not self._slot_child.runs_model_code:
             return True
         if batch.is_solo and load.shards:
             # A shard may take minutes, so it is given back and runs again later.
-            self._verdicts.give_back(self._child_supervisor.in_flight.recall_shards(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._slot_child.in_flight.recall_shards(), ReleaseReason.UNSTARTED)
         return not load.alone and not (batch.is_solo and (load.batches or load.shards))
 
     def _close(self) -> None:
         self._claims.close()
-        self._child_supervisor.close()
+        self._slot_child.close()
         self._selector.close()
         os.close(self._waker)

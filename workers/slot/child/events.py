@@ -1,4 +1,4 @@
-"""What a child's supervisor reports to its slot."""
+"""What the manager of a child reports to its slot."""
 
 from __future__ import annotations
 

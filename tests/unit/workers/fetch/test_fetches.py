@@ -17,7 +17,7 @@ from penstock.workers.devices.pins import Pin
 from penstock.workers.fetch.cache import CacheLimits
 from penstock.workers.fetch.fetches import MODEL_FETCHED, MODEL_FETCHING, Located, ModelFetches
 from penstock.workers.slot.child.events import ChildUnloadable
-from penstock.workers.slot.child.supervisor import ChildSupervisor
+from penstock.workers.slot.child.manager import ChildManager
 from tests import archives
 from tests.eventually import eventually
 from tests.model_hub import Hub, model_hub
@@ -92,9 +92,9 @@ def test_while_the_store_cannot_say_which_commit_a_version_keeps_nothing_is_fetc
     assert hub.asked == []
 
 
-def supervisor(locate: object) -> ChildSupervisor:
+def supervisor(locate: object) -> ChildManager:
     limits = Limits(load_timeout_s=0.001)
-    return ChildSupervisor(spec("hf://org/net", limits=limits), Pin((), 1), DefaultSelector(), locate, max_batch_size=1)  # type: ignore[arg-type]
+    return ChildManager(spec("hf://org/net", limits=limits), Pin((), 1), DefaultSelector(), locate, max_batch_size=1)  # type: ignore[arg-type]
 
 
 def test_a_slot_starts_no_child_and_counts_no_load_time_while_its_model_is_fetched() -> None:

@@ -6,7 +6,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelSpec, ScalingInfo, SlotInfo
 from penstock.workers.fleet.parts import ChildStandIn, WorkerPart, WorkerParts
 from penstock.workers.fleet.rollouts import Key
-from penstock.workers.slot.child.supervisor import ChildSupervisor
+from penstock.workers.slot.child.manager import ChildManager
 from penstock.workers.slot.claims import Inputs
 from penstock.workers.slot.context import BatchTally, Observer, Observers
 
@@ -52,7 +52,7 @@ def test_threads_live_as_long_as_the_worker() -> None:
 
 
 def test_a_child_runs_a_version_for_which_no_extension_stands_in() -> None:
-    stand_in = ChildStandIn(ChildSupervisor, Inputs)
+    stand_in = ChildStandIn(ChildManager, Inputs)
     parts = WorkerParts(
         [WorkerPart(stand_in=lambda spec: None), WorkerPart(stand_in=lambda s: stand_in if s is SPEC else None)]
     )

@@ -199,9 +199,9 @@ def test_a_queue_whose_link_broke_is_given_a_new_name_and_the_others_are_claimed
     slot.claims.feeds.all[0].view.on_wake_up()
     assert slot.claims.feeds.is_unsure
     held = slot.claims.waiting.pop()
-    slot.claims._child_supervisor.in_flight.awaited = lambda: [held]  # type: ignore[method-assign]
+    slot.claims._slot_child.in_flight.awaited = lambda: [held]  # type: ignore[method-assign]
     assert slot.turns(3) == ["m", "", ""], "no jobs of a queue in which the store may have granted some already"
-    del slot.claims._child_supervisor.in_flight.awaited
+    del slot.claims._slot_child.in_flight.awaited
     slot.deaf.clear()
     assert slot.turn() == "m:1"
     assert slot.names["m:1"] == ["w.2", "w.2", "w.4"], "it listens under the old name while it holds jobs under it"

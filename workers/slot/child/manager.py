@@ -55,7 +55,7 @@ _LINE_CHARS = 256
 _FETCHING_LOOK_S = 0.2
 
 
-class ChildSupervisor:
+class ChildManager:
     """Used by the slot's thread only. `state` is loading, ready or failed; `error` says why it failed.
 
     `in_flight`: the batches that the child has; empty between two children. Each child has an object of its own.
