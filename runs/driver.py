@@ -15,7 +15,7 @@ from penstock.run import FailureLimit, RunCounts
 from penstock.runs.model_lookup import Slots
 from penstock.runs.progress import ProgressMeter, RunProgress
 from penstock.runs.read_ahead import ReadAhead
-from penstock.runs.rows import RowError, Sink, Source
+from penstock.runs.rows import RowError, RowSource, Sink
 from penstock.runs.shards.shard_queue import ShardEnd, ShardQueue
 from penstock.runs.shards.sizing import batch_rows, first_size, most_rows, open_shards
 from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
@@ -102,7 +102,7 @@ class Driver:
 
     def __init__(
         self,
-        source: Source,
+        source: RowSource,
         sink: Sink,
         *,
         limits: RunLimits,

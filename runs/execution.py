@@ -29,7 +29,7 @@ from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, r
 from penstock.runs.parts.plan import total_rows
 from penstock.runs.progress import RunProgress
 from penstock.runs.publishing import publish, published_manifest, write_unreached
-from penstock.runs.rows import Source
+from penstock.runs.rows import RowSource
 from penstock.runs.run_files import (
     RunFiles,
     claim_part,
@@ -204,7 +204,7 @@ class Execution:
     def _accepts_changes(self) -> bool:
         return self._options.accept_changes or ACCEPT_CHANGES in self._owned.run.spec.metadata
 
-    def _open_source(self, open_things: ExitStack, schema: dict[str, Any] | None) -> tuple[Source, int | None]:
+    def _open_source(self, open_things: ExitStack, schema: dict[str, Any] | None) -> tuple[RowSource, int | None]:
         run = self._owned.run
         if run.part is None:
             source, first_line = self._kind.open_source(run.spec, schema)

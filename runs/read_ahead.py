@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.runs.rows import RowBatch, Source
+from penstock.runs.rows import RowBatch, RowSource
 from penstock.runs.shards.sizing import MOST_BYTES
 
 _BATCHES = 2
@@ -16,7 +16,7 @@ _BATCHES = 2
 class ReadAhead:
     """`rows` is called before each read: how many rows the batch may hold. An error of the source is raised by `take`."""
 
-    def __init__(self, source: Source, after: dict[str, Any] | None, *, rows: Callable[[], int]) -> None:
+    def __init__(self, source: RowSource, after: dict[str, Any] | None, *, rows: Callable[[], int]) -> None:
         self._source, self._after, self._rows = source, after, rows
         self._changed = threading.Condition()
         self._batches: deque[RowBatch] = deque()

@@ -46,7 +46,7 @@ class ResultBatch:
     failed: dict[int, RowError] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """An input, read forward from its beginning or from any `after` that it returned earlier."""
 
     media: str

@@ -17,7 +17,7 @@ from penstock.runs.driver import Checkpoint
 from penstock.runs.files import is_url
 from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
 from penstock.runs.kinds import ClaimedOutput, RunKind
-from penstock.runs.rows import Sink, Source
+from penstock.runs.rows import Sink, RowSource
 
 T = TypeVar("T")
 # The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.
@@ -37,7 +37,7 @@ _NOT_IN_DIGEST: dict[str, Any] = {
 class RunFiles:
     """Open while a run is driven. `checkpoint`: where the last drive stopped, or the beginning."""
 
-    source: Source
+    source: RowSource
     sink: Sink
     journal: Journal
     checkpoint: Checkpoint
@@ -72,7 +72,7 @@ def spec_digest(spec: RunSpec) -> str:
 
 def open_part(
     spec: RunSpec, part: RunPart, input_schema: dict[str, Any] | None, *, accept_changes: bool
-) -> tuple[Source, int | None]:
+) -> tuple[RowSource, int | None]:
     """A part of the run's input, and the line number of its first row as if it were the input's first. Raises `PartNotHere` if
     this host does not have the input.
     """
@@ -105,7 +105,7 @@ def need_joinable(kind: RunKind, spec: RunSpec) -> None:
         )
 
 
-def split_source(source: Source, parts: int) -> list[RunPart]:
+def split_source(source: RowSource, parts: int) -> list[RunPart]:
     """The parts of an input that `open_source` returned for a run that is joinable."""
     from penstock.runs.parts.splitting import split_input
     from penstock.runs.sources.folder import FolderSource
@@ -123,7 +123,7 @@ def claim_part(run: Run, part: RunPart, first_line: int | None, state_dir: Path)
     return ClaimedOutput(sink, Journal(sink.partial.folder / NAME), sink.partial.folder, sink.discard)
 
 
-def open_run_files(run: Run, source: Source, output: ClaimedOutput, *, version: str, accept_changes: bool) -> RunFiles:
+def open_run_files(run: Run, source: RowSource, output: ClaimedOutput, *, version: str, accept_changes: bool) -> RunFiles:
     """The run's files at its last checkpoint. Raises `Conflict` when input, settings or version have changed since its start,
     unless `accept_changes` is set: then the run continues with the present ones.
     """

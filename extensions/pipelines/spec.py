@@ -76,7 +76,7 @@ class PipelineSpec:
 
     def parents(self, stage: PipelineStage) -> tuple[str, ...]:
         """The stages that must have succeeded before this one, each once, in the order in which they are named."""
-        named = (source.stage for source in sources(stage.input))
+        named = (source.stage for source in value_paths(stage.input))
         return tuple(dict.fromkeys(name for name in (*stage.after, *named) if name != INPUT))
 
     def leaves(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _by_name(names: tuple[str, ...]) -> Wanted:
     return names[0] if len(names) == 1 else {name: name for name in names}
 
 
-def sources(wanted: Wanted) -> list[ValuePath]:
+def value_paths(wanted: Wanted) -> list[ValuePath]:
     texts = wanted.values() if isinstance(wanted, Mapping) else [wanted] if wanted else []
     return [ValuePath.parse(text) for text in texts]
 
@@ -159,7 +159,7 @@ def _faults_of(stage: PipelineStage, names: list[str]) -> Iterator[str]:
 
 
 def _unknown(where: str, wanted: Wanted, names: list[str]) -> Iterator[str]:
-    for source in sources(wanted):
+    for source in value_paths(wanted):
         if source.stage not in (*names, INPUT):
             yield f"{where} names {source.stage!r}, which is neither {INPUT!r} nor one of the stages {', '.join(names)}"
         if "" in source.path:

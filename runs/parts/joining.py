@@ -11,7 +11,7 @@ from penstock.errors import Conflict
 from penstock.run import RunCounts, RunPart
 from penstock.runs.manifest import ManifestPart
 from penstock.runs.parts.part_files import ERRORS, PartNotHere, PartReport, part_folder, read_report
-from penstock.runs.rows import Sink, Source
+from penstock.runs.rows import RowSource, Sink
 from penstock.runs.sinks.file_sink import FileSink
 from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.row_files import FilesSource
@@ -58,7 +58,7 @@ def join_parts(sink: Sink, folder: Path, reports: Sequence[PartReport], *, go_on
     return True
 
 
-def manifest_parts(parts: Sequence[RunPart], reports: Sequence[PartReport], source: Source) -> list[ManifestPart]:
+def manifest_parts(parts: Sequence[RunPart], reports: Sequence[PartReport], source: RowSource) -> list[ManifestPart]:
     """What the manifest says of each part."""
     assert isinstance(source, (FolderSource, FilesSource))
     return [

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.errors import NotFound
 from penstock.run import RunPart
 from penstock.runs import files
-from penstock.runs.parts.plan import InputStretch, cut_file, cuts_in_files, deal, parts_of
+from penstock.runs.parts.stretches import InputStretch, cut_file, cuts_in_files, deal, parts_of
 from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.opening import FileSource
 from penstock.runs.sources.parquet import ParquetFile

@@ -13,7 +13,7 @@ from penstock.errors import Conflict, InvalidInput
 from penstock.run import RETRY_OF, RunSpec
 from penstock.runs.files import exists, open_read
 from penstock.runs.manifest import manifest_path, read_manifest
-from penstock.runs.rows import RowBatch, Source
+from penstock.runs.rows import RowBatch, RowSource
 
 _OUTPUT = "output"
 _ERRORS_SUFFIX = ".errors.jsonl"
@@ -32,7 +32,7 @@ _output_line = msgspec.json.Decoder(_OutputLine)
 _error_line = msgspec.json.Decoder(_ErrorLine)
 
 
-def retry_source(source: Source, spec: RunSpec) -> Source:
+def retry_source(source: RowSource, spec: RunSpec) -> RowSource:
     """`source` for a run that retries failed rows. Raises `Conflict` if output or input are no longer the first run's."""
     before, name = spec.metadata[RETRY_OF], manifest_path(spec.output)
     if not exists(name):
@@ -49,7 +49,7 @@ def retry_source(source: Source, spec: RunSpec) -> Source:
 class RetrySource:
     """The same rows as `source`; those that did not fail carry their known output."""
 
-    def __init__(self, source: Source, spec: RunSpec) -> None:
+    def __init__(self, source: RowSource, spec: RunSpec) -> None:
         self.media = source.media
         self._source, self._output = source, spec.output
         self._errors = spec.errors or spec.output + _ERRORS_SUFFIX

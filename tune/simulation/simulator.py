@@ -19,7 +19,7 @@ from penstock.tune.simulation.queue import SimulatedQueue
 from penstock.tune.simulation.scenario import BatchSeconds, Scenario
 from penstock.tune.simulation.tally import SimulationListener, SimulationOutcome, SimulationTally
 from penstock.workers.child.calls.cuts import Bounds
-from penstock.workers.child.calls.planner import Plan, Planner
+from penstock.workers.child.calls.planner import CallPlan, Planner
 from penstock.workers.child.calls.run import Pace
 from penstock.workers.slot.batch import ChildLoad
 from penstock.workers.slot.batcher import Batcher
@@ -42,7 +42,7 @@ class SimulatedBatch:
     ready_at: float
     fresh: bool
     began_at: float = 0.0
-    plan: Plan = field(default_factory=lambda: Plan([]))
+    plan: CallPlan = field(default_factory=lambda: CallPlan([]))
 
 
 class SimulatedSlot:
@@ -186,10 +186,10 @@ class Simulation:
         else:
             self._start(slot)
 
-    def _calls(self, slot: SimulatedSlot, size: int) -> tuple[Plan, BatchSeconds]:
+    def _calls(self, slot: SimulatedSlot, size: int) -> tuple[CallPlan, BatchSeconds]:
         """The batch in the calls that the child would make of it, and its seconds."""
         if not slot.pace.is_slow:
-            return Plan([list(range(size))]), self._scenario.device.draw(size, self._random)
+            return CallPlan([list(range(size))]), self._scenario.device.draw(size, self._random)
         plan = slot.planner.plan(size, (), may_try=not slot.batcher.is_urgent)
         runs = [self._scenario.device.draw(len(places), self._random) for places in plan.calls]
         for places, run in zip(plan.calls, runs, strict=True):

@@ -18,7 +18,7 @@ from penstock.errors import Conflict
 from penstock.extensions.openai.runs.batch import OpenAISource
 from penstock.run import RunSpec
 from penstock.runs.journal import Header, Journal, JournalEntry, refuse_changed
-from penstock.runs.rows import ResultBatch, RowBatch, RowError, Source
+from penstock.runs.rows import ResultBatch, RowBatch, RowError, RowSource
 from penstock.runs.sinks.opening import open_sink
 from penstock.runs.sources.folder import FolderSource
 from penstock.runs.sources.opening import open_source
@@ -226,7 +226,7 @@ def test_an_input_whose_content_changed_is_noticed_although_size_and_time_are_as
     path.parent.mkdir()
     size = 1 << 18
     path.write_bytes(b"x" * size)
-    source: Source
+    source: RowSource
     match kind:
         case "folder":
             source = FolderSource([str(path)])

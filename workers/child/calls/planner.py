@@ -43,7 +43,7 @@ _NEWS_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """`calls`: the places of the items of each call. `expected_s`: what the cheapest known plan takes. `tried`: the call whose
     size is tried, if any."""
 
@@ -101,7 +101,7 @@ class Planner:
         """Of a call of items with these costs, only parts of `largest_ok` items fitted into memory."""
         self._bounds = self._bounds._replace(cost=min(self._bounds.cost, max(1, largest_ok) * max(costs)))
 
-    def on_batch(self, plan: Plan, seconds: float) -> None:
+    def on_batch(self, plan: CallPlan, seconds: float) -> None:
         """All calls of the plan together took `seconds`."""
         self._batches += 1
         self._spent_s += seconds
@@ -116,14 +116,14 @@ class Planner:
 
     # What to do.
 
-    def plan(self, count: int, costs: Sequence[float], *, may_try: bool = True) -> Plan:
+    def plan(self, count: int, costs: Sequence[float], *, may_try: bool = True) -> CallPlan:
         """The calls of a batch of `count` items with these costs (none: they are unknown), in the order in which to run them.
 
         `may_try`: whether the batch may take longer than the cheapest known plan, for the sake of learning.
         """
         measure = self.times.measure if costs else Measure.ITEMS
         if count < 2 or not self._batches:
-            return Plan(self.within_bounds(count, costs))
+            return CallPlan(self.within_bounds(count, costs))
         order = range(count) if measure is Measure.ITEMS else sorted(range(count), key=costs.__getitem__)
         ordered = [costs[place] for place in order] if costs else [1.0] * count
         cutter = Cutter(ordered, self.times.curves[measure], measure, self._bounds, self._ladder)
@@ -132,9 +132,9 @@ class Planner:
             self._note_padding(cutter, cuts)
         tried = self._trial(cutter, expected_s) if may_try and self._batches % _TRY_EVERY == 0 else None
         if tried is None:
-            return Plan(_places(order, cuts), expected_s)
+            return CallPlan(_places(order, cuts), expected_s)
         before, after = cutter.around(*tried)
-        return Plan(_places(order, [*before, tried, *after]), expected_s, len(before))
+        return CallPlan(_places(order, [*before, tried, *after]), expected_s, len(before))
 
     def within_bounds(self, count: int, costs: Sequence[float]) -> list[list[int]]:
         """As few calls as the bounds allow."""

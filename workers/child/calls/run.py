@@ -18,7 +18,7 @@ from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.costs import CostReader, complete, natural_costs
 from penstock.workers.child.calls.cuts import Bounds
 from penstock.workers.child.calls.halving import Halving, OnPart, Refusal, raise_if_fatal, refusal_of
-from penstock.workers.child.calls.planner import Plan, Planner
+from penstock.workers.child.calls.planner import CallPlan, Planner
 
 Clock = Callable[[], float]
 
@@ -152,7 +152,9 @@ class Calls:
             self.planner.on_ran(len(values), costs, clock() - began)
         return CallsOutcome(outputs, largest_ok, self.padding(), 1)
 
-    def _each_call(self, plan: Plan, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool) -> CallsOutcome:
+    def _each_call(
+        self, plan: CallPlan, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool
+    ) -> CallsOutcome:
         outputs: list[Any] = [None] * len(values)
         found: list[CallsOutcome] = []
         running = self._loaded.context.running

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from penstock.errors import Conflict
 from penstock.run import RunPart, RunSpec
 from penstock.runs.parts.part_files import PartNotHere, need_same_input
-from penstock.runs.parts.plan import InputStretch, cuts_in_files, deal, total_rows
 from penstock.runs.parts.splitting import identity_of, line_ends, listing_of, split_input
+from penstock.runs.parts.stretches import InputStretch, cuts_in_files, deal, total_rows
 from penstock.runs.sources.opening import FileSource, open_source
 
 SEEDS = range(40)

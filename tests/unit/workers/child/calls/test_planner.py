@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.workers.child.calls.cuts import Bounds
-from penstock.workers.child.calls.planner import Plan, Planner
+from penstock.workers.child.calls.planner import CallPlan, Planner
 from penstock.workers.child.calls.times import Measure
 
 Model = Callable[[Sequence[float]], float]
@@ -151,7 +151,7 @@ def test_a_model_that_takes_one_item_at_a_time_gets_as_many_as_run_for_fifty_mil
         planner = Planner(Bounds(8), one_by_one=one_by_one)
         for count in (1, 2, 4, 8, 8, 8, 8):
             planner.on_ran(count, (), count * item_s)
-            planner.on_batch(Plan([list(range(count))]), count * item_s)
+            planner.on_batch(CallPlan([list(range(count))]), count * item_s)
         return planner.wish()
 
     assert (wish(1.0), wish(0.02), wish(0.001)) == (1, 3, 0)
@@ -161,7 +161,7 @@ def test_a_model_that_takes_one_item_at_a_time_gets_as_many_as_run_for_fifty_mil
 
 def test_one_batch_is_enough_to_know_what_one_item_at_a_time_takes() -> None:
     planner = Planner(Bounds(8), one_by_one=True)
-    planner.on_batch(Plan([[0]]), 1.0)
+    planner.on_batch(CallPlan([[0]]), 1.0)
     assert planner.wish() == 1
 
 
@@ -209,4 +209,4 @@ def test_every_item_is_in_exactly_one_call_and_no_call_exceeds_its_bounds(
 
 def test_the_calls_of_a_batch_are_those_that_the_bounds_allow_until_something_is_known() -> None:
     planner = Planner(Bounds(4, 100.0), declared=True)
-    assert planner.plan(5, [10.0, 90.0, 20.0, 30.0, 5.0]) == Plan([[4, 0, 2, 3][:3], [3], [1]])
+    assert planner.plan(5, [10.0, 90.0, 20.0, 30.0, 5.0]) == CallPlan([[4, 0, 2, 3][:3], [3], [1]])
