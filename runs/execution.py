@@ -26,7 +26,7 @@ from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.parts.joining import join_parts, joined_counts, manifest_parts, read_reports
 from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, run_folder
-from penstock.runs.parts.plan import total_rows
+from penstock.runs.parts.stretches import total_rows
 from penstock.runs.progress import RunProgress
 from penstock.runs.publishing import publish, published_manifest, write_unreached
 from penstock.runs.rows import RowSource

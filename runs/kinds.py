@@ -11,7 +11,7 @@ from penstock.errors import InvalidInput
 from penstock.extension import installed, load_part
 from penstock.run import FILES, RETRY_OF, Run, RunSpec, RunState
 from penstock.runs.journal import NAME, Journal
-from penstock.runs.rows import RowError, Sink, Source
+from penstock.runs.rows import RowError, RowSource, Sink
 from penstock.runs.sources.retry import retry_source
 
 
@@ -42,7 +42,7 @@ class RunKind:
     be split.
     """
 
-    open_source: Callable[[RunSpec, dict[str, Any] | None], tuple[Source, int | None]]
+    open_source: Callable[[RunSpec, dict[str, Any] | None], tuple[RowSource, int | None]]
     claim_output: Callable[[Run, int | None, Path], ClaimedOutput]
     check: Callable[[RunSpec], None] = lambda spec: None
     unreached: Mapping[RunState, RowError] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def run_kind(name: str) -> RunKind:
     return kind
 
 
-def _open_files(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Source, int | None]:
+def _open_files(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[RowSource, int | None]:
     from penstock.runs.sources.opening import open_source
 
     source = open_source(spec, input_schema=input_schema)

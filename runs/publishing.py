@@ -12,7 +12,7 @@ from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
 from penstock.runs.kinds import RunKind
 from penstock.runs.manifest import FileReport, Manifest, ManifestPart, manifest_path, read_manifest, write_manifest
-from penstock.runs.rows import ResultBatch, RowError, Sink, Source
+from penstock.runs.rows import ResultBatch, RowError, RowSource, Sink
 from penstock.runs.run_files import RunFiles
 
 _UNREACHED_ROWS, _UNREACHED_BYTES = 1_000, 1 << 20
@@ -32,7 +32,9 @@ def publish(
     return report
 
 
-def write_unreached(source: Source, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError) -> RunCounts:
+def write_unreached(
+    source: RowSource, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError
+) -> RunCounts:
     """Write for every row behind `after` that it failed, and why; returns the counts with these rows."""
     failed = counts.failed
     while (batch := source.read(after, rows=_UNREACHED_ROWS, size_bytes=_UNREACHED_BYTES)) is not None:

@@ -17,7 +17,7 @@ from penstock.runs.driver import Checkpoint
 from penstock.runs.files import is_url
 from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
 from penstock.runs.kinds import ClaimedOutput, RunKind
-from penstock.runs.rows import Sink, RowSource
+from penstock.runs.rows import RowSource, Sink
 
 T = TypeVar("T")
 # The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.

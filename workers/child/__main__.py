@@ -21,9 +21,9 @@ from penstock.handlers.loaded import Loaded
 from penstock.process_lifetime import parent_binding
 from penstock.workers.child import confinement, warmup
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.threads import CRASH_EXIT, ChildThreads
 from penstock.workers.child.printed import Speaker, mark_lines
 from penstock.workers.child.shards.sizes import ShardSizes
+from penstock.workers.child.threads import CRASH_EXIT, ChildThreads
 from penstock.workers.ipc.frames import LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.ipc.wire import ChildWire

@@ -21,16 +21,16 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.device_queue import DeviceQueue
 from penstock.workers.child.input_files import with_data
+from penstock.workers.child.printed import serving
+from penstock.workers.child.runner import Flow
+from penstock.workers.child.shards.sizes import ShardSizes
+from penstock.workers.child.shards.threads import MicroBatch, ShardReport
 from penstock.workers.child.threads import (
     ChildThreads,
     Ran,
     Work,
     start_thread,
 )
-from penstock.workers.child.printed import serving
-from penstock.workers.child.runner import Flow
-from penstock.workers.child.shards.threads import MicroBatch, ShardReport
-from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import FromChild, RunBatch
 from penstock.workers.ipc.progress_page import Lane, ProgressPage
 from penstock.workers.ipc.wire import ChildWire

@@ -29,14 +29,14 @@ from penstock.workers.slot.child.events import (
     HandlerMeasured,
     ItemsSaid,
 )
-from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.manager import ChildManager
+from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
+from penstock.workers.slot.feeds import ClaimFeed, Lease
 from penstock.workers.slot.reports import LaneProgress, Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
-from penstock.workers.slot.feeds import ClaimFeed, Lease
 
 log = structlog.get_logger(__name__)
 LEASE_LOST = "lease_lost"
@@ -65,9 +65,7 @@ class Slot:
         limit = 0 if "max_batch_size" in context.declared_policy else spec.policy.max_batch_size
         self._slot_child: SlotChild = new_child(spec, pin, self._selector, context.locate, max_batch_size=limit)
         self.facts = SlotFacts(spec, pin, self._slot_child)
-        self._claims = Claims(
-            spec, context, self._selector, self.facts.latency, self._slot_child, name=name, device=pin.device
-        )
+        self._claims = Claims(spec, context, self._selector, self.facts.latency, self._slot_child, name=name, device=pin.device)
         self._feeds, self._debts = self._claims.feeds, self._claims.debts
         self._batcher = self._claims.batcher
         self._verdicts = Verdicts(spec, self._debts, context.observers)

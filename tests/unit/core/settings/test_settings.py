@@ -241,7 +241,9 @@ def test_a_setting_that_went_says_what_holds_instead(tmp_path: Path, text: str, 
 
 
 def test_what_is_derived_follows_the_setting_that_it_is_derived_from(tmp_path: Path) -> None:
-    text = "[gateway]\nmax_connections = 400\nbody_timeout_s = 3\n[worker]\nbeat_s = 2\n[models_cache]\nmax_bytes = 5368709120\n"
+    text = (
+        "[gateway]\nmax_connections = 400\nbody_timeout_s = 3\n[worker]\nbeat_s = 2\n[models_cache]\nmax_bytes = 5368709120\n"
+    )
     settings = Settings.load(write(tmp_path, text), {})
     assert (settings.gateway.max_connections_per_address, settings.gateway.head_timeout_s) == (100, 3.0)
     assert (settings.worker.sweep_s, settings.models_cache.install_max_bytes) == (0.5, 1 << 30)

@@ -22,9 +22,9 @@ from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
 from penstock.workers.slot.context import Observers, SlotContext
+from penstock.workers.slot.feeds import in_order
 from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency
-from penstock.workers.slot.feeds import in_order
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
 QUEUES = queues_of("m", 3)
