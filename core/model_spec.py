@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.job import MODEL_NAME, RESERVED_NAME
 
 DEFAULT_VERSION = "1"
@@ -139,6 +138,14 @@ class ScalingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class DrivenBy:
+    """The `extension` that runs a model which has no code of its own; `how`: what that extension alone reads of the model."""
+
+    extension: str
+    how: Any
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of one model as declared in penstock.toml or on the command line.
 
@@ -188,8 +195,8 @@ class ModelSpec:
     loader: str = ""
     # What fills the modules that extensions lend to its code, by the name that the code imports.
     modules: dict[str, str] = field(default_factory=dict)
-    # The stages that run instead of code of its own (docs/reference/pipelines.md); such a model has no source.
-    pipeline: PipelineSpec | None = None
+    # Such a model has no source.
+    driven_by: DrivenBy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +213,8 @@ class VersionInfo:
     streams: bool = False
     # The media types of the outputs, as the return annotation has them; empty: any.
     answers: tuple[str, ...] = ()
-    # Of a pipeline.
-    stages: tuple[PipelineStage, ...] = ()
+    # Of a model that an extension drives: its parts as that extension announces them, in JSON.
+    stages: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

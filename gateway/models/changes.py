@@ -67,7 +67,7 @@ class ModelChanges:
             faults = [{"pointer": "", "detail": fault} for fault in error.faults]
             raise InvalidInput("the settings of this pipeline cannot be used", errors=faults) from None
         await self._registry.refresh()
-        check_stages(self._registry, model, spec.pipeline.stages if spec.pipeline else ())
+        check_stages(self._registry, spec)
         await self._load(spec, rest)
 
     async def _load(self, spec: ModelSpec, rest: dict[str, Any], *, is_off: bool = False) -> None:

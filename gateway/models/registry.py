@@ -19,7 +19,6 @@ from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
-from penstock.extensions.pipelines.spec import PipelineStage
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
 from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
@@ -98,11 +97,6 @@ class ModelEntry:
     @property
     def name(self) -> str:
         return self.info.name
-
-    @property
-    def stages(self) -> tuple[PipelineStage, ...]:
-        """Of a pipeline, once a worker drives it."""
-        return self.default.info.stages if self.default.info is not None else ()
 
     @property
     def ready_slots(self) -> int:

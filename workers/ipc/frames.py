@@ -169,7 +169,8 @@ class Ready(Struct, tag="ready", array_like=True):
 
     `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
     each item's job. `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one
-    after the other. `one_by_one`: why each call of the model has one item only; empty if calls have more.
+    after the other. `one_by_one`: why each call of the model has one item only; empty if calls have more. `stages`: of a model
+    that an extension drives.
     """
 
     load_s: float
@@ -188,6 +189,7 @@ class Ready(Struct, tag="ready", array_like=True):
     answers: tuple[str, ...] = ()
     at_once: int = 0
     one_by_one: str = ""
+    stages: tuple[dict[str, Any], ...] = ()
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

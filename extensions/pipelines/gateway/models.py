@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from penstock.errors import Conflict, InvalidInput
-from penstock.extensions.pipelines.spec import PipelineStage, circle_of
+from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, circle_of, pipeline_of
 from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import Job
+from penstock.model_spec import ModelSpec
 
 
 def stages_of(registry: ModelRegistry, job: Job) -> tuple[PipelineStage, ...]:
     """The stages of a pipeline's job, as far as is known; none for a job of another model."""
     entry = registry.models.get(job.model)
     version = entry.versions.get(job.version) if entry is not None else None
-    return version.info.stages if version is not None and version.info is not None else ()
+    return announced_stages(version.info) if version is not None else ()
 
 
 def pipelines_of(registry: ModelRegistry) -> list[str]:
     """The names of all pipelines that a worker drives, in order."""
-    return sorted(name for name, entry in registry.models.items() if entry.stages)
+    return sorted(name for name, entry in registry.models.items() if announced_stages(entry.default.info))
 
 
 def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
@@ -32,12 +31,14 @@ def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
         )
 
 
-def check_stages(registry: ModelRegistry, name: str, stages: Sequence[PipelineStage]) -> None:
+def check_stages(registry: ModelRegistry, spec: ModelSpec) -> None:
     """Raises `InvalidInput` for a pipeline of models that nobody knows, or that would be a stage of itself."""
-    models = registry.models
+    pipeline, name, models = pipeline_of(spec), spec.name, registry.models
+    stages = pipeline.stages if pipeline is not None else ()
     unknown = [stage for stage in stages if stage.model not in models and stage.model != name]
     faults = [f"stage {stage.name!r}: {unknown_model(stage.model, models).message}" for stage in unknown]
-    known = {model: [stage.model for stage in entry.stages] for model, entry in models.items() if entry.stages}
+    pipelines = {model: announced_stages(entry.default.info) for model, entry in models.items()}
+    known = {model: [stage.model for stage in found] for model, found in pipelines.items() if found}
     if circle := circle_of({**known, name: [stage.model for stage in stages]}):
         faults.append(f"pipelines {', '.join(circle)} would be stages of each other")
     if faults:

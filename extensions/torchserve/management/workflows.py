@@ -11,6 +11,7 @@ import structlog
 
 from penstock.errors import BadArchive, PenstockError
 from penstock.extensions.pipelines.gateway.models import pipelines_of
+from penstock.extensions.pipelines.spec import announced_stages
 from penstock.extensions.torchserve.archives.workflows import Workflow, read_workflow
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request, no_method
 from penstock.extensions.torchserve.management.model_store import ModelStore
@@ -48,7 +49,7 @@ class WorkflowManagement:
 
     async def describe(self, name: str) -> ManagementReply:
         entry = await self._entry(name)
-        stages = entry.default.info.stages if entry.default.info is not None else ()
+        stages = announced_stages(entry.default.info)
         children = {stage.name: [one.name for one in stages if stage.name in _before(one)] for stage in stages}
         dag = ", ".join(f"{node}=[{', '.join(after)}]" for node, after in children.items() if after)
         first = self._registry.models.get(stages[0].model) if stages else None
@@ -98,7 +99,7 @@ class WorkflowManagement:
         if not self._options.model_api:
             raise no_method()
         entry = await self._entry(name)
-        await self._remove(name, [stage.name for stage in entry.stages])
+        await self._remove(name, [stage.name for stage in announced_stages(entry.default.info)])
         return _status(f'Workflow "{name}" unregistered')
 
     async def _load(self, name: str, workflow: Workflow, source: str) -> list[str]:
@@ -144,7 +145,7 @@ class WorkflowManagement:
     async def _entry(self, name: str) -> ModelEntry:
         await self._registry.refresh()
         entry = self._registry.models.get(name)
-        if entry is None or not entry.stages:
+        if entry is None or not announced_stages(entry.default.info):
             raise TorchServeError(404, "WorkflowNotFoundException", f"Workflow not found: {name}")
         return entry
 

@@ -1,4 +1,4 @@
-"""What a slot needs of whoever runs its batches: the supervisor of a child process, or the driver of a pipeline."""
+"""What a slot needs of whoever runs its batches: the supervisor of a child process, or the driver of an extension."""
 
 from __future__ import annotations
 
