@@ -61,11 +61,15 @@ class Extension:
     declared: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
+    # Called before that; returns what the extension adds to models and jobs there (gateway/extending.py).
+    jobs: str = ""
+    # By their names, the query parameters of submits that it reads, as OpenAPI has them.
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.worker)
+        fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.jobs, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         return [*self.settings.values(), *verbs, *filter(None, fields), *self.source_kinds, *self.modules.values()]
 
@@ -98,6 +102,12 @@ def installed() -> tuple[Extension, ...]:
     if wrong := [name for name, value in found.items() if not isinstance(value, Extension) or value.name != name]:
         raise ConfigError(f"entry points of {GROUP} that name no Extension of their own name: {', '.join(sorted(wrong))}")
     return tuple(found[name] for name in sorted(found))
+
+
+@cache
+def submit_parameters() -> dict[str, str]:
+    """By the name of each query parameter of submits that an extension reads: the extension's name."""
+    return {parameter: extension.name for extension in installed() for parameter in extension.parameters}
 
 
 def lent_modules() -> dict[str, str]:

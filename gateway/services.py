@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses
+from penstock.gateway.extending import JobsHost, OnChosen, jobs_parts
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.inbox import Inbox
 from penstock.gateway.jobs.predict import PredictEndpoint
@@ -24,6 +26,7 @@ from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
+from penstock.gateway.jobs.submitting.words import WordReader
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.operations import Operations
@@ -41,6 +44,7 @@ Held = AbstractContextManager[None]
 @dataclass(frozen=True)
 class Services:
     """`requests`, `predictions`, `streams`: the places of callers, by what they wait for. `files`: where uploads lie.
+    `on_chosen`: what is called for each stored job of a version that a chooser took.
 
     What stands below the fields is made when it is first asked for, out of them.
     """
@@ -58,18 +62,12 @@ class Services:
     predictions: Shares
     streams: Shares
     waiting: WaitingResponses
+    words: WordReader
+    on_chosen: Sequence[OnChosen]
 
     @cached_property
     def submitter(self) -> Submitter:
-        return Submitter(
-            self.options,
-            store=self.store,
-            blobs=self.blobs,
-            registry=self.registry,
-            metrics=self.metrics,
-            uploads=self.uploads,
-            tracing=self.tracing,
-        )
+        return Submitter(self)
 
     @cached_property
     def results(self) -> ResultReader:
@@ -93,7 +91,7 @@ class Services:
 
     @cached_property
     def replays(self) -> Replays:
-        return Replays(self.submitter, self.options, store=self.store, blobs=self.blobs)
+        return Replays(self)
 
     @cached_property
     def inbox(self) -> Inbox:
@@ -158,6 +156,7 @@ def services_of(
     tracing: Tracing | None,
     metrics: GatewayMetrics,
 ) -> Services:
+    parts = jobs_parts(JobsHost(options, store, blobs))
     requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
     return Services(
         options,
@@ -167,10 +166,12 @@ def services_of(
         tracing,
         auth=KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst),
         metrics=metrics,
-        registry=ModelRegistry(store, options.models),
+        registry=ModelRegistry(store, options.models, [part.models for part in parts.values() if part.models is not None]),
         uploads=BodyMemory(options.max_upload_bytes),
         requests=requests,
         predictions=Shares("predictions", options.max_predictions, setting="gateway.max_predictions"),
         streams=Shares("streamed predictions", options.max_streams, setting="gateway.max_streams"),
         waiting=WaitingResponses(options.max_waits, requests=requests),
+        words=WordReader({name: part.words for name, part in parts.items() if part.words is not None}),
+        on_chosen=tuple(part.on_chosen for part in parts.values() if part.on_chosen is not None),
     )

@@ -50,6 +50,8 @@ PRIORITY_SEPARATOR = "\x06\x16"
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _WITHOUT_OUTPUT, _WITH_OUTPUT = "0", "1"
 _NO_OUTPUT = Payload("")
+# Characters of a job's serial.
+_SERIAL_CHARS = 26
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -313,6 +315,16 @@ def kept_for(job: JobId) -> Command[float]:
 
 def digest(owner: str, key: str) -> str:
     return hashlib.blake2b(f"{owner}\0{key}".encode(), digest_size=16).hexdigest() if key else ""
+
+
+def first_job(queue: str, owner: str, key: str) -> Command[JobId | None]:
+    """The job that an earlier request of this owner made with the same idempotency key; None if there is none."""
+    return Command(("GET", f"{prefix(queue)}idem:{digest(owner, key)}"), partial(_first_job, queue=queue))
+
+
+def _first_job(reply: bytes | None, *, queue: str) -> JobId | None:
+    # Behind the serial stands the fingerprint of the request.
+    return None if reply is None else job_in(reply[:_SERIAL_CHARS].decode(), queue)
 
 
 def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:

@@ -133,6 +133,16 @@ def hidden_settings() -> set[str]:
     return {f"{name}.{key}" for name, kind in kinds.items() if kind for key, own in kind.model_fields.items() if not own.repr}
 
 
+def driven_spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec | None:
+    """The spec of a version that is added at run time and that an extension drives; None: it has a source.
+
+    Raises `ConfigError`.
+    """
+    kinds: list[type[ExtensionTable]] = [load_part(part) for part in table_parts().values()]
+    specs = (kind.added(name, version, table) for kind in kinds)
+    return next((spec for spec in specs if spec is not None), None)
+
+
 def is_mapping(name: str) -> bool:
     """Whether the table of this name holds tables by names that users choose, as `models` does."""
     kind = table_class(name)

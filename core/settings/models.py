@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.extension import lent_modules
+from penstock.extension import lent_modules, submit_parameters
 from penstock.job import MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -65,7 +65,7 @@ def _requirement(line: str) -> str:
 
 
 # The names of our own query parameters; tests/unit/core/settings compares them with those that a gateway reads.
-OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events"})
+OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags"})
 
 
 def _header(name: str) -> str:
@@ -81,7 +81,7 @@ def _named_or_all(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parameter(name: str) -> str:
-    if name in OWN_PARAMETERS:
+    if name in OWN_PARAMETERS or name in submit_parameters():
         raise ValueError(f"{name} is a query parameter of penstock itself")
     return name
 

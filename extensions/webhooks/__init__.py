@@ -5,6 +5,17 @@ from penstock.extension import Extension, Panel, Verb
 extension = Extension(
     "webhooks",
     gateway="penstock.extensions.webhooks.gateway.routes:gateway",
+    jobs="penstock.extensions.webhooks.gateway.words:jobs",
+    parameters={
+        "webhook": {
+            "description": "The URL to which the job's events are sent",
+            "schema": {"type": "string", "format": "uri"},
+        },
+        "webhook_events": {
+            "description": "Which events, joined by commas; without it, those of the job's end",
+            "schema": {"type": "string"},
+        },
+    },
     verbs={
         "webhooks": Verb(
             "penstock.extensions.webhooks.cli:app",

@@ -1,16 +1,14 @@
-"""Models with several partitions: where the first job of a repeat lies, a job's shares of limits, sums of a split's counts."""
+"""Models with several partitions: where the first job of a repeat lies, a job's shares of limits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.broker.partitions import numbers_of_key, queues_of_model, share
+from penstock.broker.partitions import numbers_of_key, share
 from penstock.broker.records import NewJob
 from penstock.broker.store.aio import AsyncStore
-from penstock.extensions.splits.store import first_job, split_counts
+from penstock.broker.store.ops import first_job
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
 
@@ -34,11 +32,3 @@ async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: s
     queues = [queue_of(info.name, number) for number in numbers_of_key(info, owner, key)]
     found = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
     return next((job for job in found if job is not None), None)
-
-
-async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
-    """What all partitions counted of a split under this name."""
-    found = Counter[str]()
-    for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
-        found.update(counts)
-    return found

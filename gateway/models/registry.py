@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema_rs
 import structlog
@@ -21,16 +21,13 @@ from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
+from penstock.gateway.models.parts import Headers, ModelsPart, VersionChooser
 from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
-
-if TYPE_CHECKING:
-    from penstock.extensions.splits.gateway.canaries import CanaryJudge
-    from penstock.extensions.splits.gateway.entry import SplitEntry
 
 log = structlog.get_logger(__name__)
 
@@ -39,16 +36,15 @@ REFRESH_S = 0.5
 IMPATIENT_S = 0.1
 NOTE_REFUSED_S = 10.0
 _UNKNOWN = VersionInfo(accepts=())
-# As a request has them, with names in lower case.
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
     """One version as a submit needs it. `info` is None until a worker has loaded the version.
 
-    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `split`: where
-    the ends of its jobs are counted if a split chose it. `is_paused`: an operator paused the model.
+    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `is_paused`: an operator paused
+    the model. `chosen`: the words of jobs for which a chooser took the version; empty: the request named it, or it is the
+    default.
     """
 
     name: str
@@ -56,8 +52,8 @@ class VersionEntry:
     validator: jsonschema_rs.Validator | None
     capacity: SlotCapacity
     scale: int | None = None
-    split: str = ""
     is_paused: bool = False
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_off(self) -> bool:
@@ -88,7 +84,8 @@ class ModelEntry:
     backlog: Backlog = field(default_factory=Backlog)
     # Names the present state of its rollout; empty without one.
     mark: str = ""
-    split: SplitEntry | None = None
+    # None: the default version gets the requests that name none.
+    chooser: VersionChooser | None = None
     # Worker processes with a ready slot of it.
     workers: int = 0
     wanted_slots: int = 0
@@ -106,7 +103,7 @@ class ModelEntry:
 class ModelRegistry:
     """`models` is replaced as a whole and never changed in place, so its readers need no lock."""
 
-    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:
+    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo], parts: Sequence[ModelsPart] = ()) -> None:
         self._store = store
         self._declared = {info.name: info for info in declared}
         self._validators = Validators()
@@ -119,7 +116,10 @@ class ModelRegistry:
         self._refreshes = itertools.count(1)
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
-        self._judge: CanaryJudge | None = None
+        self._choosers = [part.chooser for part in parts if part.chooser is not None]
+        self._on_refresh = [part.on_refresh for part in parts if part.on_refresh is not None]
+        self._check_load = [part.check_load for part in parts if part.check_load is not None]
+        self._check_unload = [part.check_unload for part in parts if part.check_unload is not None]
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -198,15 +198,15 @@ class ModelRegistry:
     async def find(self, model: str, version: str = "", headers: Headers | None = None) -> tuple[ModelEntry, VersionEntry]:
         """The model and its version (empty: the default one); raises `NotFound`, which names near matches.
 
-        `headers` are those of a request for work: if it names no version, and the model has a split, the split chooses.
+        `headers` are those of a request for work: if it names no version, the chooser of the model chooses.
         """
         if not self._known(model, version):
             await self.look_again()
         entry = self.models.get(model)
         if entry is None:
             raise unknown_model(model, self.models)
-        if not version and entry.split is not None and headers is not None:
-            return entry, entry.split.choose(headers)
+        if not version and entry.chooser is not None and headers is not None:
+            return entry, entry.chooser.choose(headers)
         found = entry.versions.get(version) if version else entry.default
         if found is None:
             raise unknown_version(entry, version)
@@ -221,6 +221,16 @@ class ModelRegistry:
                 await self.refresh()
             except StoreUnavailable:
                 self._seen_at = time.monotonic()
+
+    def check_load(self, spec: ModelSpec) -> None:
+        """Raises for a version that an extension drives and that must not be loaded."""
+        for check in self._check_load:
+            check(self, spec)
+
+    def check_unload(self, rollout: Rollout, model: str, version: str) -> None:
+        """Raises `Conflict` for a version that an extension gives requests to."""
+        for check in self._check_unload:
+            check(rollout, model, version)
 
     def measure(self, entry: ModelEntry) -> None:
         """Read the model's queue statistics in the background, one read at a time."""
@@ -268,22 +278,13 @@ class ModelRegistry:
                 # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
-                await self._judge_canaries()
+                for on_refresh in self._on_refresh:
+                    await on_refresh(self)
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
                 # The task must outlive a bug or an entry that cannot be read: no worker would be seen to come or go any more.
                 log.exception("registry_unreadable")
-
-    async def _judge_canaries(self) -> None:
-        deciding = [entry for entry in self.models.values() if entry.split is not None and entry.split.split.is_deciding]
-        if not deciding:
-            return
-        if self._judge is None:
-            from penstock.extensions.splits.gateway.canaries import CanaryJudge
-
-            self._judge = CanaryJudge(self._store)
-        await self._judge.judge(self.rollouts, deciding)
 
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}
@@ -327,10 +328,10 @@ class ModelRegistry:
             for version in sorted(names)
         }
         mark = self.rollouts.get(info.name, StoredRollout()).mark
-        split, workers = self._split(info.name, versions), sum(map(_serves(info.name), self.workers))
+        chooser, workers = self._chooser(info.name, versions), sum(map(_serves(info.name), self.workers))
         wanted = sum(slots_of(self.workers, info.name, version).wanted for version in versions)
         default = versions[info.default_version]
-        return ModelEntry(info, default, versions, backlog, mark, split, workers, wanted, rollout.paused)
+        return ModelEntry(info, default, versions, backlog, mark, chooser, workers, wanted, rollout.paused)
 
     def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
         if self.rollout(key[0]).paused:
@@ -339,13 +340,12 @@ class ModelRegistry:
         found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
         return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
 
-    def _split(self, model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
-        found = self.rollouts.get(model)
-        if found is None or not found.rollout.split:
+    def _chooser(self, model: str, versions: Mapping[str, VersionEntry]) -> VersionChooser | None:
+        stored = self.rollouts.get(model)
+        if stored is None:
             return None
-        from penstock.extensions.splits.gateway.entry import split_entry
-
-        return split_entry(found.rollout.split, model, versions)
+        choosers = (chooser(model, stored.rollout, versions) for chooser in self._choosers)
+        return next((chooser for chooser in choosers if chooser is not None), None)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -21,6 +21,7 @@ from penstock.extensions.replicate.cog.request import CogRequest, cog_request, i
 from penstock.extensions.replicate.gateway.outputs import shown_output
 from penstock.extensions.replicate.gateway.request import in_words, wanted_letters
 from penstock.extensions.replicate.gateway.views import cog_view
+from penstock.extensions.webhooks.gateway.words import asked_webhook
 from penstock.extensions.webhooks.webhook import AS_COG
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
@@ -103,7 +104,7 @@ class CogPredictions:
         wanted = asked.wanted = cog_request(await wire.json_body(asked.request, self._options, self._uploads), asked.named)
         url = wanted.webhook or ""
         letters = wanted_letters(url, wanted.webhook_events_filter, AS_COG)
-        return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), webhook=url, webhook_letters=letters)
+        return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), said=asked_webhook(url, letters))
 
     async def _input(self, asked: AskedOfCog, version: VersionEntry) -> Payload:
         try:

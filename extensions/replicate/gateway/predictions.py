@@ -24,6 +24,7 @@ from penstock.extensions.replicate.gateway.request import (
 )
 from penstock.extensions.replicate.gateway.stream import PredictionStream
 from penstock.extensions.replicate.gateway.views import PREFIX, prediction_view, version_id
+from penstock.extensions.webhooks.gateway.words import asked_webhook
 from penstock.gateway.asgi.negotiation import JSON, read_head
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
@@ -209,7 +210,7 @@ class Predictions:
         deadline_s = cancel_after_s(asked.cancel_after)
         # A longer time changes nothing: the model's own limit comes first.
         deadline_s = None if deadline_s is None else min(deadline_s, entry.info.limits.deadline_s)
-        return SubmitOptions(deadline_s=deadline_s, webhook=url, webhook_letters=letters)
+        return SubmitOptions(deadline_s=deadline_s, said=asked_webhook(url, letters))
 
     async def _checked(self, asked: AskedPrediction, version: VersionEntry) -> Payload:
         given = await self._inputs.resolved(asked.read.input, base_url(asked.request, self._options), asked.caller)

@@ -127,7 +127,7 @@ class OverviewPages:
         )
 
     async def _split(self, entry: ModelEntry) -> dict[str, Any] | None:
-        if entry.split is None:
+        if entry.chooser is None:
             return None
         from penstock.extensions.splits.gateway.service import SplitService
 

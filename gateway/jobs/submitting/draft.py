@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, OptionsOf, SubmitOptions
+from penstock.gateway.jobs.submitting.words import Words
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.job import Call, JobId, Payload
 from penstock.trace_context import TraceContext
-
-if TYPE_CHECKING:
-    from penstock.extensions.webhooks.webhook import Webhook
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 # What reads the input once its version is known, and checks it. Raises on the first fault.
@@ -30,7 +28,7 @@ class SettledDraft(NamedTuple):
     model: ModelEntry
     version: VersionEntry
     options: SubmitOptions
-    webhook: Webhook | None
+    words: Words
     key: str
 
 
@@ -42,12 +40,13 @@ async def no_input(_: VersionEntry) -> Payload:
 class Draft(Struct, frozen=True, kw_only=True):
     """The job that a request asks for, in the words of no protocol.
 
-    `version`: as the caller named it; empty: the default, or what the split chooses. `kind`: of which kind of request it is;
-    requests of two kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so no default webhook
-    hears of it. `headers`: for the split and for the model; `head`: for the gateway, which finds the key and the trace there.
+    `version`: as the caller named it; empty: the default, or what is chosen for it. `kind`: of which kind of request it is;
+    requests of two kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so extensions are asked
+    only if the request says something to them. `headers`: for what chooses a version, and for the model; `head`: for the
+    gateway, which finds the key and the trace there.
     `scope` is given the trace, which the response names. `key`: in place of that in the head. `said`: what must be the same in
-    two requests of one key, if that is not the input. `webhook`: of a replay, which keeps that of its job. `settled`: of
-    several drafts of one request, which are looked up once.
+    two requests of one key, if that is not the input. `words`: of a replay, which keeps those of its job. `settled`: of several
+    drafts of one request, which are looked up once.
     """
 
     model: str
@@ -64,7 +63,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     key: str | None = None
     said: Payload | None = None
     replay_of: JobId | None = None
-    webhook: Webhook | None = None
+    words: Words = {}
     settled: SettledDraft | None = None
 
 
@@ -86,7 +85,7 @@ class SubmitRequest:
     trace: TraceContext | None = None
     sending: SendSpan | None = None
     replay_of: JobId | None = None
-    webhook: Webhook | None = None
+    words: Words = field(default_factory=dict)
 
     @property
     def trace_text(self) -> str:

@@ -11,29 +11,22 @@ import structlog
 
 from penstock import logs
 from penstock.broker.backlog import admit
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.segment_writer import SEGMENT_BYTES
 from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.errors import BadRequest, PenstockError
 from penstock.failpoints import failpoint
-from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.inputs import InputReader
 from penstock.gateway.jobs.submitting.preparing import Preparation
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import Tracing
 from penstock.job import JobId, Payload, Priority
 from penstock.logs import JobLines
 
 if TYPE_CHECKING:
-    from penstock.extensions.splits.gateway.shadows import Shadows
+    from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
@@ -62,25 +55,16 @@ class GatewayJobLog:
 class Submitter:
     """Turns drafts into stored jobs."""
 
-    def __init__(
-        self,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        blobs: BlobStore,
-        registry: ModelRegistry,
-        metrics: GatewayMetrics,
-        uploads: BodyMemory,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self.inputs = InputReader(options, uploads)
-        preparation = Preparation(options, store=store, registry=registry, metrics=metrics, tracing=tracing)
+    def __init__(self, services: Services) -> None:
+        options = services.options
+        self.inputs = InputReader(options, services.uploads)
+        preparation = Preparation(services)
         # They are called as they are: each request would pay for a method that hands on.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
         self._options = options
         self._job_log = GatewayJobLog(options.log_jobs)
-        self._store = store
-        self._blobs = blobs
+        self._store = services.store
+        self._blobs = services.blobs
         self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs,
@@ -88,9 +72,10 @@ class Submitter:
             max_bytes=_BLOBS_BYTES,
             max_calls=_BLOBS_CALLS,
         )
-        self._registry = registry
-        self._metrics = metrics
-        self._shadows: Shadows | None = None
+        self._registry = services.registry
+        self._metrics = services.metrics
+        self._words = services.words
+        self._on_chosen = services.on_chosen
 
     async def submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
         """`store` for a job that is read later: the model's settings say for how long its result is kept."""
@@ -116,19 +101,10 @@ class Submitter:
             request.sending.end_sent(stored.id)
         if stored.status is SubmitStatus.CREATED:
             self._job_log.log_accepted(stored.id, version=request.version.name, trace=request.trace_text, depth=stored.depth)
-            if request.version.split:
-                self._copy(request, stored.id)
+            if request.version.chosen:
+                for on_chosen in self._on_chosen:
+                    on_chosen(self, request, stored.id)
         return stored
-
-    def _copy(self, request: SubmitRequest, job: JobId) -> None:
-        """Have the split's shadow get a copy if this request is one of its share."""
-        if request.model.split is None or not request.model.split.is_copied():
-            return
-        if self._shadows is None:
-            from penstock.extensions.splits.gateway.shadows import Shadows
-
-            self._shadows = Shadows(self, self._store, self._blobs)
-        self._shadows.copy(request, job)
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
@@ -149,9 +125,7 @@ class Submitter:
     ) -> Submitted:
         limits = request.model.info.limits
         stored_input = await self._put(request.input, job)
-        words = request.webhook.word_of(request.caller.owner) if request.webhook else {}
-        if request.version.split:
-            words["splits"] = request.version.split
+        chosen = request.version.chosen
         new = NewJob(
             id=job,
             version=request.version.name,
@@ -171,7 +145,7 @@ class Submitter:
             replay_of=request.replay_of,
             delay_s=request.options.delay_s,
             tags=request.options.tags,
-            words=words,
+            words={**request.words, **chosen} if chosen else request.words,
         )
         most = limits.max_queue_depth
         if request.model.info.held > 1:
@@ -207,7 +181,7 @@ class Submitter:
         if submitted.status is not SubmitStatus.EXISTING:
             from penstock.gateway.jobs.submitting.refusals import refusal_of
 
-            raise refusal_of(request, submitted)
+            raise refusal_of(request, submitted, self._words)
 
 
 def job_deadline(request: SubmitRequest) -> float:

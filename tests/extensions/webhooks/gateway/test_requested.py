@@ -49,7 +49,7 @@ def test_where_webhooks_are_off_a_default_of_a_key_is_refused_too() -> None:
 
 def test_the_query_of_a_submit_has_them() -> None:
     options = parse_submit_options(b"webhook=https%3A%2F%2Fa.example%2F%3Fkey%3D1&webhook_events=job.failed,job.progress")
-    assert (options.webhook, options.webhook_events) == ("https://a.example/?key=1", ("job.failed", "job.progress"))
+    assert options.said == {"webhooks": {"webhook": "https://a.example/?key=1", "webhook_events": "job.failed,job.progress"}}
 
 
 def test_defaults_that_no_submit_could_use_are_faults_of_the_settings() -> None:
