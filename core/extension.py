@@ -44,7 +44,7 @@ class Verb:
 class Extension:
     """One capability. `name` is that of its folder and of its entry point in the group `penstock.extensions`.
 
-    `verbs`: by their words, `history`, or `models split` for a verb of a group.
+    `verbs`: by their words, such as `models split` for a verb of a group.
     `settings`: the class of each table in penstock.toml. `version_settings` and `model_settings`: classes whose fields join the
     table of each version, and of each model. `source_kinds`: kinds of sources that it brings. `modules`: by the name that
     model code imports, what fills such a module in a child. `declared`: reads a Python file that a command names, and returns

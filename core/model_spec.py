@@ -122,7 +122,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How the slots of a version follow its work, in each worker process (docs/production/autoscaling.md). Times in seconds.
+    """How the slots of a version follow its work, in each worker process. Times in seconds.
 
     At least `min_slots`, at most `max_slots`, unless nothing was asked for during `idle_unload_s`: then none. `goal_s`: waiting
     jobs that would take longer than this are worth more slots.
@@ -135,14 +135,6 @@ class ScalingPolicy:
 
     def within(self, count: int) -> int:
         return min(max(count, self.min_slots), self.max_slots)
-
-
-@dataclass(frozen=True, slots=True)
-class DrivenBy:
-    """The `extension` that runs a model which has no code of its own; `how`: what that extension alone reads of the model."""
-
-    extension: str
-    how: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +187,9 @@ class ModelSpec:
     loader: str = ""
     # What fills the modules that extensions lend to its code, by the name that the code imports.
     modules: dict[str, str] = field(default_factory=dict)
-    # Such a model has no source.
-    driven_by: DrivenBy | None = None
+    # The extension that runs a model without code and source, and what it alone reads of the model.
+    driven_by: str = ""
+    driven_how: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from tests.pages.setting_rows import setting_rows
 ENGINE = ("core", "broker", "workers", "handlers", "gateway", "client", "cli")
 COUNTED = ("core", "broker", "workers", "gateway")
 LONG_FILE_LINES = 350
-# Names of capabilities. `pipeline` alone is also the three threads of a child, and `split` also what text does.
+# Names of capabilities. `pipeline` alone is also the three threads of a child, `split` also what text does, and
+# `autoscale` an option of Celery's.
 CAPABILITIES = re.compile(
     r"openai|\boip\b|open_inference|replicate(?!d)|\bcog\b|torchserve|celery_client|webhook|outbox|canar|shadow|\bsplits\b"
-    r"|\bpipelines\b|autoscal|\bhistory\b",
+    r"|\bpipelines\b|autoscal(?!e\b)|\bhistory\b",
     re.IGNORECASE,
 )
 # The modules whose imports are the start of a process on a job's way: what they reach at import must be read and loaded.

@@ -6,6 +6,6 @@ extension = Extension(
     "pipelines",
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
     declared="penstock.extensions.pipelines.files:declared_pipelines",
-    jobs="penstock.extensions.pipelines.gateway.part:jobs",
+    jobs="penstock.extensions.pipelines.gateway.models:jobs",
     worker="penstock.extensions.pipelines.worker.part:worker_part",
 )

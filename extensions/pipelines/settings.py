@@ -10,7 +10,7 @@ from pydantic import Field, RootModel, ValidationError, model_validator
 
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.spec import MOST_AT_ONCE, NAME, PipelineSpec, PipelineStage, circle_of, faults
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, DrivenBy, Limits, ModelInfo, ModelSpec
+from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.settings.extension_tables import ExtensionTable
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
@@ -79,7 +79,8 @@ def pipeline_spec(name: str, table: PipelineSettings) -> ModelSpec:
         policy=_CLAIMED,
         limits=table.limits(),
         request_headers=table.request_headers,
-        driven_by=DrivenBy(NAME, table.pipeline()),
+        driven_by=NAME,
+        driven_how=table.pipeline(),
     )
 
 

@@ -78,8 +78,7 @@ def announced_stages(info: VersionInfo | None) -> tuple[PipelineStage, ...]:
 
 def pipeline_of(spec: ModelSpec) -> PipelineSpec | None:
     """None for a model that is no pipeline."""
-    driven = spec.driven_by
-    return driven.how if driven is not None and driven.extension == NAME else None
+    return spec.driven_how if spec.driven_by == NAME else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class ModelChanges:
         version = checked_name(rest.pop("version", None), "version")
         if (driven := _driven_spec(model, version, rest)) is not None:
             await self._registry.refresh()
-            self._registry.check_load(driven)
+            self._registry.parts.check_load(self._registry, driven)
             await self._load(driven, rest)
             return
         if is_off := rest.get("slots") == 0 and rest["slots"] is not False:
@@ -128,7 +128,7 @@ class ModelChanges:
         now = await self._store.now()
 
         def change(rollout: Rollout) -> Rollout:
-            self._registry.check_unload(rollout, model, version)
+            self._registry.parts.check_unload(rollout, model, version)
             return rollout.unload(version, now)
 
         await self._changed(model, change)

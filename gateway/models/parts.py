@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.model_spec import ModelSpec
 from penstock.rollout import Rollout
 
 if TYPE_CHECKING:
-    from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+    from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 
 # As a request has them, with names in lower case.
 Headers = Iterable[tuple[bytes, bytes]]
@@ -22,12 +21,6 @@ class VersionChooser(Protocol):
 
     def choose(self, headers: Headers) -> VersionEntry:
         """A version whose `chosen` is not empty."""
-        ...
-
-    async def of_repeat(
-        self, store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
-    ) -> VersionEntry:
-        """The version of the job that an earlier request with this idempotency key made; `chosen` if there is none."""
         ...
 
 
@@ -41,3 +34,32 @@ class ModelsPart:
     on_refresh: Callable[[ModelRegistry], Awaitable[None]] | None = None
     check_load: Callable[[ModelRegistry, ModelSpec], None] | None = None
     check_unload: Callable[[Rollout, str, str], None] | None = None
+
+
+class ModelParts:
+    """The parts of all extensions of a gateway."""
+
+    def __init__(self, parts: Iterable[ModelsPart]) -> None:
+        self._parts = tuple(parts)
+
+    def chooser(self, model: str, rollout: Rollout, versions: Mapping[str, VersionEntry]) -> VersionChooser | None:
+        """The first that an extension has; None: the default version gets the requests that name none."""
+        found = (part.chooser(model, rollout, versions) for part in self._parts if part.chooser is not None)
+        return next((chooser for chooser in found if chooser is not None), None)
+
+    async def on_refresh(self, registry: ModelRegistry) -> None:
+        for part in self._parts:
+            if part.on_refresh is not None:
+                await part.on_refresh(registry)
+
+    def check_load(self, registry: ModelRegistry, spec: ModelSpec) -> None:
+        """Raises for a version that an extension drives and that must not be loaded."""
+        for part in self._parts:
+            if part.check_load is not None:
+                part.check_load(registry, spec)
+
+    def check_unload(self, rollout: Rollout, model: str, version: str) -> None:
+        """Raises `Conflict` for a version that an extension gives requests to."""
+        for part in self._parts:
+            if part.check_unload is not None:
+                part.check_unload(rollout, model, version)

@@ -1,4 +1,4 @@
-"""Models with several partitions: where the first job of a repeat lies, a job's shares of limits."""
+"""Where the first job of a repeat lies, and its version; and the shares of limits that a job of a partition has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from penstock.broker.partitions import numbers_of_key, share
 from penstock.broker.records import NewJob
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import first_job
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
 
@@ -32,3 +33,14 @@ async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: s
     queues = [queue_of(info.name, number) for number in numbers_of_key(info, owner, key)]
     found = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
     return next((job for job in found if job is not None), None)
+
+
+async def version_of_repeat(
+    store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
+) -> VersionEntry:
+    """The version of the job that an earlier request with this idempotency key made, whatever would be chosen now; `chosen` if
+    there is no such job.
+    """
+    first = await first_of_key(store, entry.info, owner=owner, key=key)
+    known = None if first is None else await store.read(first)
+    return chosen if known is None else entry.versions.get(known.version, chosen)

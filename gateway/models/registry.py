@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,12 +21,12 @@ from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
-from penstock.gateway.models.parts import Headers, ModelsPart, VersionChooser
+from penstock.gateway.models.parts import Headers, ModelParts, ModelsPart, VersionChooser
 from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
-from penstock.model_spec import ModelInfo, ModelSpec, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
 
 log = structlog.get_logger(__name__)
@@ -103,7 +103,7 @@ class ModelEntry:
 class ModelRegistry:
     """`models` is replaced as a whole and never changed in place, so its readers need no lock."""
 
-    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo], parts: Sequence[ModelsPart] = ()) -> None:
+    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo], parts: Iterable[ModelsPart] = ()) -> None:
         self._store = store
         self._declared = {info.name: info for info in declared}
         self._validators = Validators()
@@ -116,10 +116,7 @@ class ModelRegistry:
         self._refreshes = itertools.count(1)
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
-        self._choosers = [part.chooser for part in parts if part.chooser is not None]
-        self._on_refresh = [part.on_refresh for part in parts if part.on_refresh is not None]
-        self._check_load = [part.check_load for part in parts if part.check_load is not None]
-        self._check_unload = [part.check_unload for part in parts if part.check_unload is not None]
+        self.parts = ModelParts(parts)
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -222,16 +219,6 @@ class ModelRegistry:
             except StoreUnavailable:
                 self._seen_at = time.monotonic()
 
-    def check_load(self, spec: ModelSpec) -> None:
-        """Raises for a version that an extension drives and that must not be loaded."""
-        for check in self._check_load:
-            check(self, spec)
-
-    def check_unload(self, rollout: Rollout, model: str, version: str) -> None:
-        """Raises `Conflict` for a version that an extension gives requests to."""
-        for check in self._check_unload:
-            check(rollout, model, version)
-
     def measure(self, entry: ModelEntry) -> None:
         """Read the model's queue statistics in the background, one read at a time."""
         if entry.name not in self._measuring:
@@ -278,8 +265,7 @@ class ModelRegistry:
                 # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
-                for on_refresh in self._on_refresh:
-                    await on_refresh(self)
+                await self.parts.on_refresh(self)
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
@@ -342,10 +328,7 @@ class ModelRegistry:
 
     def _chooser(self, model: str, versions: Mapping[str, VersionEntry]) -> VersionChooser | None:
         stored = self.rollouts.get(model)
-        if stored is None:
-            return None
-        choosers = (chooser(model, stored.rollout, versions) for chooser in self._choosers)
-        return next((chooser for chooser in choosers if chooser is not None), None)
+        return None if stored is None else self.parts.chooser(model, stored.rollout, versions)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -63,7 +63,7 @@ class FleetSize:
             self._versions.mark_retired(key)
         specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
         self._leave_out(specs)
-        coded = [spec for spec in specs if spec.driven_by is None and self._planned(spec) != 0 and not self._comes_later(spec)]
+        coded = [spec for spec in specs if not spec.driven_by and self._planned(spec) != 0 and not self._comes_later(spec)]
         found = plan([_sized(spec, self._planned(spec)) for spec in coded], self._machine())
         found = found if self._pins_cores else unpinned(found)
         _log_plan(found)
@@ -74,7 +74,7 @@ class FleetSize:
             asked = by_key[key_of(spec)]
             self._add(asked, pins[: self._scale(asked)])
         for spec in specs:
-            if spec.driven_by is not None:
+            if spec.driven_by:
                 self._add(spec, self._beside(spec, self._scale(spec)))
         self._follows = set(self._versions.scaled)
 
@@ -84,7 +84,7 @@ class FleetSize:
 
     def _leave_out(self, specs: Sequence[ModelSpec]) -> None:
         """Versions that may be unloaded start without a slot if what settings say of memory shows that they have no room."""
-        on_cpu = [spec for spec in specs if is_on_cpu(spec) and spec.driven_by is None]
+        on_cpu = [spec for spec in specs if is_on_cpu(spec) and not spec.driven_by]
         idle = [spec for spec in on_cpu if spec.scaling is not None and spec.scaling.idle_unload_s is not None]
         left = self._memory_bytes or (memory_for_models() if idle else 0)
         for spec in sorted(on_cpu, key=lambda spec: spec in idle):
@@ -254,7 +254,7 @@ class FleetSize:
 
         None if it is scaled and on GPUs: there slots are placed one by one, because the settings' number may not have room.
         """
-        if spec.driven_by is not None:
+        if spec.driven_by:
             return [NO_PLACE] * (1 if scale is None else scale)
         if scale == 0 or (scale is not None and not is_on_cpu(spec)):
             return ()
@@ -282,7 +282,7 @@ class FleetSize:
 
     def _by_settings(self) -> list[ModelSpec]:
         """Not of a model that an extension drives: one driver works on any number of its jobs."""
-        served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and spec.driven_by is None]
+        served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and not spec.driven_by]
         return [spec for spec in served if self._scale(spec) is None]
 
     # One slot more, one slot less.
@@ -290,7 +290,7 @@ class FleetSize:
     def _add_one(self, spec: ModelSpec, machine: Machine) -> None:
         # The others keep their cores: those were shared out at the start, and moving them would slow them down.
         taken = self._roster.taken()
-        pin = plan_one_more(self._with_threads(spec), machine, taken) if spec.driven_by is None else NO_PLACE
+        pin = plan_one_more(self._with_threads(spec), machine, taken) if not spec.driven_by else NO_PLACE
         self._add(spec, [pin])
         log.info(SLOT_ADDED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
 

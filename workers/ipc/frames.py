@@ -167,10 +167,9 @@ class Warm(Struct, array_like=True):
 class Ready(Struct, tag="ready", array_like=True):
     """The model is loaded. `schemas`: the input's and the output's. `warm` was run on an input from `warm_origin`.
 
-    `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
-    each item's job. `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one
-    after the other. `one_by_one`: why each call of the model has one item only; empty if calls have more. `stages`: of a model
-    that an extension drives.
+    `fits`: the largest batch that fitted, if memory ran out in the warm-up. `asks`: the handler wants the facts of items' jobs.
+    `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one after the other.
+    `one_by_one`: why each call has one item only; empty if calls have more. `stages`: of a driven model.
     """
 
     load_s: float
@@ -294,15 +293,12 @@ class ChildGone(Exception):
 
 
 class SupervisorWire:
-    """The supervisor's end: never blocks, so that a stopped child cannot stop its supervisor.
-
-    `mask` takes secrets out of each frame that arrives.
-    """
+    """The supervisor's end: never blocks, so a stopped child cannot stop it. `mask` takes secrets out of each frame that arrives."""
 
     def __init__(self, sock: socket.socket, *, mask: Callable[[FromChild], FromChild] | None = None) -> None:
         self._sock = sock
         self._mask = mask
-        self._inbox, self._outbox = bytearray(), bytearray()
+        self._inbox, self._unsent = bytearray(), bytearray()
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -310,20 +306,20 @@ class SupervisorWire:
     @property
     def has_unsent(self) -> bool:
         """Whether bytes wait to be sent; call `flush` when the socket is writable again."""
-        return bool(self._outbox)
+        return bool(self._unsent)
 
     def send(self, frame: ToChild) -> None:
         data = encode(frame)
-        if self._outbox:
-            self._outbox += data
+        if self._unsent:
+            self._unsent += data
             return
         sent = self._push(data)
         if sent < len(data):
-            self._outbox += memoryview(data)[sent:]
+            self._unsent += memoryview(data)[sent:]
 
     def flush(self) -> None:
-        if self._outbox:
-            del self._outbox[: self._push(self._outbox)]
+        if self._unsent:
+            del self._unsent[: self._push(self._unsent)]
 
     def _push(self, data: bytearray) -> int:
         try:

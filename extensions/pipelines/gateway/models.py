@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from penstock.errors import Conflict, InvalidInput
 from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, circle_of, pipeline_of
+from penstock.gateway.extending import JobsHost, JobsPart
 from penstock.gateway.models.finding import unknown_model
+from penstock.gateway.models.parts import ModelsPart
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import Job
 from penstock.model_spec import ModelSpec
+
+
+def jobs(host: JobsHost) -> JobsPart:
+    return JobsPart(models=ModelsPart(check_load=check_stages))
 
 
 def stages_of(registry: ModelRegistry, job: Job) -> tuple[PipelineStage, ...]:

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.splits.split import Split, chosen, split_of
 from penstock.extensions.splits.store import WORD
 from penstock.gateway.models.parts import Headers
-from penstock.gateway.models.placing import first_of_key
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 
 log = structlog.get_logger(__name__)
@@ -49,14 +47,6 @@ class SplitEntry:
         """Whether the next request is one of those that the shadow gets."""
         shadow = self.split.shadow
         return shadow is not None and self.shadow is not None and random.random() * 100.0 < shadow.share
-
-    async def of_repeat(
-        self, store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
-    ) -> VersionEntry:
-        """The version of the first job of the key, whatever the split says now."""
-        first = await first_of_key(store, entry.info, owner=owner, key=key)
-        known = None if first is None else await store.read(first)
-        return chosen if known is None else entry.versions.get(known.version, chosen)
 
 
 def split_in(entry: ModelEntry) -> SplitEntry | None:

@@ -45,8 +45,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     only if the request says something to them. `headers`: for what chooses a version, and for the model; `head`: for the
     gateway, which finds the key and the trace there.
     `scope` is given the trace, which the response names. `key`: in place of that in the head. `said`: what must be the same in
-    two requests of one key, if that is not the input. `words`: of a replay, which keeps those of its job. `settled`: of several
-    drafts of one request, which are looked up once.
+    two requests of one key, if that is not the input. `words`: what only the functions of
+    extensions in the store read, by the extension's name. `settled`: of several drafts of one request, which
+    are looked up once.
     """
 
     model: str

@@ -18,7 +18,7 @@ from penstock.job import FORM_MEDIA, Payload
 
 # A field of more values is read by the worker alone, as such a body is.
 _MOST_COMMAS = bodies.MAX_VALUES
-# Handlers of TorchServe name their fields themselves, and some have dozens.
+# Code that takes raw bodies names its fields itself, and some of it has dozens.
 MOST_RAW_PARTS = 256
 
 

@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint, started_later
+from penstock.gateway.models.placing import version_of_repeat
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.inputs.request import packed, wanted_headers
@@ -47,7 +48,7 @@ class Preparation:
                 options = started_later(options, now=await self._store.now())
             words = draft.words
             if options.said or (self._has_asked and not draft.is_awaited and draft.replay_of is None):
-                words = self._words.words_of(draft, options.said, model)
+                words = {**words, **self._words.words_of(draft, options.said, model)}
             return SettledDraft(entry, version, options, words, key)
         except PenstockError as error:
             self._metrics.count_refusal(model, error)
@@ -58,8 +59,8 @@ class Preparation:
         entry, version, options, words, key = draft.settled or await self.settle(draft)
         try:
             key = key if draft.key is None else draft.key
-            if key and version.chosen and entry.chooser is not None:
-                version = await entry.chooser.of_repeat(self._store, entry, version, owner=draft.caller.owner, key=key)
+            if key and version.chosen:
+                version = await version_of_repeat(self._store, entry, version, owner=draft.caller.owner, key=key)
             given = await draft.input(version)
             payload = given
             if entry.info.request_headers or options.query:

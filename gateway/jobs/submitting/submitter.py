@@ -22,6 +22,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.inputs import InputReader
 from penstock.gateway.jobs.submitting.preparing import Preparation
+from penstock.gateway.models.placing import placed
 from penstock.job import JobId, Payload, Priority
 from penstock.logs import JobLines
 
@@ -149,8 +150,6 @@ class Submitter:
         )
         most = limits.max_queue_depth
         if request.model.info.held > 1:
-            from penstock.gateway.models.placing import placed
-
             new, most = await placed(self._store, request.model.info, new)
         submitted = await self._store.submit(new, max_depth=most)
         failpoint("after_submit_before_reply")
