@@ -293,7 +293,7 @@ class ChildGone(Exception):
 
 
 class SupervisorWire:
-    """The supervisor's end: never blocks, so a stopped child cannot stop it. `mask` takes secrets out of each frame that arrives."""
+    """The supervisor's end: never blocks, so a stopped child cannot stop it. `mask` hides secrets in arriving frames."""
 
     def __init__(self, sock: socket.socket, *, mask: Callable[[FromChild], FromChild] | None = None) -> None:
         self._sock = sock
