@@ -54,21 +54,20 @@ class VersionEntry:
     scale: int | None = None
     is_paused: bool = False
     chosen: Mapping[str, str] = field(default_factory=dict)
+    # The media types that the version accepts; empty while not known.
+    accepts: tuple[str, ...] = field(init=False)
+    # Bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON.
+    takes_raw: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Every request reads them.
+        object.__setattr__(self, "accepts", (self.info or _UNKNOWN).accepts)
+        object.__setattr__(self, "takes_raw", MULTIPART in self.accepts)
 
     @property
     def is_off(self) -> bool:
         """Whether an operator scaled it to no slots, or paused it: its jobs wait on purpose."""
         return self.is_paused or (self.scale == 0 and not self.capacity.ready_slots)
-
-    @property
-    def accepts(self) -> tuple[str, ...]:
-        """The media types that the version accepts; empty while not known."""
-        return (self.info or _UNKNOWN).accepts
-
-    @property
-    def takes_raw(self) -> bool:
-        """Whether bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON."""
-        return MULTIPART in self.accepts
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -197,9 +196,10 @@ class ModelRegistry:
 
         `headers` are those of a request for work: if it names no version, the chooser of the model chooses.
         """
-        if not self._known(model, version):
-            await self.look_again()
         entry = self.models.get(model)
+        if entry is None or (version and version not in entry.versions):
+            await self.look_again()
+            entry = self.models.get(model)
         if entry is None:
             raise unknown_model(model, self.models)
         if not version and entry.chooser is not None and headers is not None:
@@ -231,10 +231,6 @@ class ModelRegistry:
         if entry.backlog.refused_at - before > NOTE_REFUSED_S:
             with suppress(StoreUnavailable):
                 await self._store.note_refused(entry.name)
-
-    def _known(self, model: str, version: str) -> bool:
-        entry = self.models.get(model)
-        return entry is not None and (not version or version in entry.versions)
 
     async def _measure(self, entry: ModelEntry) -> None:
         try:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
@@ -157,7 +158,7 @@ def copied(request: SubmitRequest) -> SubmitRequest:
     assert split is not None
     assert split.shadow is not None
     options = SubmitOptions(priority=Priority.BULK, tags=(SHADOW_TAG,))
-    return replace(
+    return structs.replace(
         request,
         model=replace(request.model, chooser=None),
         version=split.shadow,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,7 +21,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 InputOf = Callable[[VersionEntry], Awaitable[Payload]]
 
 
-class SettledDraft(NamedTuple):
+class SettledDraft(Struct, frozen=True):
     """What the draft of a request comes to before its input is read."""
 
     model: ModelEntry
@@ -68,8 +67,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     settled: SettledDraft | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
+class SubmitRequest(Struct, frozen=True):
     """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
     `trace` goes into the job and the response: it is the caller's context or, if tracing is on, that of `sending`.
@@ -86,7 +84,7 @@ class SubmitRequest:
     trace: TraceContext | None = None
     sending: SendSpan | None = None
     replay_of: JobId | None = None
-    words: Words = field(default_factory=dict)
+    words: Words = {}
 
     @property
     def trace_text(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint, started_later
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, fingerprint, started_later
 from penstock.gateway.models.placing import version_of_repeat
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.telemetry.tracing import SendSpan
@@ -40,9 +40,9 @@ class Preparation:
         model = UNKNOWN
         try:
             entry, version = await self._registry.find(draft.model, draft.version, draft.headers)
-            model, options = entry.name, draft.options
+            model, options = entry.info.name, draft.options
             key = negotiation.idempotency_key(draft.head) if draft.key is None else draft.key
-            if not isinstance(options, SubmitOptions):
+            if options is not NO_OPTIONS and not isinstance(options, SubmitOptions):
                 options = await options(entry, version)
             if options.not_before is not None:
                 options = started_later(options, now=await self._store.now())
@@ -56,9 +56,10 @@ class Preparation:
 
     async def prepare(self, draft: Draft) -> SubmitRequest:
         """The request of the draft, read and checked; raises on the first fault."""
-        entry, version, options, words, key = draft.settled or await self.settle(draft)
+        settled = draft.settled or await self.settle(draft)
+        entry, version, options = settled.model, settled.version, settled.options
+        key = settled.key if draft.key is None else draft.key
         try:
-            key = key if draft.key is None else draft.key
             if key and version.chosen:
                 version = await version_of_repeat(self._store, entry, version, owner=draft.caller.owner, key=key)
             given = await draft.input(version)
@@ -84,7 +85,7 @@ class Preparation:
             trace,
             sending,
             draft.replay_of,
-            words,
+            settled.words,
         )
 
     @contextmanager

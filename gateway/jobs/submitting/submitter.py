@@ -37,19 +37,18 @@ _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
 
 class GatewayJobLog:
     def __init__(self, lines: JobLines) -> None:
-        self._on = lines is JobLines.ALL
+        self.is_on = lines is JobLines.ALL
 
     def log_accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
-        """`depth`: the number of jobs in the model's queue, including this one."""
-        if self._on:
-            log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
+        """For a log that `is_on`. `depth`: the number of jobs in the model's queue, including this one."""
+        log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def log_cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
         """Logs the end of a queued job. A running one ends with its batch, and its worker logs that."""
-        if self._on and outcome is CancelStatus.CANCELLED:
+        if self.is_on and outcome is CancelStatus.CANCELLED:
             fields = logs.job_fields(job, version=version, trace=trace)
             log.info(logs.JOB_FINISHED, **fields, state=outcome.value)
-        elif self._on and outcome is CancelStatus.REQUESTED:
+        elif self.is_on and outcome is CancelStatus.REQUESTED:
             log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
 
 
@@ -101,7 +100,9 @@ class Submitter:
         if request.sending is not None:
             request.sending.end_sent(stored.id)
         if stored.status is SubmitStatus.CREATED:
-            self._job_log.log_accepted(stored.id, version=request.version.name, trace=request.trace_text, depth=stored.depth)
+            if self._job_log.is_on:
+                trace = request.trace_text
+                self._job_log.log_accepted(stored.id, version=request.version.name, trace=trace, depth=stored.depth)
             if request.version.chosen:
                 for on_chosen in self._on_chosen:
                     on_chosen(self, request, stored.id)
