@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.broker.records import Push
-from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
-from penstock.gateway.asgi.content import ContentResponse
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, is_streamed, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submitting.draft import SubmitRequest
-from penstock.gateway.models.registry import why_unserved
+from penstock.gateway.models.slots import why_unserved
 from penstock.job import BatchRecord, Call, Job, JobId, JobState, Payload
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
+    from penstock.broker.store.notifications import Waiter
+    from penstock.gateway.asgi.content import ContentResponse
     from penstock.gateway.jobs.events.encoding import EventEncoder
+    from penstock.gateway.jobs.submitting.draft import SubmitRequest
     from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
 from penstock.gateway.models.parts import Headers, ModelParts, ModelsPart, VersionChooser
-from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
+from penstock.gateway.models.slots import VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
@@ -334,8 +334,3 @@ class ModelRegistry:
 
 def _serves(model: str) -> Callable[[WorkerInfo], bool]:
     return lambda worker: not worker.drained and any(slot.model == model and slot.state == "ready" for slot in worker.slots)
-
-
-def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
-    """Why a version has no ready slot."""
-    return PAUSED if version.is_paused else slots_of(workers, model, version.name, scale=version.scale).why

@@ -20,7 +20,8 @@ from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.slots import why_unserved
 
 log = structlog.get_logger(__name__)
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})

@@ -71,7 +71,7 @@ OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webho
     [
         ("import penstock.cli.serve.up", {*SERVERS, *CELERY, *MODELS, "redis", "structlog"}),
         ("import penstock.gateway.serving", {*CELERY, *MODELS, *SPLITS}),
-        (GATEWAY, OPTIONAL),
+        (GATEWAY, {*OPTIONAL, *SPLITS}),
         ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
         (FLEET, {*SERVERS, *MODELS, *PARTS}),
         (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),

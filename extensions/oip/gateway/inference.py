@@ -21,7 +21,8 @@ from penstock.gateway.jobs.predict import answer_deadline
 from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.tensors import check_tensors
-from penstock.gateway.models.registry import ModelEntry, VersionEntry, why_unserved
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.slots import why_unserved
 from penstock.gateway.services import Services
 from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.gateway.dashboard.rows.series import History, Spark, spark
 from penstock.gateway.models.queues import QueueView
-from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
+from penstock.gateway.models.registry import ModelEntry
+from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of, why_unserved
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
