@@ -61,7 +61,7 @@ class Extension:
     declared: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
-    # Called before that; returns what the extension adds to models and jobs there (gateway/extending.py).
+    # Called before that; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
     jobs: str = ""
     # By their names, the query parameters of submits that it reads, as OpenAPI has them.
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

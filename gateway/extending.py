@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter
 
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.extension import installed, load_part
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
-from penstock.gateway.jobs.submitting.words import WordsPart
-from penstock.gateway.models.parts import ModelsPart
-from penstock.gateway.options import GatewayOptions
-from penstock.job import JobId
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
-    from penstock.gateway.jobs.submitting.draft import SubmitRequest
-    from penstock.gateway.jobs.submitting.submitter import Submitter
     from penstock.gateway.rpc.server import RpcShared
     from penstock.gateway.services import Services
 
@@ -94,33 +87,6 @@ class GatewayPart:
     rpc: RpcPart | None = None
     asides: Callable[[Settings, bool], Sequence[ListeningSocket]] | None = None
     beside: Callable[[Callable[[], AsyncStore]], AbstractContextManager[None]] | None = None
-
-
-# Called for each job that was stored for a version which a chooser took.
-OnChosen = Callable[["Submitter", "SubmitRequest", JobId], None]
-
-
-@dataclass(frozen=True, slots=True)
-class JobsHost:
-    """What a gateway lends to an extension before its doors are made."""
-
-    options: GatewayOptions
-    store: AsyncStore
-    blobs: BlobStore
-
-
-@dataclass(frozen=True, slots=True)
-class JobsPart:
-    """What an extension adds to the models and jobs of a gateway."""
-
-    words: WordsPart | None = None
-    models: ModelsPart | None = None
-    on_chosen: OnChosen | None = None
-
-
-def jobs_parts(host: JobsHost) -> dict[str, JobsPart]:
-    """By the extension's name, what the extensions of this environment add."""
-    return {one.name: load_part(one.jobs)(host) for one in installed() if one.jobs}
 
 
 def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:

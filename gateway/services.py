@@ -18,15 +18,14 @@ from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses
-from penstock.gateway.extending import JobsHost, OnChosen, jobs_parts
 from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.extending import JobsHost, OnChosen, WordReader, jobs_parts
 from penstock.gateway.jobs.inbox import Inbox
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.replay import Replays
 from penstock.gateway.jobs.results import ResultReader
 from penstock.gateway.jobs.submitting.preferred_wait import PreferredWait
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
-from penstock.gateway.jobs.submitting.words import WordReader
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.operations import Operations

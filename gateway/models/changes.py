@@ -47,7 +47,9 @@ class ModelChanges:
         version = checked_name(rest.pop("version", None), "version")
         if (driven := _driven_spec(model, version, rest)) is not None:
             await self._registry.refresh()
-            self._registry.parts.check_load(self._registry, driven)
+            for part in self._registry.parts:
+                if part.check_load is not None:
+                    part.check_load(self._registry, driven)
             await self._load(driven, rest)
             return
         if is_off := rest.get("slots") == 0 and rest["slots"] is not False:
@@ -128,7 +130,9 @@ class ModelChanges:
         now = await self._store.now()
 
         def change(rollout: Rollout) -> Rollout:
-            self._registry.parts.check_unload(rollout, model, version)
+            for part in self._registry.parts:
+                if part.check_unload is not None:
+                    part.check_unload(rollout, model, version)
             return rollout.unload(version, now)
 
         await self._changed(model, change)

@@ -36,30 +36,9 @@ class ModelsPart:
     check_unload: Callable[[Rollout, str, str], None] | None = None
 
 
-class ModelParts:
-    """The parts of all extensions of a gateway."""
-
-    def __init__(self, parts: Iterable[ModelsPart]) -> None:
-        self._parts = tuple(parts)
-
-    def chooser(self, model: str, rollout: Rollout, versions: Mapping[str, VersionEntry]) -> VersionChooser | None:
-        """The first that an extension has; None: the default version gets the requests that name none."""
-        found = (part.chooser(model, rollout, versions) for part in self._parts if part.chooser is not None)
-        return next((chooser for chooser in found if chooser is not None), None)
-
-    async def on_refresh(self, registry: ModelRegistry) -> None:
-        for part in self._parts:
-            if part.on_refresh is not None:
-                await part.on_refresh(registry)
-
-    def check_load(self, registry: ModelRegistry, spec: ModelSpec) -> None:
-        """Raises for a version that an extension drives and that must not be loaded."""
-        for part in self._parts:
-            if part.check_load is not None:
-                part.check_load(registry, spec)
-
-    def check_unload(self, rollout: Rollout, model: str, version: str) -> None:
-        """Raises `Conflict` for a version that an extension gives requests to."""
-        for part in self._parts:
-            if part.check_unload is not None:
-                part.check_unload(rollout, model, version)
+def chooser_of(
+    parts: Iterable[ModelsPart], model: str, rollout: Rollout, versions: Mapping[str, VersionEntry]
+) -> VersionChooser | None:
+    """The first that an extension has; None: the default version gets the requests that name none."""
+    found = (part.chooser(model, rollout, versions) for part in parts if part.chooser is not None)
+    return next((chooser for chooser in found if chooser is not None), None)

@@ -21,7 +21,7 @@ from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
-from penstock.gateway.models.parts import Headers, ModelParts, ModelsPart, VersionChooser
+from penstock.gateway.models.parts import Headers, ModelsPart, VersionChooser, chooser_of
 from penstock.gateway.models.slots import VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
@@ -115,7 +115,7 @@ class ModelRegistry:
         self._refreshes = itertools.count(1)
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
-        self.parts = ModelParts(parts)
+        self.parts = tuple(parts)
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -261,7 +261,9 @@ class ModelRegistry:
                 # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
-                await self.parts.on_refresh(self)
+                for part in self.parts:
+                    if part.on_refresh is not None:
+                        await part.on_refresh(self)
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
@@ -310,7 +312,8 @@ class ModelRegistry:
             for version in sorted(names)
         }
         mark = self.rollouts.get(info.name, StoredRollout()).mark
-        chooser, workers = self._chooser(info.name, versions), sum(map(_serves(info.name), self.workers))
+        chooser = chooser_of(self.parts, info.name, rollout, versions)
+        workers = sum(map(_serves(info.name), self.workers))
         wanted = sum(slots_of(self.workers, info.name, version).wanted for version in versions)
         default = versions[info.default_version]
         return ModelEntry(info, default, versions, backlog, mark, chooser, workers, wanted, rollout.paused)
@@ -321,10 +324,6 @@ class ModelRegistry:
             return SlotCapacity(latency_s=capacity_of(slots).latency_s)
         found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
         return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
-
-    def _chooser(self, model: str, versions: Mapping[str, VersionEntry]) -> VersionChooser | None:
-        stored = self.rollouts.get(model)
-        return None if stored is None else self.parts.chooser(model, stored.rollout, versions)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import Conflict, InvalidInput
 from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, circle_of, pipeline_of
-from penstock.gateway.extending import JobsHost, JobsPart
+from penstock.gateway.jobs.extending import JobsHost, JobsPart
 from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.parts import ModelsPart
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
@@ -39,8 +39,9 @@ def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
 
 def check_stages(registry: ModelRegistry, spec: ModelSpec) -> None:
     """Raises `InvalidInput` for a pipeline of models that nobody knows, or that would be a stage of itself."""
-    pipeline, name, models = pipeline_of(spec), spec.name, registry.models
-    stages = pipeline.stages if pipeline is not None else ()
+    if (pipeline := pipeline_of(spec)) is None:
+        return
+    name, stages, models = spec.name, pipeline.stages, registry.models
     unknown = [stage for stage in stages if stage.model not in models and stage.model != name]
     faults = [f"stage {stage.name!r}: {unknown_model(stage.model, models).message}" for stage in unknown]
     pipelines = {model: announced_stages(entry.default.info) for model, entry in models.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.gateway.extending import JobsHost, JobsPart
+from penstock.gateway.jobs.extending import JobsHost, JobsPart
 from penstock.gateway.models.parts import ModelsPart, VersionChooser
 from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 from penstock.job import JobId

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.records import SubmitStatus
 from penstock.errors import PenstockError
-from penstock.gateway.extending import JobsHost, JobsPart
-from penstock.gateway.jobs.submitting.words import WordsPart
+from penstock.gateway.jobs.extending import JobsHost, JobsPart, WordsPart
 from penstock.job import Job
 
 if TYPE_CHECKING:

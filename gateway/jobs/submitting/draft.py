@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.extending import Words
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, OptionsOf, SubmitOptions
-from penstock.gateway.jobs.submitting.words import Words
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.job import Call, JobId, Payload

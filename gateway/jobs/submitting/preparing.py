@@ -73,19 +73,9 @@ class Preparation:
         trace, sending = None, None
         if self._tracing is not None or b"traceparent" in draft.head:
             trace, sending = self._traced(draft, entry, version, payload)
+        caller, words, replay_of = draft.caller, settled.words, draft.replay_of
         return SubmitRequest(
-            entry,
-            version,
-            payload,
-            options,
-            draft.caller,
-            key,
-            digest,
-            draft.call,
-            trace,
-            sending,
-            draft.replay_of,
-            settled.words,
+            entry, version, payload, options, caller, key, digest, draft.call, trace, sending, replay_of, words
         )
 
     @contextmanager

@@ -10,8 +10,8 @@ from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import KeyReused, PenstockError, QuotaSpent
 
 if TYPE_CHECKING:
+    from penstock.gateway.jobs.extending import WordReader
     from penstock.gateway.jobs.submitting.draft import SubmitRequest
-    from penstock.gateway.jobs.submitting.words import WordReader
 
 
 def refusal_of(request: SubmitRequest, submitted: Submitted, words: WordReader) -> PenstockError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from penstock.errors import BadRequest
 from penstock.extension import submit_parameters
 from penstock.gateway.asgi.negotiation import parse_moment, parse_query, parse_seconds, refuse_unknown
-from penstock.gateway.jobs.submitting.words import Said
+from penstock.gateway.jobs.extending import Said
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import MAX_DELAY_S, Payload, Priority
 from penstock.run import checked_tags
@@ -50,7 +50,7 @@ def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route
     own = (*NAMES, *read_by, *of_route)
     refuse_unknown(parameters, (*own, *of_model))
     found = {name: parameters[name] for name in of_model if name in parameters and name not in own}
-    options = _submit_options(**{name: parameters[name] for name in NAMES if name in parameters})
+    options = _submit_options(parameters)
     said: dict[str, dict[str, str]] = {}
     for name in read_by.keys() & parameters.keys():
         said.setdefault(read_by[name], {})[name] = parameters[name]
@@ -66,18 +66,13 @@ def options_in(query: bytes, *, of_route: Sequence[str] = ()) -> OptionsOf:
     return read
 
 
-def _submit_options(
-    priority: str = Priority.INTERACTIVE.value,
-    deadline_s: str | None = None,
-    delay_s: str | None = None,
-    not_before: str | None = None,
-    tags: str | None = None,
-) -> SubmitOptions:
+def _submit_options(said: Mapping[str, str]) -> SubmitOptions:
     """The options as a caller writes them; raises `BadRequest`."""
+    priority, deadline_s, delay_s, not_before, tags = map(said.get, NAMES)
     if delay_s is not None and not_before is not None:
         raise BadRequest("delay_s and not_before both say when the job may start", hint="Send one of them.")
     return SubmitOptions(
-        priority=_priority(priority),
+        priority=Priority.INTERACTIVE if priority is None else _priority(priority),
         deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
         delay_s=0.0 if delay_s is None else _delay(delay_s),
         not_before=None if not_before is None else parse_moment(not_before, name="not_before"),

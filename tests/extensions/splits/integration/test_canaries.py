@@ -21,7 +21,7 @@ from penstock.extensions.splits.gateway.part import jobs
 from penstock.extensions.splits.gateway.service import SplitService
 from penstock.extensions.splits.split import Shadow, Split, kept_split, split_of
 from penstock.extensions.splits.store import count_split
-from penstock.gateway.extending import JobsHost
+from penstock.gateway.jobs.extending import JobsHost
 from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.options import GatewayOptions

@@ -10,8 +10,8 @@ import pytest
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import InvalidInput, QuotaSpent
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.extending import WordReader, WordsPart
 from penstock.gateway.jobs.submitting.draft import Draft
-from penstock.gateway.jobs.submitting.words import WordReader, WordsPart
 from penstock.job import Job, JobState, Priority, new_job_id
 
 

@@ -1,4 +1,4 @@
-"""What requests say to extensions, and the words that their jobs get for it (docs/design/extensions.md)."""
+"""What extensions add to the models and jobs of a gateway, and the words of jobs for them (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import InvalidInput, PenstockError
-from penstock.job import Job
+from penstock.extension import installed, load_part
+from penstock.gateway.models.parts import ModelsPart
+from penstock.job import Job, JobId
 
 if TYPE_CHECKING:
-    from penstock.gateway.jobs.submitting.draft import Draft
+    from penstock.broker.blobs.files import BlobStore
+    from penstock.broker.store.aio import AsyncStore
+    from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
+    from penstock.gateway.jobs.submitting.submitter import Submitter
+    from penstock.gateway.options import GatewayOptions
 
 # By the extension's name: what a request says to it, by the names of query parameters.
 Said = Mapping[str, Mapping[str, str]]
@@ -34,6 +40,33 @@ class WordsPart:
     refusals: Mapping[SubmitStatus, Callable[[str], PenstockError]] = field(default_factory=dict)
 
 
+# Called for each job that was stored for a version which a chooser took.
+OnChosen = Callable[["Submitter", "SubmitRequest", JobId], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsHost:
+    """What a gateway lends to an extension before its doors are made."""
+
+    options: GatewayOptions
+    store: AsyncStore
+    blobs: BlobStore
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPart:
+    """What an extension adds to the models and jobs of a gateway."""
+
+    words: WordsPart | None = None
+    models: ModelsPart | None = None
+    on_chosen: OnChosen | None = None
+
+
+def jobs_parts(host: JobsHost) -> dict[str, JobsPart]:
+    """By the extension's name, what the extensions of this environment add."""
+    return {one.name: load_part(one.jobs)(host) for one in installed() if one.jobs}
+
+
 class WordReader:
     """The words of all extensions of a gateway."""
 
@@ -45,8 +78,10 @@ class WordReader:
 
     def words_of(self, draft: Draft, said: Said, model: str) -> Words:
         """Raises `InvalidInput` for what no extension of this gateway reads, and as they do."""
-        names = said.keys() if draft.is_awaited else dict.fromkeys((*said, *self.asked))
-        found = {name: self._part(name).word(said.get(name, {}), draft, model) for name in names}
+        if lacking := said.keys() - self._parts.keys():
+            raise InvalidInput(f"this gateway has no extension {min(lacking)!r}, so nothing was stored")
+        names = said.keys() if draft.is_awaited else {*said, *self.asked}
+        found = {name: self._parts[name].word(said.get(name, {}), draft, model) for name in names}
         return {name: word for name, word in found.items() if word}
 
     async def kept(self, job: Job) -> Words:
@@ -58,8 +93,3 @@ class WordReader:
         """The error for a job that an extension refused to store."""
         refusals = (part.refusals.get(submitted.status) for part in self._parts.values())
         return next((refusal(model) for refusal in refusals if refusal is not None), None)
-
-    def _part(self, name: str) -> WordsPart:
-        if name not in self._parts:
-            raise InvalidInput(f"this gateway has no extension {name!r}, so nothing was stored")
-        return self._parts[name]
