@@ -51,7 +51,7 @@ class FleetSize:
         # How many threads a slot of each version got first: the last slot may go and come back.
         self._threads: dict[Key, int] = {}
         self._refused: dict[Key, str] = {}
-        # The slots of versions that follow their work, once an autoscaler has given them another number than that of the start.
+        # The slots of versions that follow their work, once an extension has given them another number than that of the start.
         self._steered: dict[Key, int] = {}
         self._memory_bytes = settings.worker.memory_bytes
 
@@ -124,7 +124,7 @@ class FleetSize:
 
     def serving(self) -> dict[str, int]:
         """How many slots of each model are to take jobs here: none where operators paused, drained or unloaded, or scaled it
-        to none, or where the autoscaler has unloaded it until its next job.
+        to none, or where an extension has unloaded it until its next job.
         """
         found = {spec.name: 0 for spec in self._versions.specs}
         for spec in self._versions.specs:
@@ -137,7 +137,7 @@ class FleetSize:
         return scale if scale is not None else self._roster.count(spec) or spec.slots * spec.slots_per_device
 
     def _scale(self, spec: ModelSpec) -> int | None:
-        """The number of slots that an operator asked for, else the one that an autoscaler did; None: as the settings say."""
+        """The number of slots that an operator asked for, else the one that an extension did; None: as the settings say."""
         key = key_of(spec)
         if key in self._versions.scaled or spec.scaling is None:
             return self._versions.scaled.get(key)
@@ -149,7 +149,7 @@ class FleetSize:
             return self._scale(spec)
         return spec.scaling.max_slots
 
-    # What an autoscaler needs.
+    # What an extension that scales needs.
 
     def automatic(self) -> list[ModelSpec]:
         """The versions here whose slots follow their work: not those that an operator scaled, or of a model that is paused."""
@@ -213,7 +213,7 @@ class FleetSize:
     def _resize(self, spec: ModelSpec) -> None:
         key = key_of(spec)
         if spec.scaling is not None and key in self._follows and key not in self._versions.scaled:
-            # An operator gave the number back: the autoscaler goes on from there.
+            # An operator gave the number back: whatever scales goes on from there.
             self._steered[key] = spec.scaling.within(self._roster.count(spec))
             self._follows.discard(key)
         scale = self._scale(spec)
@@ -222,7 +222,7 @@ class FleetSize:
             self._follows.add(key)
         if fault := self._brought_to(spec, wanted):
             if spec.scaling is not None and key not in self._versions.scaled:
-                # Its autoscaler asks again when it needs more.
+                # Whatever scales it asks again when it needs more.
                 self._steered[key] = self._roster.count(spec)
                 return
             self._versions.refuse(spec, fault)

@@ -169,7 +169,7 @@ class Ready(Struct, tag="ready", array_like=True):
 
     `fits`: the largest batch that fitted, if memory ran out in the warm-up. `asks`: the handler wants the facts of items' jobs.
     `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one after the other.
-    `one_by_one`: why each call has one item only; empty if calls have more. `stages`: of a driven model.
+    `warnings`: events to be logged, each with its reason. `stages`: of a driven model.
     """
 
     load_s: float
@@ -187,7 +187,7 @@ class Ready(Struct, tag="ready", array_like=True):
     streams: bool = False
     answers: tuple[str, ...] = ()
     at_once: int = 0
-    one_by_one: str = ""
+    warnings: tuple[tuple[str, str], ...] = ()
     stages: tuple[dict[str, Any], ...] = ()
 
 
