@@ -1,4 +1,4 @@
-"""Inputs and results of the store's transitions: plain frozen values."""
+"""Inputs and results of the store's transitions, and what it publishes: plain frozen values."""
 
 from __future__ import annotations
 
@@ -387,3 +387,29 @@ class Push:
             return None
         error = job.error or JobError("", "")
         return cls(job.id, job.state, output, error.code, error.message, job.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The model has work."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The answer to the claim that the slot had offered, made by a submit. The jobs are leased to the slot under `nonce`."""
+
+    nonce: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutChanged:
+    """An operator changed a model, maybe another one than this slot's."""
+
+
+Message = Wake | CancelRequested | HandedOver | RolloutChanged

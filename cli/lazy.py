@@ -16,6 +16,7 @@ from penstock.extension import Verb, load_part
 
 # The moment when the command began: this module is among the first that it imports.
 STARTED_AT = time.monotonic()
+_ADDED = "penstock.added"
 
 
 class StandIn(TyperCommand):
@@ -41,13 +42,37 @@ def stand_ins(table: Mapping[str, Verb]) -> dict[str, Any]:
 def load(verb: Verb) -> Any:
     """The command of a verb, with what extensions add to it."""
     command = typer.main.get_command(load_part(verb.part))
-    if verb.more:
-        own: dict[str, Any] = vars(command).get("commands", {})
-        if twice := own.keys() & verb.more.keys():
-            raise ConfigError(f"an extension brings a verb that {verb.part} has: {', '.join(sorted(twice))}")
-        own.update(stand_ins(verb.more))
+    own: dict[str, Any] = vars(command).get("commands", {})
+    if twice := own.keys() & verb.more.keys():
+        raise ConfigError(f"an extension brings a verb that {verb.part} has: {', '.join(sorted(twice))}")
+    own.update(stand_ins(verb.more))
+    for name, part in ((name, part) for name, parts in verb.options.items() for part in parts):
+        _add_options(own[name] if name else command, part)
     show_brackets(command)
     return command
+
+
+def _add_options(command: Any, part: str) -> None:
+    """Have a command take the parameters of the function `part` as options; what it returns for them is `added`."""
+    alone = typer.Typer(add_completion=False)
+    alone.command()(load_part(part))
+    options = typer.main.get_command(alone)
+    if twice := {one.name for one in command.params} & {one.name for one in options.params}:
+        raise ConfigError(f"an extension brings an option that {command.name} has: {', '.join(sorted(map(str, twice)))}")
+    command.params += options.params
+    vars(command)["invoke"] = partial(_invoke, command.invoke, options)
+
+
+def _invoke(invoke: Any, options: Any, context: Any) -> Any:
+    given = {one.name: context.params.pop(one.name) for one in options.params}
+    context.meta[_ADDED] = {**added(context), **options.callback(**given)}
+    return invoke(context)
+
+
+def added(context: typer.Context) -> dict[str, Any]:
+    """What the options of extensions add to the call of the client that the running command makes."""
+    found: dict[str, Any] = context.meta.get(_ADDED, {})
+    return found
 
 
 def show_brackets(command: Any) -> None:

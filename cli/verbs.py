@@ -54,7 +54,8 @@ ENGINE: Verbs = {
 
 @cache
 def verbs() -> Verbs:
-    return merged(ENGINE, [extension.verbs for extension in installed()])
+    found = merged(ENGINE, [extension.verbs for extension in installed()])
+    return with_options(found, [extension.options for extension in installed()])
 
 
 def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
@@ -71,3 +72,15 @@ def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
             raise ConfigError(f"an extension brings the verb {words!r}, which is there already")
         table[first] = replace(table[first], more={**table[first].more, second: verb}) if second else verb
     return table
+
+
+def with_options(table: Verbs, extensions: Iterable[Mapping[str, str]]) -> dict[str, Verb]:
+    """The verbs with the options that each extension adds. Raises `ConfigError` for a verb that is missing."""
+    found = dict(table)
+    for words, part in (pair for options in extensions for pair in options.items()):
+        first, _, second = words.partition(" ")
+        if first not in found:
+            raise ConfigError(f"an extension brings options of the verb {words!r}, and there is none")
+        verb = found[first]
+        found[first] = replace(verb, options={**verb.options, second: (*verb.options.get(second, ()), part)})
+    return found

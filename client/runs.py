@@ -181,6 +181,11 @@ def cancel_call(run_id: str) -> HttpCall:
     return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/cancel")
 
 
+def retry_call(run_id: str) -> HttpCall:
+    """Carries an idempotency key of its own, as `create_call` does."""
+    return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/retry", headers={"idempotency-key": uuid.uuid4().hex})
+
+
 def cancel_tagged_call(tag: str, after: str) -> HttpCall:
     return HttpCall("POST", "/v1/runs:cancel", params={"tag": tag} | ({"after": after} if after else {}))
 

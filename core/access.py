@@ -1,5 +1,5 @@
-"""Who may call: roles, keys and owners, and how a key's secret is made and checked, which headers carry
-credentials. Pure.
+"""Who may call: roles, keys and owners, and how a key's secret is made and checked; which headers carry credentials, and
+which of a request model code may see. Pure.
 """
 
 from __future__ import annotations
@@ -7,8 +7,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from penstock.errors import TooLarge
 
 KEY_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -56,6 +59,12 @@ HANDED_ON_CREDENTIALS = frozenset(
         "x-xsrf-token",
     }
 )
+# They are of one connection, and not of what was asked over it.
+_OF_CONNECTION = frozenset(
+    {"connection", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+_NOT_AMONG_ALL = CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS | _OF_CONNECTION
+MOST_HEADER_BYTES = 16 * 1024
 
 
 class Role(StrEnum):
@@ -96,3 +105,22 @@ def digest_of(secret: bytes) -> str:
 def is_weak(sha256: str) -> bool:
     """Whether the secret behind this hash is easy to guess: empty, a common word, or copied from an example."""
     return len(set(sha256)) == 1 or sha256.lower() in {digest_of(word.encode()) for word in _WEAK_SECRETS}
+
+
+def wanted_headers(headers: Iterable[tuple[bytes, bytes]], names: Sequence[str]) -> dict[str, str]:
+    """The headers with these lower-case names; values of one name are joined by a comma, as HTTP has it.
+
+    If `ANY_HEADER` is among the names, these are all but those of the connection and those with credentials. Raises
+    `TooLarge` if they are too long.
+    """
+    found: dict[str, str] = {}
+    size, is_any = 0, ANY_HEADER in names
+    for raw, value in headers if names else ():
+        name = raw.decode("latin-1")
+        if name in names or (is_any and name not in _NOT_AMONG_ALL):
+            text = value.decode("latin-1")
+            found[name] = f"{found[name]}, {text}" if name in found else text
+            size += len(raw) + len(value)
+    if size > MOST_HEADER_BYTES:
+        raise TooLarge(f"the headers for the model have {size} bytes; {MOST_HEADER_BYTES} is the limit")
+    return found

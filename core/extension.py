@@ -31,6 +31,7 @@ class Verb:
     """One verb of `penstock`: its Typer application, and the line that the overview shows before it is loaded.
 
     `asks_gateway`: it finds its gateway by `--url`. `more`: verbs that extensions add to this one, which is a group.
+    `options`: what adds options to it, or to one verb of it, by the name of that verb.
     """
 
     part: str
@@ -38,13 +39,14 @@ class Verb:
     panel: str = ""
     asks_gateway: bool = False
     more: Mapping[str, Verb] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
     """One capability. `name` is that of its folder and of its entry point in the group `penstock.extensions`.
 
-    `verbs`: by their words, such as `models split` for a verb of a group.
+    `verbs`: by their words, `mine`, or `models mine` for a verb of the group `models`.
     `settings`: the class of each table in penstock.toml. `version_settings` and `model_settings`: classes whose fields join the
     table of each version, and of each model. `source_kinds`: kinds of sources that it brings. `modules`: by the name that
     model code imports, what fills such a module in a child. `declared`: reads a Python file that a command names, and returns
@@ -54,11 +56,19 @@ class Extension:
     name: str
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    # By the words of a verb of the engine: a function with the options that it is to take besides (cli/lazy.py).
+    options: Mapping[str, str] = field(default_factory=dict)
     version_settings: str = ""
     model_settings: str = ""
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
+    # By the word that stands in the records of such runs: a `RunKind` (runs/kinds.py).
+    run_kinds: Mapping[str, str] = field(default_factory=dict)
+    # By the name of a user of the store, `penstock-mine`: its rights, as a text of ACL rules.
+    store_users: Mapping[str, str] = field(default_factory=dict)
+    # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
+    tune: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
     # Called before that; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
@@ -69,9 +79,10 @@ class Extension:
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.gateway, self.jobs, self.worker)
+        fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.jobs, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
-        return [*self.settings.values(), *verbs, *filter(None, fields), *self.source_kinds, *self.modules.values()]
+        named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
+        return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:
         if wrong := [part for part in self.parts() if ":" not in part]:

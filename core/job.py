@@ -69,10 +69,6 @@ def model_of(queue: str) -> str:
     return queue.partition(_QUEUE_MARK)[0]
 
 
-def partition_of(queue: str) -> int:
-    return int(queue.partition(_QUEUE_MARK)[2] or 0)
-
-
 def job_in(serial: str, queue: str) -> JobId:
     """The job of this serial in the queue."""
     model, _, partition = queue.partition(_QUEUE_MARK)

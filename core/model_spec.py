@@ -45,7 +45,7 @@ class Limits:
     """Per model; the reasons for each default stand in docs/reference/settings.md. Durations in seconds, sizes in bytes.
 
     `retry_on`: codes of failures, and names of exceptions or of their base classes, after which a job is tried again. The delay
-    before that grows from `retry_delay_s` twofold up to `max_retry_delay_s`; chance may shorten it.
+    before that grows from `retry_delay_s` twofold up to a minute; chance may shorten it.
     """
 
     max_queue_depth: int = 10_000
@@ -56,7 +56,6 @@ class Limits:
     max_attempts: int = 3
     retry_on: tuple[str, ...] = ()
     retry_delay_s: float = 1.0
-    max_retry_delay_s: float = 60.0
     max_crashes: int = 2
     max_run_s: float = 75.0
     max_stream_bytes: int = 1 << 20

@@ -10,10 +10,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
-from penstock.errors import BadRequest, InvalidInput
+from penstock.errors import BadRequest, Conflict, InvalidInput
+from penstock.model_spec import VersionInfo
 
+# The kind of runs that the engine itself brings.
+FILES = "files"
 _MANY_FAILED = 100
 _MAX_SAID = 1_024
 MAX_TAGS = 8
@@ -27,6 +31,8 @@ _FORMATS = {
     ".pq": "parquet",
     ".txt": "text",
 }
+# By the formats that are tables of texts.
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 def format_of(name: str) -> str:
@@ -38,6 +44,8 @@ def format_of(name: str) -> str:
 BY_COMMAND = "penstock:command"
 # A key of a run's metadata: whoever resumed it accepts that its input or its model's version has changed.
 ACCEPT_CHANGES = "penstock:accept-changes"
+# A key of a run's metadata: the run whose failed rows this one runs again.
+RETRY_OF = "penstock:retry-of"
 MOST_PARTS = 256
 
 
@@ -63,7 +71,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     fields to columns of the input (empty: the whole row; one entry with an empty field name: that column's value alone).
     `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
     rows than this end the run (see `FailureLimit.parse`). `window_rows`: the limit of rows submitted and not yet written.
-    `kind`: "files", or "openai" for the lines of an OpenAI batch. `tags`: words by which the run is found. `headers` (names in
+    `kind`: "files", or that of an extension (`runs/kinds.py`). `tags`: words by which the run is found. `headers` (names in
     lower case) and `query`: what the model's handler is told of the request, the same for all rows. `parts`: into how many
     parts the input is to be split, each driven by itself.
     """
@@ -72,7 +80,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     input: str
     output: str
     version: str = ""
-    kind: str = "files"
+    kind: str = FILES
     input_format: str = ""
     output_format: str = ""
     columns: dict[str, str] = {}
@@ -212,6 +220,34 @@ class Run(Struct, frozen=True, kw_only=True):
     parts: int = 0
     part_of: str = ""
     part: RunPart | None = None
+
+
+def refuse_pipeline(name: str, info: VersionInfo | None) -> None:
+    """Raises `Conflict` for a model of stages: runs over files cut their rows into shards, which only models with code run."""
+    if info is not None and info.stages:
+        raise Conflict(
+            f"{name!r} is a pipeline, and runs over files take models",
+            hint=f"Submit the rows as jobs: POST /v1/models/{name}/jobs:batch takes a thousand in one request.",
+        )
+
+
+def retry_spec(run: Run) -> RunSpec:
+    """The spec of a run that retries the failed rows of a completed one, with the same version. Raises `Conflict`."""
+    if run.spec.kind != FILES:
+        raise Conflict(f"run {run.id} is no run over files, and the failed rows of others are not run again")
+    if run.state is not RunState.COMPLETED:
+        raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
+    if not run.counts.failed:
+        raise Conflict(f"no row of run {run.id} failed")
+    if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
+        raise Conflict(
+            f"the output of run {run.id} is a table of texts, which do not say whether they were numbers: the outputs of the "
+            "rows that did not fail cannot be read back",
+            hint="run all rows again, with --overwrite; a run that writes .jsonl or .parquet can be retried",
+        )
+    # The rows that it repeats have failed before, and their run was completed all the same.
+    metadata = run.spec.metadata | {RETRY_OF: run.id}
+    return replace(run.spec, version=run.version, overwrite=True, max_failed="100%", metadata=metadata, parts=1)
 
 
 # Tags: the words by which callers find their runs and jobs.

@@ -15,6 +15,7 @@ from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.gateway.runs.request import RunMembers
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class RpcPart:
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
     """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
-    `scrape` text to the metrics. `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs
-    for as long as the process serves, with stores of its own.
+    `scrape` text to the metrics. `run`: members of the body that starts a run. `listeners` answer before keys are looked at;
+    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -84,6 +85,7 @@ class GatewayPart:
     listeners: Sequence[PathListener] = ()
     document: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None
     scrape: Callable[[], Awaitable[bytes]] | None = None
+    run: RunMembers | None = None
     rpc: RpcPart | None = None
     asides: Callable[[Settings, bool], Sequence[ListeningSocket]] | None = None
     beside: Callable[[Callable[[], AsyncStore]], AbstractContextManager[None]] | None = None

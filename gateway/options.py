@@ -23,10 +23,7 @@ class WebhookOptions:
     ca: str = ""
     timeout_s: float = 15.0
     retry_s: tuple[float, ...] = (5.0,)
-    give_up_s: float = 86_400.0
     circuit_s: tuple[float, float] = (10.0, 300.0)
-    per_endpoint: int = 4
-    concurrency: int = 64
     max_result_bytes: int = 16 * KIB
     max_undelivered: int = 10_000
     public_url: str = ""
@@ -49,7 +46,6 @@ class TorchServeOptions:
     model_api: bool = False
     allowed_urls: tuple[str, ...] = ()
     max_archive_bytes: int = 4 * 1024 * MIB
-    download_timeout_s: float = 600.0
     default_workers: int = 0
     default_response_timeout_s: float = 120.0
     default_startup_timeout_s: float = 120.0
@@ -109,7 +105,6 @@ class GatewayOptions:
     cors_origins: tuple[str, ...] = ()
     files_dir: Path = Path("files")
     max_file_bytes: int = 200 * MIB
-    max_batch_lines: int = 50_000
     file_ttl_s: float = 30 * 86_400.0
     max_owner_files: int = 10_000
     max_owner_bytes: int = 20 * 1024 * MIB

@@ -73,7 +73,7 @@ class GatewayParts:
         return [
             *self._job_routers(),
             *(router for part in self.extensions for router in part.routers),
-            RunRoutes(services).router(),
+            RunRoutes(services, [part.run for part in self.extensions if part.run is not None]).router(),
             *operator_routers(services),
             services.health.router(),
             *([scrape_router(self.scrape)] if services.options.metrics else []),

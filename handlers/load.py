@@ -15,7 +15,6 @@ from typing import Any, get_args
 
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.extension import load_part
-from penstock.handlers.array_handler import ArrayHandler
 from penstock.handlers.contract import Context, CostStage, Handler
 from penstock.handlers.decorator import FunctionHandler, ModelAttributes, ModelFunction, attributes_of, model, takes_context
 from penstock.handlers.loaded import Loaded, Stage
@@ -29,10 +28,8 @@ from penstock.handlers.modules import (
     missing_variable,
     variable_line,
 )
-from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import is_model_file
 from penstock.handlers.schema import ItemTypes, answer_types, handler_types, output_media, output_schema
-from penstock.handlers.tasks.options import task_class
 from penstock.job import NPY_MEDIA
 from penstock.model_spec import MAX_BATCH_SIZE, BatchPolicy, RuntimeOptions, bucket_fault, size_fault
 
@@ -95,6 +92,8 @@ def load(
         if fault:
             raise HandlerLoadError(fault)
         if is_model_file(source):
+            from penstock.handlers.tasks.file_handler import check_option_names
+
             check_option_names(Path(source), context, task=task)
         return _assemble(found, _initialized(found, context), context, codec=found.codec or codec_for(found.types.input))
 
@@ -127,7 +126,10 @@ def import_model(
     A `loader` gets the source, the `options` and the name of the `model`. `modules`: see `load`.
     """
     if is_model_file(source):
-        return _model_file(Path(source), task)
+        # Code that is no model file does without the runtimes and tasks.
+        from penstock.handlers.tasks.file_handler import handler_of_file
+
+        return _imported(handler_of_file(Path(source), task), Path(source).resolve().parent)
     if task:
         raise HandlerLoadError(
             f"task {task!r} goes with a model file such as model.onnx, and {source} is code; "
@@ -150,17 +152,6 @@ def _from_module(source: str, modules: Mapping[str, str]) -> ImportedModel:
     module = import_name(module_name, modules=modules)
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
     return _imported(_pick(module, name, module_name), folder)
-
-
-def _model_file(path: Path, task: str) -> ImportedModel:
-    if not path.exists():
-        raise HandlerLoadError(f"there is no file {path}; check the path (it is relative to the current folder)")
-    base = task_class(task) if task else ArrayHandler
-    description = f"The model file {path.name}." if not task else base.__doc__
-    # Without this line the gateway would let other media types through.
-    accepts = base.accepts if task else (JSON, NPY_MEDIA)
-    handler = type("ModelFile", (base,), {"model_file": path.name, "accepts": accepts, "__doc__": description})
-    return _imported(handler, path.resolve().parent)
 
 
 def _pick(module: object, name: str, where: str) -> object:

@@ -16,11 +16,8 @@ from penstock.errors import HandlerContractError, InvalidInput, UnsupportedMedia
 from penstock.handlers.schema import REFUSED, Reader, reader_for
 from penstock.job import (
     CHARSETS,
-    FORM_MEDIA,
     PACKED_MEDIA,
-    REQUEST_MEDIA,
     TENSORS_MEDIA,
-    is_media_accepted,
     split_media_type,
 )
 from penstock.outputs.bundle import BUNDLE_MEDIA
@@ -79,52 +76,12 @@ class Codec:
         """JSON Schema of one input; None if the model takes anything."""
         return None if self.raw else self.reader.schema()
 
-    def _decode_request(self, data: bytes) -> Any:
-        from penstock.inputs.request import decode_request
-
-        # This version takes no `Request`s, and drops what another version of its model asks for.
-        said = decode_request(data)
-        return self.decode(said.content_type, said.data)
-
-    def _decode_tensors(self, data: bytes) -> Any:
-        # Only models that get tensors import the code that reads them.
-        from penstock.inputs.tensors import plain_input, whole_bytes
-        from penstock.tensors.tensor import decode_tensors
-
-        tensors = decode_tensors(data)
-        if self.arrays:
-            from penstock.handlers.tensors import arrays_of
-
-            return arrays_of(tensors)
-        if self.raw:
-            return bytes(whole_bytes(tensors))
-        if is_file(self.item_type):
-            return self.item_type.read(whole_bytes(tensors))
-        return self.reader.from_form(plain_input(tensors, self.form_schema or self.schema()))
-
-    def _decode_form(self, data: bytes) -> Any:
-        # Only models that get forms import the code that reads them.
-        from penstock.inputs.form import FormPart, decode_form, form_fields, is_file_schema, read_form
-
-        schema = self.form_schema or self.schema()
-        taken = accepted(self.item_type)
-        parts = decode_form(data)
-        found = read_form(
-            parts, form_fields(schema), takes=lambda media: is_media_accepted(media, taken), read_json=msgspec.json.decode
-        )
-        if not isinstance(found, FormPart):
-            return self.reader.from_form(found)
-        if is_file_schema(schema) and split_media_type(found.media)[0] != JSON:
-            return self.item_type.read(found.file())
-        return self.decode(found.media, found.data)
-
     def _decode_other(self, content_type: str, data: bytes) -> Any:
-        if content_type == FORM_MEDIA:
-            return self._decode_form(data)
-        if content_type == REQUEST_MEDIA:
-            return self._decode_request(data)
-        if content_type == TENSORS_MEDIA:
-            return self._decode_tensors(data)
+        if content_type in PACKED_MEDIA:
+            # Few models get inputs that are packed.
+            from penstock.handlers.packed_inputs import decode_packed
+
+            return decode_packed(self, content_type, data)
         media, charset = split_media_type(content_type)
         if media == JSON or media.endswith("+json"):
             return self.reader.from_json(data)

@@ -13,7 +13,6 @@ from typing import Any
 
 from penstock.errors import HandlerLoadError
 from penstock.handlers.contract import Context
-from penstock.handlers.option_names import check_option_names
 from penstock.handlers.runtimes.contract import chosen_runtime, refuse_foreign
 from penstock.handlers.runtimes.onnx.providers import checked_kind
 from penstock.handlers.runtimes.onnx.session import planned
@@ -23,6 +22,7 @@ from penstock.handlers.runtimes.torch.archive import FileKind, file_kind
 from penstock.handlers.runtimes.torch.checks import check_options
 from penstock.handlers.runtimes.torch.declared import declared_inputs
 from penstock.handlers.runtimes.torch.files import class_place
+from penstock.handlers.tasks.file_handler import check_option_names
 from penstock.handlers.tasks.labels import read_labels
 from penstock.handlers.tasks.options import read_options, task_class
 from penstock.handlers.tasks.vocabulary import require_tokenizer

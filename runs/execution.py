@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,25 @@ from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
-from penstock.extensions.openai.runs.batch import OpenAISource
-from penstock.extensions.openai.runs.run import NOT_REACHED, OPENAI, open_batch, write_unfinished
 from penstock.job import BlobPlace
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
+from penstock.runs.kinds import ClaimedOutput, RunKind, run_kind
 from penstock.runs.lease import OwnedRun, RunLease
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.parts.joining import join_parts, joined_counts, manifest_parts, read_reports
 from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, run_folder
 from penstock.runs.parts.plan import total_rows
 from penstock.runs.progress import RunProgress
-from penstock.runs.publishing import publish, published_manifest
+from penstock.runs.publishing import publish, published_manifest, write_unreached
 from penstock.runs.rows import Source
 from penstock.runs.run_files import (
-    ClaimedOutput,
     RunFiles,
-    claim_output,
     claim_part,
     need_joinable,
     open_part,
     open_run_files,
-    open_source,
     readable,
     split_source,
 )
@@ -165,11 +162,9 @@ class Execution:
         if run.parts:
             return self._join(lease)
         lease.write(RunChange(state=RunState.VALIDATING, error_code="", error_message=""))
-        if (manifest := published_manifest(run)) is not None:
+        if (manifest := published_manifest(self._kind, run)) is not None:
             return DriveResult(RunState.COMPLETED, manifest.counts)
-        if run.spec.kind == OPENAI:
-            # Checked before its model is looked up: a file whose first line cannot be read names no model.
-            open_batch(run.spec)
+        self._kind.check(run.spec)
         with ExitStack() as open_things:
             store = open_things.enter_context(closing(RedisStore(self._services.redis_url, name="penstock-run")))
             model = self._await_model(store, lease)
@@ -194,11 +189,16 @@ class Execution:
         output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-        if (found := _published_counts(run, output)) is not None:
+        if (found := _published_counts(self._kind, run, output)) is not None:
             # The process that had the files has published them meanwhile.
             output.discard()
             return DriveResult(RunState.COMPLETED, found)
         return open_run_files(run, source, output, version=model.version, accept_changes=self._accepts_changes)
+
+    @cached_property
+    def _kind(self) -> RunKind:
+        """Asked for while the run is driven, so that a run of an unknown kind fails as one with another fault does."""
+        return run_kind(self._owned.run.spec.kind)
 
     @property
     def _accepts_changes(self) -> bool:
@@ -207,7 +207,7 @@ class Execution:
     def _open_source(self, open_things: ExitStack, schema: dict[str, Any] | None) -> tuple[Source, int | None]:
         run = self._owned.run
         if run.part is None:
-            source, first_line = open_source(run.spec, schema)
+            source, first_line = self._kind.open_source(run.spec, schema)
         else:
             source, first_line = open_part(run.spec, run.part, schema, accept_changes=self._accepts_changes)
         open_things.callback(source.close)
@@ -215,15 +215,18 @@ class Execution:
 
     def _claim_output(self, open_things: ExitStack, first_line: int | None) -> ClaimedOutput:
         run, state = self._owned.run, self._services.state_dir / "runs"
-        output = claim_output(run, first_line, state) if run.part is None else claim_part(run, run.part, first_line, state)
+        if run.part is None:
+            output = self._kind.claim_output(run, first_line, state)
+        else:
+            output = claim_part(run, run.part, first_line, state)
         open_things.callback(output.close)
         return output
 
     def _split(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> DriveResult:
         """Give the run its parts, for whoever drives them; afterwards it is left until all have ended."""
         run = self._owned.run
-        need_joinable(run.spec)
-        source, first_line = open_source(run.spec, model.input_schema)
+        need_joinable(self._kind, run.spec)
+        source, first_line = self._kind.open_source(run.spec, model.input_schema)
         open_things.callback(source.close)
         output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
@@ -239,17 +242,17 @@ class Execution:
         """Put the rows of all parts together and publish them; again after a crash, with the same end."""
         run, state = self._owned.run, self._services.state_dir / "runs"
         self._version = run.version
-        if (manifest := published_manifest(run)) is not None:
+        if (manifest := published_manifest(self._kind, run)) is not None:
             return DriveResult(RunState.COMPLETED, manifest.counts)
         with ExitStack() as open_things:
             folder = run_folder(run, state)
             output = self._claim_output(open_things, None)
             if not self._await_turn(output.journal, lease):
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-            if (found := _published_counts(run, output)) is not None:
+            if (found := _published_counts(self._kind, run, output)) is not None:
                 output.discard()
                 return DriveResult(RunState.COMPLETED, found)
-            source, _ = readable(lambda: open_source(run.spec, None))
+            source, _ = readable(lambda: self._kind.open_source(run.spec, None))
             open_things.callback(source.close)
             files = RunFiles(source, output.sink, output.journal, Checkpoint(), folder, output.discard)
             return self._publish_parts(lease, files)
@@ -270,7 +273,7 @@ class Execution:
         if not is_joined or not lease.is_held():
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING), counts)
         listed = manifest_parts([part.part for part in parts if part.part], reports, files.source)
-        details = publish(run, files, counts=counts, version=run.version, now=lease.now(), parts=listed)
+        details = publish(self._kind, run, files, counts=counts, version=run.version, now=lease.now(), parts=listed)
         took_s = max(0.001, lease.now() - (run.started_at or run.created_at))
         return DriveResult(RunState.COMPLETED, counts, (counts.done + counts.failed) / took_s, details=details)
 
@@ -317,9 +320,9 @@ class Execution:
 
     def _limits(self) -> RunLimits:
         spec, most = self._owned.run.spec, self._options.max_failed
-        # OpenAI's protocol completes a batch of which every line failed, and counts its failures.
-        limit = None if spec.kind == OPENAI else FailureLimit.parse(spec.max_failed if most is None else most)
-        not_reached = {reason: NOT_REACHED[state] for reason, state in _FINAL_STATES.items()} if spec.kind == OPENAI else {}
+        limit = FailureLimit.parse(spec.max_failed if most is None else most) if self._kind.is_limited else None
+        unreached = self._kind.unreached
+        not_reached = {reason: unreached[state] for reason, state in _FINAL_STATES.items() if state in unreached}
         return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached, is_part=self._owned.run.part is not None)
 
     def _terms(self, lease: RunLease, files: RunFiles, model: ServedModel) -> ShardTerms:
@@ -344,18 +347,17 @@ class Execution:
             return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         state = _FINAL_STATES.get(reason, RunState.COMPLETED)
         if state is not RunState.COMPLETED:
-            if not isinstance(files.source, OpenAISource):
+            if (error := self._kind.unreached.get(state)) is None:
                 return DriveResult(state, counts, driver.mean_rate())
-            # An OpenAI batch that ends early publishes what it has; every line without an answer says why.
             last = driver.checkpoint
-            counts = write_unfinished(files.source, files.sink, last.after, last.counts, state)
+            counts = write_unreached(files.source, files.sink, last.after, last.counts, error)
         if lease.write(RunChange(state=RunState.PUBLISHING, counts=counts)) in _LOST:
             raise self._lost()
         if not lease.is_held():
             # The store is away. The run goes on from its last commit, which has all rows.
             return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         lease.on_progress(driver.progress("publishing"))
-        details = publish(run, files, counts=counts, version=self._version, now=lease.now())
+        details = publish(self._kind, run, files, counts=counts, version=self._version, now=lease.now())
         return DriveResult(state, counts, driver.mean_rate(), details=details)
 
     def _lost(self) -> Conflict:
@@ -376,12 +378,12 @@ class Execution:
             lease.write(change, lease_s=0.0)
 
 
-def _published_counts(run: Run, output: ClaimedOutput) -> RunCounts | None:
+def _published_counts(kind: RunKind, run: Run, output: ClaimedOutput) -> RunCounts | None:
     """The counts of what another process has published of this run or part, if it has."""
     if run.part is not None:
         report = read_report(output.folder)
         return joined_counts([report]) if report else None
-    manifest = published_manifest(run)
+    manifest = published_manifest(kind, run)
     return manifest.counts if manifest else None
 
 

@@ -159,7 +159,7 @@ class RunLease:
             if run.part is None:
                 self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
             else:
-                # Whoever takes the run splits it again, and finds the journals of its parts.
+                # Whoever takes the run cuts it again, and finds the journals of its parts.
                 self._stop = StopReason.LOST
         self._stop = _STOPS.get(status, self._stop)
 

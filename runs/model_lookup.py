@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from penstock.broker.partitions import share
-from penstock.errors import Conflict, NotFound
+from penstock.errors import NotFound
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
+from penstock.run import refuse_pipeline
 
 
 class ModelLookup(Protocol):
@@ -57,8 +58,7 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
             hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
     found = info.versions.get(version)
-    if found is not None and found.stages:
-        raise Conflict(f"{model!r} is a pipeline, and runs over files take models", hint="submit its rows as jobs: jobs:batch")
+    refuse_pipeline(model, found)
     schema = found.input_schema if found else None
     most = share(info.limits.max_queue_depth, info.partitions)
     return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions)

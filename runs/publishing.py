@@ -8,19 +8,22 @@ from typing import Any
 import msgspec
 
 import penstock
-from penstock.extensions.openai.runs.run import OPENAI
 from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
+from penstock.runs.kinds import RunKind
 from penstock.runs.manifest import FileReport, Manifest, ManifestPart, manifest_path, read_manifest, write_manifest
+from penstock.runs.rows import ResultBatch, RowError, Sink, Source
 from penstock.runs.run_files import RunFiles
+
+_UNREACHED_ROWS, _UNREACHED_BYTES = 1_000, 1 << 20
 
 
 def publish(
-    run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: float, parts: Sequence[ManifestPart] = ()
+    kind: RunKind, run: Run, files: RunFiles, *, counts: RunCounts, version: str, now: float, parts: Sequence[ManifestPart] = ()
 ) -> dict[str, Any]:
     """Publish; returns a report of the files. Safe to repeat after a crash at any point. `now` is by the store's clock."""
     report = files.sink.publish()
-    if run.spec.kind != OPENAI and run.part is None:
+    if kind.has_manifest and run.part is None:
         manifest = _manifest_of(run, files, report, counts=counts, version=version, now=now, parts=parts)
         report["manifest"] = write_manifest(manifest, files.folder)
     # Discarded before it is closed: closing gives up the lock, and a driver that waits for it must find nothing to go on with.
@@ -29,10 +32,20 @@ def publish(
     return report
 
 
-def published_manifest(run: Run) -> Manifest | None:
+def write_unreached(source: Source, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError) -> RunCounts:
+    """Write for every row behind `after` that it failed, and why; returns the counts with these rows."""
+    failed = counts.failed
+    while (batch := source.read(after, rows=_UNREACHED_ROWS, size_bytes=_UNREACHED_BYTES)) is not None:
+        errors = dict.fromkeys(range(len(batch)), error)
+        sink.append(ResultBatch(batch.first, [None] * len(batch), batch.carried, errors))
+        failed, after = failed + len(batch), batch.after
+    return RunCounts(total=counts.total, done=counts.done, failed=failed)
+
+
+def published_manifest(kind: RunKind, run: Run) -> Manifest | None:
     """The manifest of this very run, if an earlier drive published everything and died before it could tell the store."""
     name = manifest_path(run.spec.output)
-    if run.spec.kind == OPENAI or run.part is not None or not exists(name):
+    if not kind.has_manifest or run.part is not None or not exists(name):
         return None
     with open_read(name) as file:
         manifest = read_manifest(file.read())

@@ -12,16 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import InvalidInput
-from penstock.extensions.openai.runs.run import OPENAI, open_answers, open_batch
-from penstock.run import Run, RunCounts, RunPart, RunSpec
+from penstock.run import RETRY_OF, Run, RunCounts, RunPart, RunSpec
 from penstock.runs.driver import Checkpoint
 from penstock.runs.files import is_url
 from penstock.runs.journal import NAME, Header, Journal, JournalEntry, refuse_changed
-from penstock.runs.retry import RETRY_OF, retry_source
+from penstock.runs.kinds import ClaimedOutput, RunKind
 from penstock.runs.rows import Sink, Source
 
 T = TypeVar("T")
-FILES = "files"
 # The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.
 _NOT_IN_DIGEST: dict[str, Any] = {
     "window_rows": 10_000,
@@ -72,18 +70,6 @@ def spec_digest(spec: RunSpec) -> str:
     return hashlib.sha256(msgspec.json.encode(digested, order="deterministic")).hexdigest()
 
 
-def open_source(spec: RunSpec, input_schema: dict[str, Any] | None) -> tuple[Source, int | None]:
-    """The run's input, and the line number of its first row where rows are lines. Raises for faults of the input."""
-    if spec.kind == OPENAI:
-        return open_batch(spec), 1
-    if spec.kind != FILES:
-        raise InvalidInput(f"this version of penstock cannot drive runs of the kind {spec.kind!r}")
-    from penstock.runs.sources.opening import open_source as open_files
-
-    source = open_files(spec, input_schema=input_schema)
-    return (retry_source(source, spec) if RETRY_OF in spec.metadata else source), source.first_line
-
-
 def open_part(
     spec: RunSpec, part: RunPart, input_schema: dict[str, Any] | None, *, accept_changes: bool
 ) -> tuple[Source, int | None]:
@@ -108,9 +94,9 @@ def readable(read: Callable[[], T]) -> T:
         raise give_back(error) from error
 
 
-def need_joinable(spec: RunSpec) -> None:
+def need_joinable(kind: RunKind, spec: RunSpec) -> None:
     """Raises `InvalidInput` for a run that cannot have several parts."""
-    if spec.kind != FILES or RETRY_OF in spec.metadata:
+    if not kind.has_parts or RETRY_OF in spec.metadata:
         raise InvalidInput("only runs over files can have several parts, and none that repeats failed rows")
     if is_url(spec.output):
         raise InvalidInput(
@@ -127,31 +113,6 @@ def split_source(source: Source, parts: int) -> list[RunPart]:
 
     assert isinstance(source, (FolderSource, FilesSource))
     return split_input(source, parts)
-
-
-@dataclass(slots=True)
-class ClaimedOutput:
-    """The run's output and the run's own folder. Nothing is changed there before the journal is acquired."""
-
-    sink: Sink
-    journal: Journal
-    folder: Path
-    discard: Callable[[], None]
-
-    def close(self) -> None:
-        self.sink.close()
-        self.journal.close()
-
-
-def claim_output(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOutput:
-    """Raises `Conflict` if the output exists, or belongs to another run."""
-    if run.spec.kind == OPENAI:
-        sink, folder, discard = open_answers(run.spec)
-        return ClaimedOutput(sink, Journal(folder / NAME), folder, discard)
-    from penstock.runs.sinks.opening import open_sink
-
-    files = open_sink(run.spec, run.id, state=state_dir, first_line=first_line)
-    return ClaimedOutput(files, Journal(files.partial.folder / NAME), files.partial.folder, files.discard)
 
 
 def claim_part(run: Run, part: RunPart, first_line: int | None, state_dir: Path) -> ClaimedOutput:

@@ -15,7 +15,9 @@ from tests import house
 from tests.pages import cli_page
 from tests.pages.setting_rows import setting_rows
 
-ENGINE = ("core", "broker", "workers", "handlers", "gateway", "client", "cli")
+# The client is no part of it: its methods and parameters are the words of the API, those of our extensions too (D135).
+ENGINE = ("core", "broker", "workers", "handlers", "gateway", "runs", "cli")
+CLIENT = ("client",)
 COUNTED = ("core", "broker", "workers", "gateway")
 LONG_FILE_LINES = 350
 # Names of capabilities. `pipeline` alone is also the three threads of a child, `split` also what text does, and
@@ -48,13 +50,14 @@ class Bar:
 
 def bars(found: Sequence[house.Module]) -> list[Bar]:
     lines = sum(one.lines for one in found if one.path.parts[0] in COUNTED)
-    long = [one for one in found if one.lines > LONG_FILE_LINES]
+    long = [one for one in found if one.lines > LONG_FILE_LINES and one.path.as_posix() not in house.TABLES]
     return [
         Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 61, 50),
         Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 58, 50),
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
-        Bar("imports of extensions by the engine", len(engine_imports(found)), 38, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 381, 0),
+        Bar("imports of extensions by the engine", len(engine_imports(found)), 30, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 281, 0),
+        Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 56, 56),
         Bar("lines of core, broker, workers and gateway", lines, 45_945, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 20, 5),
         Bar("commands", len(commands()), 54, 55),
@@ -82,16 +85,16 @@ def closure(found: Sequence[house.Module], entry: str) -> set[str]:
 
 def engine_imports(found: Sequence[house.Module]) -> set[tuple[str, str]]:
     """Return who in the engine imports what of which extension's module."""
-    engine = [one for one in found if one.path.parts[0] in ENGINE or one.path.parts[0] == "runs"]
+    engine = [one for one in found if one.path.parts[0] in ENGINE + CLIENT]
     known = {one.name: one for one in found}
     imported = ((one, name) for one in engine for name in one.imports if name.startswith("penstock.extensions."))
     return {(one.name, _module_of(name, known) or name) for one, name in imported}
 
 
-def named(found: Sequence[house.Module]) -> Iterator[str]:
-    """Yield the places in the engine that name a capability."""
+def named(found: Sequence[house.Module], folders: Sequence[str] = ENGINE) -> Iterator[str]:
+    """Yield the places in these folders that name a capability."""
     for one in found:
-        if one.path.parts[0] in ENGINE:
+        if one.path.parts[0] in folders:
             for number, line in enumerate((house.ROOT / one.path).read_text().splitlines(), 1):
                 if CAPABILITIES.search(line):
                     yield f"{one.path}:{number}"

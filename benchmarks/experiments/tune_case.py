@@ -24,9 +24,9 @@ from rich.table import Table
 from benchmarks.stack import EXAMPLES
 from penstock.distribution import install_hint
 from penstock.errors import BadRequest
+from penstock.extensions.pipelines.tune.report import pipeline_answer, pipeline_rows, write_pipeline_report
+from penstock.extensions.pipelines.tune.result import PipelineResult, read_pipeline_result
 from penstock.loadtest.report.parts import machine_line
-from penstock.tune.pipelines.report import pipeline_answer, pipeline_rows, write_pipeline_report
-from penstock.tune.pipelines.result import PipelineResult, read_pipeline_result
 from penstock.tune.report.findings import CASE_COLUMNS, goal_in_words
 from penstock.workers.devices.machine import discover
 

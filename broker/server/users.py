@@ -1,4 +1,4 @@
-"""The Redis users of a gateway, a worker, Flower and Celery's clients, each with only the rights that it needs.
+"""The Redis users of a gateway, a worker, Flower and what extensions serve, each with only the rights that it needs.
 
 An administrator loads the functions.
 
@@ -13,11 +13,16 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from penstock.extension import installed, load_part
+
 ADMIN, GATEWAY, WORKER, FLOWER = "penstock-admin", "penstock-gateway", "penstock-worker", "penstock-flower"
+# That of Celery's clients, which an extension brings.
 CELERY = "penstock-celery"
+_OF_PENSTOCK = "penstock-"
 _PASSWORD_BYTES = 24
 
 # The commands that the Lua functions call; a test compares them with the source.
@@ -26,9 +31,10 @@ CALLED_BY_FUNCTIONS = (
     "lrange lrem mset pexpire publish pubsub|shardnumsub rpop rpush sadd set smembers spublish srem time zadd zcard "
     "zcount zrange zrangebylex zrangebyscore zrank zrem zrevrangebylex zscore"
 )
+# The commands that every client sends while it connects.
+CONNECTED = "ping client|setname client|setinfo hello quit"
 # The commands that our clients send besides.
-_CONNECTED = "ping client|setname client|setinfo hello quit"
-_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {_CONNECTED}"
+_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
 # To answer once a replica has what was written.
 _WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
@@ -44,22 +50,9 @@ _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidb
 _CELERY_CHANNELS = ("/0.celery*", "/0.celery.pidbox", "/0.celeryev/*", "/0.celeryev/worker.*")
 # Flower listens to events, asks workers and counts waiting jobs; it reads our keys and writes none. Like every client of remote
 # control it can also order a worker to stop, which no rule of Redis can tell from a question.
-_FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys hvals {_CONNECTED}"
+_FLOWERS = f"{_CELERYS} subscribe unsubscribe publish sadd smembers exists del llen hkeys hvals {CONNECTED}"
 _READ_BY_FLOWER = ("penstock.*", "ps:{registry}:models")
 _FLOWER_KEYS = (*_CELERY_KEYS, "celeryev.*")
-# A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use
-# remote control. Each part in parentheses stands alone, so that no command works on the keys of another.
-_CELERY_CLIENT = " ".join(
-    [
-        f"resetchannels -@all {' '.join(f'+{command}' for command in _CONNECTED.split())} +multi +exec +discard",
-        "(-@all +lpush +llen +exists %RW~penstock %RW~penstock??[0-9])",
-        "(-@all +sadd +smembers +srem +exists ~_kombu.binding.* ~_kombu.binding_permanent.*)",
-        "(-@all +lpush +brpop +llen +exists +del ~*.reply.celery.pidbox*)",
-        "(-@all +get +mget +del ~celery-task-meta-*)",
-        "(-@all +subscribe +unsubscribe &celery-task-meta-*)",
-        "(-@all +publish &/0.celery.pidbox)",
-    ]
-)
 
 
 def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> str:
@@ -76,38 +69,42 @@ RULES = {
         f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),
     FLOWER: _rules(_FLOWERS, (*(f"%R~{key}" for key in _READ_BY_FLOWER), *_FLOWER_KEYS), _CELERY_CHANNELS),
-    CELERY: _CELERY_CLIENT,
 }
+
+
+@cache
+def rules() -> dict[str, str]:
+    """The rules of all users, by name: ours, and those that extensions bring."""
+    return RULES | {user: load_part(part) for one in installed() for user, part in one.store_users.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    admin: str
-    gateway: str
-    worker: str
-    flower: str
-    celery: str
+    """By users. Their file has the users by the last word of their names."""
+
+    by_user: Mapping[str, str]
 
     def __repr__(self) -> str:
         return "Passwords(***)"
 
     def of(self, user: str) -> str:
-        return {ADMIN: self.admin, GATEWAY: self.gateway, WORKER: self.worker, FLOWER: self.flower, CELERY: self.celery}[user]
+        return self.by_user[user]
 
 
 def passwords_in(path: Path) -> Passwords:
     """Those of this store, made at the first start, or when a version brings a new user. The file is its owner's alone."""
-    known = json.loads(path.read_text("ascii")) if path.exists() else {}
-    missing = {field.name: secrets.token_urlsafe(_PASSWORD_BYTES) for field in fields(Passwords) if field.name not in known}
-    passwords = Passwords(**known, **missing)
+    known: dict[str, str] = json.loads(path.read_text("ascii")) if path.exists() else {}
+    short = {user: user.removeprefix(_OF_PENSTOCK) for user in rules()}
+    missing = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in short.values() if name not in known}
+    found = known | missing
     if missing:
-        write_private(path, json.dumps(asdict(passwords)))
-    return passwords
+        write_private(path, json.dumps(found))
+    return Passwords({user: found[name] for user, name in short.items()})
 
 
 def acl_lines(passwords: Passwords) -> str:
     """A Redis ACL file: nobody without a password, and only hashes of those."""
-    lines = [f"user {name} on sanitize-payload #{_hash(passwords.of(name))} {rules}" for name, rules in RULES.items()]
+    lines = [f"user {name} on sanitize-payload #{_hash(passwords.of(name))} {rule}" for name, rule in rules().items()]
     return "\n".join(["user default off resetchannels -@all", *lines, ""])
 
 
@@ -120,7 +117,7 @@ def write_private(path: Path, text: str) -> None:
 
 def setuser_lines(passwords: Mapping[str, str]) -> list[str]:
     """Commands for a Redis of one's own, where the administrator sets the users up."""
-    return [f"ACL SETUSER {name} reset on >{passwords[name]} {RULES[name]}" for name in (GATEWAY, WORKER, FLOWER, CELERY)]
+    return [f"ACL SETUSER {name} reset on >{passwords[name]} {rule}" for name, rule in rules().items() if name != ADMIN]
 
 
 def _hash(password: str) -> str:

@@ -25,7 +25,6 @@ from penstock.broker.store.links.refusals import DEMOTED
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import CallNodes
-    from penstock.broker.store.links.cluster_threads import ClusterThreadLink
 
 
 class RedisConnection(Protocol):
@@ -181,94 +180,6 @@ class CallLink:
                 answer.set_exception(error)
 
 
-class ThreadLink:
-    """The connection of one thread, for calls whose words redis-py need not look at. It is lent by `pool`.
-
-    Any number of calls leave in one write. By redis-py's pipeline they take four times as much of the thread's time.
-    """
-
-    def __init__(self, pool: redis.ConnectionPool) -> None:
-        self._pool = pool
-        self._connection: Any = None
-
-    def answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """The answers, in order. Raises what redis-py raises, and the first refusal once all answers are read."""
-        answers = self._exchanged(commands)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                self._leave_demoted(answers)
-                raise answer
-        return answers
-
-    def replies(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """As `answers`, but refusals stand in their places as errors."""
-        answers = self._exchanged(commands)
-        self._leave_demoted(answers)
-        return answers
-
-    def _leave_demoted(self, answers: Sequence[Any]) -> None:
-        """Have the next call find the primary, where an address or sentinels lead to it."""
-        if self._connection is not None and any(isinstance(answer, DEMOTED) for answer in answers):
-            self._connection.disconnect()
-
-    def _exchanged(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        packed = [hiredis.pack_command(tuple(words)) for words in commands]
-        try:
-            connection = self._open()
-            connection.send_packed_command([packed[0] if len(packed) == 1 else b"".join(packed)])
-            answers = [_answer(connection) for _ in commands]
-        except BaseException:
-            # Answers that nobody read must not meet the next call.
-            if self._connection is not None:
-                self._connection.disconnect()
-            self.give_back()
-            raise
-        return answers
-
-    def load(self, source: str) -> None:
-        """Load the library of functions. Raises what redis-py raises."""
-        self.answers([("FUNCTION", "LOAD", source)])
-
-    def is_unsettled(self, for_s: float) -> bool:
-        """Whether keys have changed their server within this time, while the connection stood: never."""
-        return False
-
-    def _open(self) -> Any:
-        """The connection; opened anew if the server has closed it since the last call."""
-        if self._connection is None:
-            self._connection = self._pool.get_connection()
-        elif _is_closed(self._connection):
-            self._connection.disconnect()
-            self._connection.connect()
-        return self._connection
-
-    def give_back(self) -> None:
-        """Let redis-py's own commands use the connection."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            self._pool.release(connection)
-
-    def close(self) -> None:
-        self.give_back()
-        self._pool.disconnect()
-
-
-def _is_closed(connection: Any) -> bool:
-    """Whether the server has closed an idle connection, or sent what nobody waits for."""
-    try:
-        return bool(connection.can_read())
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return True
-
-
-def _answer(connection: Any) -> Any:
-    """The next answer; a refusal is returned as an error, not raised."""
-    try:
-        return connection.read_response()
-    except redis.ResponseError as refused:
-        return refused
-
-
 async def _reply(connection: RedisConnection) -> Any:
     """The next reply; a refusal is returned as an error, not raised."""
     try:
@@ -281,7 +192,8 @@ CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 5.0
 
 
-def _options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any]:
+def client_options(url: str, name: str, read_timeout_s: float | None) -> dict[str, Any]:
+    """What every client of a store is made with."""
     # Never repeat a command silently: a repeated claim would take a second batch.
     options: dict[str, Any] = {
         "protocol": 2,
@@ -312,7 +224,7 @@ def _is_followed(url: str) -> bool:
 
 def connect(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S, key: str = "") -> redis.Redis:
     """A client for one thread; opens its connection on first use. Of a cluster, it asks the node that serves `key`, or any."""
-    options = _options(url, name, read_timeout_s)
+    options = client_options(url, name, read_timeout_s)
     if is_cluster(url):
         from penstock.broker.store.links.cluster_threads import cluster_client
 
@@ -330,12 +242,12 @@ def connect_all(url: str, *, name: str = "") -> dict[str, redis.Redis]:
         return {"": connect(url, name=name)}
     from penstock.broker.store.links.cluster_threads import node_clients
 
-    return node_clients(url, _options(url, name, READ_TIMEOUT_S))
+    return node_clients(url, client_options(url, name, READ_TIMEOUT_S))
 
 
 def connect_async(url: str, *, name: str = "", read_timeout_s: float | None = READ_TIMEOUT_S) -> redis.asyncio.Redis:
     """A client for one event loop; opens its connections on first use. Of a cluster, it asks any node."""
-    client = _async_client(url, _options(url, name, read_timeout_s))
+    client = _async_client(url, client_options(url, name, read_timeout_s))
     pool = client.connection_pool
     pool.connection_class = type("Link", (AsyncLink, pool.connection_class), {})
     return client
@@ -355,20 +267,11 @@ def _async_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
     )
 
 
-def thread_link(url: str, client: redis.Redis, name: str, source: str, *, within_s: float) -> ThreadLink | ClusterThreadLink:
-    """The link of a thread's store. `client` is from `connect`; `source`: the library of functions."""
-    if is_cluster(url):
-        from penstock.broker.store.links.cluster_threads import ClusterThreadLink
-
-        return ClusterThreadLink(url, _options(url, name, within_s), source)
-    return ThreadLink(client.connection_pool)
-
-
 def cluster_nodes(url: str, *, name: str, within_s: float) -> CallNodes:
     """The nodes of a cluster for an event loop; a link to one breaks after this time without an answer."""
     from penstock.broker.store.links.cluster_calls import CallNodes
 
-    return CallNodes(url, _options(url, name, within_s), within_s=within_s)
+    return CallNodes(url, client_options(url, name, within_s), within_s=within_s)
 
 
 class AsyncLink:

@@ -1,9 +1,7 @@
-"""What the store publishes: wake-ups for slots, and pushed ends of jobs for the requests of a gateway process that wait.
+"""The ends of jobs that the store pushes to a gateway process, for its requests that wait.
 
-A wake-up says that a model has work; the subscription to wake-ups shows that the slot is present. Jobs that a submit handed
-over come the same way: they are leased, so a slot whose subscription broke after an offer goes on under a new name. A push is
-a hint with the result in it. All may be lost, because pub/sub survives no reconnect: then a slot asks, and a gateway reads
-the record.
+A push is a hint with the result in it. It may be lost, because pub/sub survives no reconnect: then the gateway reads the
+record.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import cast
 
 import redis
@@ -21,116 +18,12 @@ import redis.asyncio
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.records import Claim, Push
-from penstock.broker.store.connection import RedisConnection, connect, connect_async
+from penstock.broker.records import Push
+from penstock.broker.store.connection import RedisConnection, connect_async
 from penstock.broker.store.links.refusals import store_error
-from penstock.broker.store.ops import prefix
-from penstock.broker.store.registry import ROLLOUTS_KEY
-from penstock.broker.store.replies import CLAIM_HEAD, claim_reply, parse_pushes
+from penstock.broker.store.replies import parse_pushes
 from penstock.errors import StoreUnavailable
-from penstock.job import JobId, JobState, job_in
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """The model has work."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
-    id: JobId
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """The answer to the claim that the slot had offered, made by a submit. The jobs are leased to the slot under `nonce`."""
-
-    nonce: str
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutChanged:
-    """An operator changed a model, maybe another one than this slot's."""
-
-
-Message = Wake | CancelRequested | HandedOver | RolloutChanged
-# Of a `WakeUps`: two sharded channels and one that is not; and what comes on either kind.
-_SUBSCRIPTIONS = 3
-_MESSAGES = (b"smessage", b"message")
-
-
-class WakeUps:
-    """One subscription for one slot. Wait for `fileno()` to become readable, then `read()`.
-
-    Listens on the queue's wake-up channel, on that of all rollouts and on the slot's own; if the last has no subscriber, a
-    sweeper takes the slot's leases back early. Raises `StoreUnavailable` when the link breaks: close it and open a new one.
-    """
-
-    def __init__(self, url: str, queue: str, worker: str) -> None:
-        self._queue, self._worker = queue, worker
-        self._redis = connect(url, name=f"penstock-wake-{worker}", key=prefix(queue))
-        self._pubsub = self._redis.pubsub()
-
-    def open(self) -> WakeUps:
-        """Subscribe; all subscriptions stand when this returns."""
-        own = prefix(self._queue)
-        try:
-            # D108: sharded, so that the node of a cluster that has the queue knows who listens.
-            self._pubsub.ssubscribe(f"{own}wake", f"{own}worker:{self._worker}")
-            self._pubsub.subscribe(ROLLOUTS_KEY)
-            for _ in range(_SUBSCRIPTIONS):
-                self._pubsub.get_message(timeout=5.0)
-        except (redis.RedisError, OSError) as error:
-            raise store_error(error) from error
-        return self
-
-    def fileno(self) -> int:
-        connection = self._pubsub.connection
-        sock = connection._sock if connection else None
-        if sock is None:
-            raise store_error(redis.ConnectionError("the wake-up link is closed"))
-        return int(sock.fileno())
-
-    def read(self) -> list[Message]:
-        """All that has arrived; waits only for the rest of a message that has arrived in part."""
-        connection = self._pubsub.connection
-        found: list[Message] = []
-        try:
-            # Not by `get_message`, which takes longer, and breaks the link at a message of which only a part has arrived.
-            while connection is not None and connection.can_read():
-                kind, _, data = connection.read_response()
-                if kind == b"sunsubscribe":
-                    raise redis.ConnectionError("another node has the queue now")
-                if kind in _MESSAGES:
-                    found.append(self._parse(data))
-        except (redis.RedisError, OSError) as error:
-            raise store_error(error) from error
-        return found
-
-    def _parse(self, data: bytes) -> Message:
-        if data[:1] == b"c":
-            return CancelRequested(job_in(data[1:].decode(), self._queue))
-        if data[:1] == b"h":
-            return HandedOver(*handed_over(data[1:], self._queue))
-        return RolloutChanged() if data == b"r" else Wake()
-
-    def close(self) -> None:
-        self._pubsub.close()
-        self._redis.close()
-
-
-def handed_over(message: bytes, queue: str) -> tuple[str, Claim]:
-    """Decode the claim that a submit made for a slot: its nonce, and the answer as `claim_reply` has it."""
-    head, _, values = message.partition(b"\n")
-    nonce, *sizes = head.split(b" ")
-    reply, at = [], 0
-    for size in map(int, sizes):
-        reply.append(values[at : at + size])
-        at += size
-    numbers = [int(value) for value in reply[1:CLAIM_HEAD]]
-    return nonce.decode(), claim_reply([reply[0], *numbers, *reply[CLAIM_HEAD:]], queue)
-
+from penstock.job import JobId, JobState
 
 # D6: docs/design/store.md
 log = structlog.get_logger(__name__)

@@ -42,6 +42,8 @@ MOST_KINDS = 64
 # In tables of versions that were loaded at run time these settings keep the names by which the release before reads them.
 _IN_STORE = {name: name.replace("slots", "workers") for name in ("slots", "min_slots", "max_slots", "slots_per_device")}
 _IN_SETTINGS = {stored: name for name, stored in _IN_STORE.items()}
+# These settings went; tables of an earlier release may have them.
+_GONE = frozenset({"max_retry_delay_s", "profile_every"})
 
 
 class _RegistryEntry(msgspec.Struct, array_like=True):
@@ -305,7 +307,9 @@ def _rollouts(entries: Mapping[bytes, bytes]) -> dict[str, StoredRollout]:
 
 def _renamed(rollout: Rollout, names: Mapping[str, str]) -> Rollout:
     tables = rollout.added.items()
-    return replace(rollout, added={name: {names.get(key, key): table[key] for key in table} for name, table in tables})
+    return replace(
+        rollout, added={name: {names.get(key, key): table[key] for key in table if key not in _GONE} for name, table in tables}
+    )
 
 
 def _stored_keys(entries: Mapping[bytes, bytes]) -> dict[str, StoredKey]:

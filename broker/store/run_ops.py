@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
 from penstock.broker.run_contract import KEEP_S, CreatedRun, RunChange, TakenRun
-from penstock.broker.store.ops import Operation, ms, words
+from penstock.broker.store import ops
+from penstock.broker.store.ops import Operation, ms
 from penstock.broker.store.positions import Arg, RunCreateArgs, RunFields
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
-
-if TYPE_CHECKING:
-    from penstock.extensions.webhooks.webhook import Webhook
 
 RUNS_KEY = "ps:runs:{runs}:"
 _counts = msgspec.json.Decoder(RunCounts)
@@ -24,9 +22,9 @@ _part = msgspec.json.Decoder(RunPart)
 
 
 def create(
-    run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, webhook: Webhook | None = None
+    run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, words: Mapping[str, Arg] | None = None
 ) -> Operation[CreatedRun]:
-    """Store a run. Its `webhook` hears of its end; if the run is opened again before that, only of the end that follows."""
+    """Store a run. `words`: what extensions are to know of it, by their names."""
     args = RunCreateArgs(
         id=run_id,
         owner=owner,
@@ -35,8 +33,7 @@ def create(
         deadline=ms(spec.deadline_s),
         command=spec.metadata.get(BY_COMMAND, ""),
     )
-    told = words(webhook.word_of(owner) if webhook else {})
-    return Operation("run_create", RUNS_KEY, [*args, *told], partial(_created, run_id))
+    return Operation("run_create", RUNS_KEY, [*args, *ops.words(words or {})], partial(_created, run_id))
 
 
 def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operation[TakenRun]:

@@ -20,9 +20,10 @@ from penstock.broker.records import (
     Submitted,
 )
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import READ_TIMEOUT_S, connect, thread_link
+from penstock.broker.store.connection import READ_TIMEOUT_S, connect
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
+from penstock.broker.store.links.thread_link import thread_link
 from penstock.broker.store.ops import Command, Operation, blocking, prefix
 from penstock.broker.store.registry import KeptTimes
 from penstock.job import Job, JobId, Payload
@@ -170,9 +171,6 @@ class RedisStore:
     def results(self, jobs: Sequence[JobId]) -> list[tuple[Job, Payload | None] | None]:
         """`result` of each, in one round trip."""
         return self.run_all([ops.result(job) for job in jobs])
-
-    def was_collected(self, job: JobId) -> bool:
-        return self.collected_owner(job) is not None
 
     def dismiss(self, jobs: Sequence[JobId]) -> int:
         return self.run(ops.dismiss(jobs)) if jobs else 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from penstock.cli.display import print_faint, print_json, timing_line
 from penstock.cli.jobs import many, streams
 from penstock.cli.jobs import profile as recording
 from penstock.cli.jobs.outputs import OutputFileOption, json_members, readable, save, write_raw
+from penstock.cli.lazy import added
 from penstock.cli.options import JsonOption, KeyOption, TimeoutOption, UrlOption, connect, model_names
 from penstock.cli.place import completed
 from penstock.client import protocol
@@ -39,6 +40,7 @@ _USUAL_WAIT_S = 2.0
 
 @app.command()
 def call(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="The model's name.", autocompletion=model_names)],
     input: Annotated[str | None, typer.Argument(help="JSON, @FILE for a file's content, or - for stdin.")] = None,
     form: Annotated[
@@ -56,10 +58,6 @@ def call(
     ] = None,
     tags: Annotated[
         list[str] | None, typer.Option("--tag", help="A word by which `penstock jobs` finds it; up to 8 times.")
-    ] = None,
-    webhook: Annotated[str | None, typer.Option(help="The URL to which the job's end is sent, signed.")] = None,
-    webhook_events: Annotated[
-        list[str] | None, typer.Option("--webhook-event", help="Only this event, such as job.failed; several times for more.")
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="Media type of the input, which is then sent unchanged.")] = None,
     timeout_s: TimeoutOption = None,
@@ -95,9 +93,8 @@ def call(
         "delay_s": delay_s,
         "not_before": not_before,
         "tags": tags or (),
-        "webhook": webhook,
-        "webhook_events": webhook_events or (),
     }
+    options.update(cast("JobOptions", added(context)))
     with connect(url, api_key) as client:
         if times > 1:
             need_json_alone(value, media_type, others=bool(profile or raw or file))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -42,6 +43,8 @@ def load_line(progress: LoadProgress) -> str:
 @contextmanager
 def show_tune_progress(budget_s: float) -> Iterator[OnTuneProgress]:
     """The call-back of a search that may take `budget_s` seconds."""
+    # structlog would log to stdout, which belongs to the report.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if is_colored(sys.stderr):
         with _tune_bar() as on_progress:
             yield on_progress

@@ -5,36 +5,31 @@ from __future__ import annotations
 import difflib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import Console
 
 from penstock.cli import exits
 from penstock.cli.display import print_faint
 from penstock.cli.measure.progress import show_tune_progress
-from penstock.cli.measure.tune_pipeline import (
-    PipelineWords,
-    print_pipeline,
-    tables_of,
-    tuned_pipeline,
-    write_pipeline_file,
-)
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve.fetching import located, opened
 from penstock.cli.serve.plan import declared_model
+from penstock.errors import BadRequest
+from penstock.extension import installed, load_part
 from penstock.loadtest.bodies import read_bodies
 from penstock.loadtest.options import check_writable
 from penstock.settings.tables import Settings
 from penstock.tune.options import default_of, goal_of, named_dimensions, seconds_of, subject_of
-from penstock.tune.pipelines.result import pipeline_json
 from penstock.tune.question import TuneQuestion
 from penstock.tune.report.page import write_report
 from penstock.tune.report.table import print_result
-from penstock.tune.result import Choice, TuneResult, to_json
+from penstock.tune.result import Choice, Goal, to_json
 from penstock.tune.search import search
 from penstock.tune.toml_edit import with_settings
 from penstock.tune.trial_stack import settings_of
@@ -92,6 +87,32 @@ ReportOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class TuneWords:
+    """What the command line says of the search."""
+
+    goal: Goal
+    space: Sequence[str]
+    sweep: Path | None
+    inputs: str | None
+    budget_s: float
+    resume: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a search found. `winners`: of each model its table as it is declared, and the choice; none if nothing met the goal.
+
+    `json`: all figures. `show` prints to a console, of `width` columns if that is no terminal; `write_page` writes a report.
+    """
+
+    winners: Mapping[str, tuple[Mapping[str, Any], Choice]]
+    json: bytes
+    show: Callable[[Console], None]
+    write_page: Callable[[Path], None]
+    width: int = 140
+
+
 @app.command()
 def tune(
     model: ModelArgument,
@@ -121,77 +142,59 @@ def tune(
     goal = goal_of(slo, min_rate=min_rate, rate=rate, tolerance=tolerance, price_per_hour=price_per_hour)
     for path in (write, report, resume):
         check_writable(path)
+    words = TuneWords(goal, space or [], sweep, inputs, seconds_of(budget), resume)
     settings, name = declared_model(model, config, task)
-    if name not in settings.models:
-        words = PipelineWords(goal, space or [], sweep, inputs, seconds_of(budget), resume)
-        raise typer.Exit(_tune_pipeline(settings, name, words, write=write, dry_run=dry_run, report=report, as_json=as_json))
+    tuned = _tuned_model(settings, name, words) if name in settings.models else _tuned_by_extension(settings, name, words)
+    _report(tuned, report=report, as_json=as_json)
+    if write and tuned.winners:
+        _write(write, tuned.winners, dry_run=dry_run)
+    raise typer.Exit(exits.OK if tuned.winners else exits.FAILED)
+
+
+def _tuned_by_extension(settings: Settings, name: str, words: TuneWords) -> Tuned:
+    for part in (extension.tune for extension in installed() if extension.tune):
+        found: Tuned | None = load_part(part)(settings, name, words)
+        if found is not None:
+            return found
+    raise BadRequest(f"{name} is no model that can be tuned")
+
+
+def _tuned_model(settings: Settings, name: str, words: TuneWords) -> Tuned:
+    question = replace(model_question(settings, name, words), inputs=tuple(read_bodies(words.inputs)) if words.inputs else ())
+    with show_tune_progress(question.budget_s) as on_progress:
+        result = search(question, on_progress)
+    winners = {name: (subject_of(settings, name).table, result.winner.choice)} if result.winner else {}
+    return Tuned(winners, to_json(result), partial(print_result, result), partial(write_report, result))
+
+
+def model_question(settings: Settings, name: str, words: TuneWords) -> TuneQuestion:
+    """What is asked about one model, without inputs."""
     subject = subject_of(settings, name)
     here = located(subject.spec, settings)
-    question = TuneQuestion(
+    return TuneQuestion(
         spec=opened(here, settings),
         # The processes that are measured load the file here; what is written into the settings keeps the address.
         table=subject.table if here is subject.spec else {**subject.table, "source": here.source},
-        goal=goal,
+        goal=words.goal,
         machine=discover(),
-        named=named_dimensions(space or [], sweep),
-        inputs=tuple(read_bodies(inputs)) if inputs else (),
-        budget_s=seconds_of(budget),
-        resume=resume,
+        named=named_dimensions(words.space, words.sweep),
+        budget_s=words.budget_s,
+        resume=words.resume,
     )
-    result = run_search(question)
-    _report(result, report=report, as_json=as_json)
-    if write and result.winner:
-        _write(write, {result.model: (subject.table, result.winner.choice)}, dry_run=dry_run)
-    raise typer.Exit(exits.OK if result.winner else exits.FAILED)
 
 
-def run_search(question: TuneQuestion) -> TuneResult:
-    # structlog would log to stdout, which belongs to the report.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    with show_tune_progress(question.budget_s) as on_progress:
-        return search(question, on_progress)
-
-
-def _report(result: TuneResult, *, report: Path | None, as_json: bool) -> None:
+def _report(tuned: Tuned, *, report: Path | None, as_json: bool) -> None:
     if report:
-        _write_report(result, report)
+        if report.suffix == ".json":
+            report.write_bytes(tuned.json + b"\n")
+        else:
+            tuned.write_page(report)
         print_faint(f"written: {report}")
     if as_json:
-        sys.stdout.write(to_json(result).decode() + "\n")
+        sys.stdout.write(tuned.json.decode() + "\n")
     else:
         # A file gets the layout of a wide terminal.
-        print_result(result, Console(width=None if sys.stdout.isatty() else 140))
-
-
-def _write_report(result: TuneResult, path: Path) -> None:
-    if path.suffix == ".json":
-        path.write_bytes(to_json(result) + b"\n")
-        return
-    write_report(result, path)
-
-
-def _tune_pipeline(
-    settings: Settings,
-    name: str,
-    words: PipelineWords,
-    *,
-    write: Path | None,
-    dry_run: bool,
-    report: Path | None,
-    as_json: bool,
-) -> int:
-    result = tuned_pipeline(settings, name, words)
-    if report:
-        write_pipeline_file(result, report)
-        print_faint(f"written: {report}")
-    if as_json:
-        sys.stdout.write(pipeline_json(result).decode() + "\n")
-    else:
-        print_pipeline(result, Console(width=None if sys.stdout.isatty() else 160))
-    if write and result.winner:
-        tables = tables_of(settings, result)
-        _write(write, {model: (tables[model], one) for model, one in result.winner.choice.choices.items()}, dry_run=dry_run)
-    return exits.OK if result.winner else exits.FAILED
+        tuned.show(Console(width=None if sys.stdout.isatty() else tuned.width))
 
 
 def _write(path: Path, winners: Mapping[str, tuple[Mapping[str, Any], Choice]], *, dry_run: bool) -> None:

@@ -72,7 +72,7 @@ def _need_packages(settings: Settings) -> None:
 
 
 def _missing_of_sources(settings: Settings) -> list[str]:
-    """Named, and no fault: such a model is tried, as TorchServe does, and may do without."""
+    """Named, and no fault: such a model is tried, and may do without."""
     from penstock.cli.serve.model_files import missing_of_sources
 
     told, command = missing_of_sources(settings)

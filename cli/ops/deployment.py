@@ -43,7 +43,7 @@ def write_secrets(folder: Path, store: str, *, as_json: bool) -> None:
 def _store_files(folder: Path, address: str) -> list[str]:
     passwords = passwords_in(folder / "passwords.json")
     urls = {f"{name}_url": _url_of(address, user, passwords.of(user)) for name, user in _USERS.items()}
-    files = {"users.acl": acl_lines(passwords), "gateway_password": passwords.gateway, **urls}
+    files = {"users.acl": acl_lines(passwords), "gateway_password": passwords.of(GATEWAY), **urls}
     for name, text in files.items():
         _write(folder / name, text)
     return list(files)

@@ -60,7 +60,7 @@ def flower(
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
     }
     words = [f"--address={address}", f"--port={free}", *([f"--url-prefix={url_prefix}"] if url_prefix else [])]
-    # Replaces this process. -P: a redis.py in this folder must not shadow the real one.
+    # Replaces this process. -P: a redis.py in this folder must not take the place of the real one.
     os.execve(sys.executable, [sys.executable, "-P", "-m", "penstock.cli.ops.flower_process", *words], env)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from penstock.access import digest_of, new_secret
 from penstock.cli.display import print_ids, print_json, print_secret, print_table
+from penstock.cli.lazy import added
 from penstock.cli.options import ConfigOption, JsonOption, KeyOption, QuietOption, UrlOption, connect
 from penstock.cli.serve import plan
 from penstock.settings.keys import KeySettings, declared
@@ -25,6 +26,7 @@ DaysOption = Annotated[int | None, typer.Option("--days", min=1, help="Days unti
 
 @app.command()
 def new(
+    context: typer.Context,
     name: NameArgument,
     role: RoleOption = "submit,read",
     owner: OwnerOption = "",
@@ -32,7 +34,6 @@ def new(
     rate: Annotated[float | None, typer.Option("--rate", help="Requests a second, over all gateways. Default: 100.")] = None,
     burst: Annotated[int | None, typer.Option("--burst", help="Requests at once after a rest. Default: 200.")] = None,
     max_open_jobs: Annotated[int | None, typer.Option("--max-open-jobs", help="Jobs of a model that have not ended.")] = None,
-    webhook: Annotated[str | None, typer.Option("--webhook", help="Where the events of its jobs go.")] = None,
     toml: Annotated[
         bool, typer.Option("--toml", help="Ask no gateway: print the lines of a [[keys]] table, and the key on stderr.")
     ] = False,
@@ -46,7 +47,7 @@ def new(
     PENSTOCK_KEYS_FILE=keys.toml penstock up.
     """
     moment = _expiry(days)
-    limits = {"rate_per_s": rate, "burst": burst, "max_open_jobs": max_open_jobs, "webhook": webhook}
+    limits: dict[str, Any] = {"rate_per_s": rate, "burst": burst, "max_open_jobs": max_open_jobs, **added(context)}
     if toml:
         given = {name: limit for name, limit in limits.items() if limit is not None}
         return _declare({"id": name, "roles": _roles(role), "owner": owner, "expires_at": moment, **given}, as_json=as_json)
@@ -55,11 +56,8 @@ def new(
             name,
             _roles(role),
             owner=owner or None,
-            rate_per_s=rate,
-            burst=burst,
-            max_open_jobs=max_open_jobs,
             expires_at=moment.isoformat() if moment else None,
-            webhook=webhook,
+            **limits,
         )
     if as_json:
         return print_json(made)
@@ -132,7 +130,7 @@ def toml_of(key: KeySettings) -> str:
     lines.append(f"roles = {json.dumps(list(key.roles))}")
     lines += [f'owner = "{key.owner}"'] if key.owner else []
     lines += [f"expires_at = {key.expires_at.isoformat()}"] if key.expires_at else []
-    limits = key.model_dump(include={"rate_per_s", "burst", "max_open_jobs", "webhook"}, exclude_defaults=True)
+    limits = key.model_dump(exclude={"id", "sha256", "roles", "owner", "expires_at"}, exclude_defaults=True)
     return "\n".join([*lines, *(f"{name} = {json.dumps(limit)}" for name, limit in limits.items()), ""])
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from redis.exceptions import RedisError
 
-from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuser_lines
+from penstock.broker.server.users import rules, setuser_lines
 from penstock.broker.store.connection import connect_all
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.display import print_json
@@ -51,7 +51,7 @@ def users(
     """
     if folder is not None:
         return write_secrets(folder, store, as_json=as_json)
-    passwords = {name: secrets.token_urlsafe(24) for name in (GATEWAY, WORKER, FLOWER, CELERY)}
+    passwords = {name: secrets.token_urlsafe(24) for name in rules()}
     for line in setuser_lines(passwords):
         if as_json:
             print_json(line)

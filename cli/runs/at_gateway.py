@@ -68,9 +68,7 @@ class GatewayRuns:
 
     def resume(self, run_id: str, output: str | None) -> int:
         """Follow a run to its end, and fetch its output; returns the exit code. Runners continue a run by themselves."""
-        if output is None:
-            raise BadRequest("a gateway does not know where its output goes here", hint="say where: -o OUTPUT")
-        target, faults = _targets(output, "")
+        output, target, faults = _fetched_into(output)
         if target.exists():
             raise BadRequest(f"{output} exists already", hint="name another output")
         with self._connected() as client:
@@ -78,6 +76,17 @@ class GatewayRuns:
             if handle.view.final and handle.status != "completed":
                 raise Conflict(f"run {run_id} has ended: it is {handle.status}", hint=next_step(handle.view, output))
             return self._follow(handle, target, faults)
+
+    def retry_failed(self, run_id: str, output: str | None) -> int:
+        """Have the failed rows of a completed run run again, and fetch the output of all rows in place of an earlier one."""
+        _, target, faults = _fetched_into(output)
+        with self._connected() as client:
+            handle = client.run_handle(run_id).retry_failed()
+            code = self._follow(handle, target, faults)
+        if handle.view.status == "completed" and not handle.view.errors:
+            # It tells of rows that have an output now.
+            faults.unlink(missing_ok=True)
+        return code
 
     def print_list(self, *, limit: int, tag: str | None) -> None:
         with self._connected() as client:
@@ -194,6 +203,13 @@ def _end_of(view: RunView, output: Path, errors: Path) -> dict[str, Any]:
 def _files(view: RunView, output: Path, errors: Path) -> dict[str, Path]:
     found = {"output": (view.output, output), "errors": (view.errors, errors)}
     return {name: path for name, (link, path) in found.items() if link and view.status == "completed"}
+
+
+def _fetched_into(output: str | None) -> tuple[str, Path, Path]:
+    """The output as the command names it, and the paths of it and of the errors file. Raises `BadRequest`."""
+    if output is None:
+        raise BadRequest("a gateway does not know where its output goes here", hint="say where: -o OUTPUT")
+    return output, *_targets(output, "")
 
 
 def _targets(output: str, errors: str) -> tuple[Path, Path]:

@@ -47,7 +47,7 @@ class RunEnvironment:
 
     def need_model(self, name: str) -> None:
         """Raises `NotFound` for a model that no worker of this store will ever serve."""
-        # An OpenAI batch whose first line cannot be read names no model; opening it reports the fault.
+        # A run of another kind than files may name no model, if its input cannot be read; opening it reports the fault.
         if self.alone and name:
             _need_model(name, self.served)
 

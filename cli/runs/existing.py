@@ -64,15 +64,16 @@ def resume(
     """Continue a run that was interrupted, cancelled or failed. No row is lost or written twice.
 
     Of a run with --parts that goes on elsewhere, drive parts until it has ended. With --url, where runners continue a run,
-    follow it and fetch its output.
+    follow it and fetch its output; with --failed too, once the gateway has run the failed rows again.
     """
-    own = {"--failed": failed, "--accept-changes": accept_changes, "--max-failed": max_failed, "--drivers": drivers > 1}
+    own = {"--accept-changes": accept_changes, "--max-failed": max_failed, "--drivers": drivers > 1}
     if gateway := gateway_url(url, {**own, "--models": models, **store_options(config, state_dir, redis_url)}):
-        raise typer.Exit(at_gateway(gateway, api_key, as_json=as_json, quiet=quiet).resume(run_id, output))
+        there = at_gateway(gateway, api_key, as_json=as_json, quiet=quiet)
+        raise typer.Exit(there.retry_failed(run_id, output) if failed else there.resume(run_id, output))
     if output is not None:
         raise typer.BadParameter("-o is of runs at a gateway: name it with --url; a run in a store knows its output")
+    from penstock.run import retry_spec
     from penstock.runs.execution import ResumeOptions
-    from penstock.runs.retry import retry_spec
 
     session = RunSession(models, config, state_dir, redis_url, as_json, quiet)
     options = ResumeOptions(accept_changes=accept_changes, max_failed=max_failed)

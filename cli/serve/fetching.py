@@ -28,7 +28,7 @@ _held: list[Lock] = []
 
 def model_cache(settings: Settings) -> ModelCache:
     limits = settings.models_cache
-    return ModelCache(settings.models_dir, CacheLimits(limits.max_bytes, limits.stall_s, limits.offline))
+    return ModelCache(settings.models_dir, CacheLimits(limits.max_bytes, is_offline=limits.offline))
 
 
 def fetch_model(settings: Settings, source: str, *, trust_remote_code: bool) -> FetchedModel:
@@ -69,7 +69,7 @@ def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
         """Of what went well a command says nothing."""
 
     cache = settings.models_cache
-    limits = (cache.max_bytes, cache.install_limit_s, cache.install_max_bytes)
+    limits = (cache.max_bytes, cache.install_max_bytes)
     return kind.opened(
         spec, SourcePlace(settings.models_dir, *limits, hold=_held.append, say=print_faint, note=note, warn=warn)
     )

@@ -24,7 +24,7 @@ worker_app = typer.Typer(add_completion=False)
 runner_app = typer.Typer(add_completion=False)
 
 _MODULES = {"gateway": "penstock.gateway", "worker": "penstock.workers", "runner": "penstock.runs"}
-# -P for those that run no code of the user's: a redis.py beside the model must not shadow the real one.
+# -P for those that run no code of the user's: a redis.py beside the model must not take the place of the real one.
 _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 

@@ -13,6 +13,7 @@ from typing import IO, Annotated, Any
 import typer
 
 import penstock
+from penstock.broker.server.users import CELERY
 from penstock.cli.display import is_colored, print_faint, print_json
 from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
@@ -131,7 +132,7 @@ def _serve(
             watch = StartWatch(settings.store.url or server.url, settings.served_names, keep_trying=keep_trying)
             ready = _await_ready(supervisor, url, watch)
             if ready:
-                celery = server.celery_client_url if celery_port else ""
+                celery = server.port_url(CELERY) if celery_port else ""
                 _announce(settings, url, celery=celery, unserved=watch.unserved or {}, as_json=as_json)
                 supervisor.add(runner)
                 supervisor.run()

@@ -78,6 +78,14 @@ class RunHandle:
         self.view = runs.run_of(self._client.send(runs.cancel_call(self.id)))
         return self.view
 
+    def retry_failed(self) -> RunHandle:
+        """A new run over the failed rows of this completed one, which publishes the output of all rows again.
+
+        Raises `Conflict` if there is nothing to run again, and `Gone` if the output is kept no longer.
+        """
+        view = runs.run_of(self._client.send(runs.retry_call(self.id)))
+        return RunHandle(self._client, view, rows=self._rows, output_format=self._format)
+
     def save(self, output: Path, errors: Path | None = None) -> None:
         """Put the output of the run, once it has ended, at this path; and the file on its failed rows, if there are any.
 

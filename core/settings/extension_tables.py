@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -30,8 +30,11 @@ FILE = "file"
 class ExtensionTable:
     """Base of a table that an extension brings, beside a class of pydantic's. Each field has a default.
 
-    The methods are what the engine asks; a table overrides those that it has an answer to.
+    The methods are what the engine asks; a table overrides those that it has an answer to. `gone`: settings that went, and
+    what holds instead.
     """
+
+    gone: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def layer(cls, tree: Mapping[str, Any], *, need_files: bool) -> Layer | None:

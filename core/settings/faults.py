@@ -30,6 +30,22 @@ _ELSEWHERE = {
     "redisurl": "url",
 }
 
+# Settings that went (D138), and what holds instead. Tables of extensions have theirs as `gone`.
+_GONE = {
+    "gateway.head_timeout_s": "the head of a request has 10 s, and no longer than gateway.body_timeout_s",
+    "gateway.max_connections_per_address": "it is a quarter of gateway.max_connections",
+    "gateway.max_json_depth": "it is 64",
+    "models.max_retry_delay_s": "a retry waits for a minute at most, or for retry_delay_s if that is longer",
+    "models.profile_every": "one of 100 batches of each slot is recorded",
+    "models_cache.install_limit_s": "pip has 15 minutes for an archive",
+    "models_cache.install_max_gib": "it is a fifth of models_cache.max_gib",
+    "models_cache.stall_s": "it is 30 s",
+    "runs.max_batch_lines": "it is 50,000",
+    "runs.max_owner_files": "it is 10,000; runs.max_owner_bytes limits what the files take",
+    "worker.profile_dir": "recordings lie in the folder profiles of store.state_dir",
+    "worker.sweep_s": "it is a quarter of worker.beat_s",
+}
+
 # pydantic's own messages for these faults speak of parsing and of strings, which a user who edits TOML need not know.
 _PLAIN = {
     "int_parsing": "must be a whole number",
@@ -65,12 +81,14 @@ def _sentence(
     origin = origins.get(where) or next((words for leaf, words in origins.items() if leaf.startswith(f"{where}.")), "")
     source = f" (from {origin})" if origin and origin != "default" else ""
     known = [*_keys_beside(path, settings), *(beside if len(path) == 1 else ())]
-    return f"{where}: {_complaint(fault, whole, known)}{source}"
+    gone = _GONE | {f"{at}.{name}": instead for name, instead in getattr(settings, "gone", {}).items()}
+    return f"{where}: {_complaint(fault, whole, known, gone)}{source}"
 
 
-def _complaint(fault: ErrorDetails, path: Sequence[str], known: Sequence[str]) -> str:
+def _complaint(fault: ErrorDetails, path: Sequence[str], known: Sequence[str], gone: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
-        return f"no such setting{_suggestion(path[-1], known)}"
+        instead = gone.get(f"{path[0]}.{path[-1]}")
+        return f"there is no such setting any more: {instead}" if instead else f"no such setting{_suggestion(path[-1], known)}"
     if fault["type"] == "missing":
         return "missing"
     text = _PLAIN.get(fault["type"]) or _plainly(fault["msg"])

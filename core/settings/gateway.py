@@ -13,6 +13,7 @@ from penstock.settings.models import Count, Seconds
 
 KIB = 1024
 MIB = 1024 * KIB
+_HEAD_TIMEOUT_S = 10.0
 
 
 def _network(text: str) -> str:
@@ -31,7 +32,8 @@ class GatewaySettings(Table):
     """`rate_per_s` and `burst` limit a gateway without keys (rate 0: no limit); with keys, each key has its own limits.
 
     `max_predictions` answer-now requests, `max_streams` predictions answered with events, `max_waits` long polls, event
-    streams and downloads, and `max_requests` of all others are open at once per process; one owner may have a quarter of each.
+    streams and downloads, and `max_requests` of all others are open at once per process; one owner may have a quarter of each,
+    and one address a quarter of `max_connections`.
     `proxies` are networks whose addresses may open any number of the `max_connections`; callers on this machine may too. A
     gateway that stops serves for `drain_s` more while clients leave.
     `metrics_port` 0: metrics have no port of their own. `dashboard` None: the dashboard is served on loopback only.
@@ -49,15 +51,12 @@ class GatewaySettings(Table):
     max_streams: Count = 2_048
     max_waits: Count = 10_000
     max_connections: Count = 12_000
-    max_connections_per_address: Count = 3_000
     proxies: tuple[Network, ...] = ()
     drain_s: float = Field(default=2.0, ge=0)
     max_json_bytes: Count = 4 * MIB
     max_raw_bytes: Count = 32 * MIB
-    max_json_depth: Count = 64
     sync_timeout_s: Seconds = 60.0
     heartbeat_s: Seconds = 15.0
-    head_timeout_s: Seconds = 10.0
     body_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 15.0
     rate_per_s: float = Field(default=0.0, ge=0)
@@ -70,6 +69,15 @@ class GatewaySettings(Table):
     grpc_port: int = Field(default=0, ge=0, le=65_535)
     grpc_certificate: Path | None = None
     grpc_key: Path | None = None
+
+    @property
+    def head_timeout_s(self) -> float:
+        """How long the head of a request may take: no longer than its body."""
+        return min(_HEAD_TIMEOUT_S, self.body_timeout_s)
+
+    @property
+    def max_connections_per_address(self) -> int:
+        return max(1, self.max_connections // 4)
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> GatewaySettings:

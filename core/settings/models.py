@@ -106,7 +106,25 @@ ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_as_lines)]
 
 
-class VersionSettings(Table):
+class JobFields(Table):
+    """What a version of a model and a pipeline say of their jobs alike."""
+
+    request_headers: HeaderNames = ()
+    max_queue_depth: Count = Limits().max_queue_depth
+    deadline_s: Seconds = Limits().deadline_s
+    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
+    result_ttl_s: Seconds = Limits().result_ttl_s
+    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
+
+
+class ServedFields(Table):
+    """What a model and a pipeline say of themselves alike. `partitions`: how many queues its jobs have."""
+
+    version: Name = DEFAULT_VERSION
+    partitions: Partitions = 1
+
+
+class VersionSettings(JobFields):
     """One version of a model and how it runs. A table under `versions` sets only what differs from the fields of the model.
     Extensions add fields: `version_class`.
     """
@@ -137,22 +155,14 @@ class VersionSettings(Table):
     warm_up: bool = True
     requirements: Requirements = ()
     trust_remote_code: bool = False
-    request_headers: HeaderNames = ()
     query: tuple[ParameterName, ...] = ()
     keep_tracebacks: bool | None = None
     input_urls: UrlRules = ()
     input_urls_ca: str = ""
     profile: bool = False
-    profile_every: Count = 100
-    max_queue_depth: Count = Limits().max_queue_depth
-    deadline_s: Seconds = Limits().deadline_s
-    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
-    result_ttl_s: Seconds = Limits().result_ttl_s
-    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
     max_attempts: Count = Limits().max_attempts
     retry_on: tuple[ErrorName, ...] = ()
     retry_delay_s: Seconds = Limits().retry_delay_s
-    max_retry_delay_s: Seconds = Limits().max_retry_delay_s
     max_crashes: Count = Limits().max_crashes
     max_run_s: Seconds = Limits().max_run_s
     max_stream_bytes: Count = Limits().max_stream_bytes
@@ -167,15 +177,13 @@ def version_class() -> type[VersionSettings]:
     return create_model("VersionSettings", __base__=(VersionSettings, *version_fields()))
 
 
-class ModelSettings(VersionSettings):
-    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name.
-    `partitions`: how many queues its jobs have. Extensions add fields: `model_class`.
+class ModelSettings(VersionSettings, ServedFields):
+    """A model. Its own fields describe the version named `version`; `versions` holds further versions by name. Extensions add
+    fields: `model_class`.
     """
 
     model_config = ConfigDict(defer_build=True)
-    version: Name = DEFAULT_VERSION
     default_version: str | None = None
-    partitions: Partitions = 1
     versions: dict[Name, Annotated[VersionSettings, Whole(version_class)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -245,6 +253,8 @@ def _fault(table: Mapping[str, Any], said: Set[str]) -> str:
     return next((fault for fields in version_fields() if (fault := fields.fault(table, said))), "")
 
 
+# With `profile`, one of so many batches of each slot is recorded.
+_PROFILE_EVERY = 100
 _PLACE = ("slots", "threads", "device", "slots_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
@@ -264,7 +274,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         **{key: value for own in version_fields() for key, value in own.of_spec(table).items()},
         modules=lent_modules(),
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
-        profile_every=table["profile_every"] if table["profile"] else None,
+        profile_every=_PROFILE_EVERY if table["profile"] else None,
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where sources are made ready: the models' cache in `folder`, and the seconds and bytes that pip may take for one model.
+    """Where sources are made ready: the models' cache in `folder`, and the bytes that pip may take for one model.
 
     `hold` keeps a lock, without which what it is for may be deleted. `say` tells progress, `note` an event with its fields, and
     `warn` an event that somebody should read.
@@ -30,7 +30,6 @@ class SourcePlace:
 
     folder: Path
     max_bytes: int
-    install_limit_s: float
     install_max_bytes: int
     hold: Callable[[Lock], None]
     say: Callable[[str], None]

@@ -31,7 +31,6 @@ _FOLDERS = (
     ("store", "blob_dir"),
     ("store", "files_dir"),
     ("worker", "model_dir"),
-    ("worker", "profile_dir"),
     ("models_cache", "dir"),
 )
 _FOLDER_LISTS = (("runs", "roots"),)

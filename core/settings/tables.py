@@ -90,21 +90,17 @@ class StoreSettings(Table):
 
 class ModelsCacheSettings(Table):
     """Where models that are fetched from elsewhere are kept: in `dir`, by default `models` in the state folder. Beyond
-    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. A place that
-    sends nothing for `stall_s` seconds is tried again. What pip installs for an archive may take `install_limit_s` seconds and
-    `install_max_gib` on the disk.
+    `max_gib` the least recently used go that no process uses. `offline`: take what is there, and ask no network. What
+    pip installs for an archive may take a fifth of `max_gib`.
     """
 
     dir: Path | None = None
     max_gib: float = Field(default=50.0, gt=0)
     offline: bool = False
-    stall_s: Seconds = 30.0
-    install_limit_s: Seconds = 900.0
-    install_max_gib: float = Field(default=10.0, gt=0)
 
     @property
     def install_max_bytes(self) -> int:
-        return int(self.install_max_gib * 1024 * MIB)
+        return self.max_bytes // 5
 
     @property
     def max_bytes(self) -> int:
@@ -114,14 +110,12 @@ class ModelsCacheSettings(Table):
 class RunsSettings(Table):
     """Runs over files. `roots`: folders in which a run that is created over HTTP may read files by path; without any, such a
     run reads uploaded files only. Uploaded files and files that a run produced are kept for `file_ttl_s`. One owner may have
-    `max_owner_files` files of `max_owner_bytes` together, and `max_owner_runs` runs that have not ended.
+    10,000 files of `max_owner_bytes` together, and `max_owner_runs` runs that have not ended.
     """
 
     roots: tuple[Path, ...] = ()
     max_file_bytes: Count = 200 * MIB
-    max_batch_lines: Count = 50_000
     file_ttl_s: Seconds = 30 * 86_400.0
-    max_owner_files: Count = 10_000
     max_owner_bytes: Count = 20 * 1024 * MIB
     max_owner_runs: Count = 100
 
@@ -224,7 +218,7 @@ class Settings(Table):
 
     @property
     def profile_dir(self) -> Path:
-        return self.worker.profile_dir or self.store.state_dir / "profiles"
+        return self.store.state_dir / "profiles"
 
     @property
     def models_dir(self) -> Path:

@@ -15,7 +15,7 @@ from penstock.settings.models import Seconds
 
 class WorkerSettings(Table):
     """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
-    loaded at run time. Profilers write to `profile_dir`, by default `profiles` in the state folder. Set `pinning` to none for
+    loaded at run time. Set `pinning` to none for
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
     its code changes. `keep_tracebacks`: what holds for models that do not say so themselves; unless set, what `reload` says.
     `models`: which models of these
@@ -27,19 +27,22 @@ class WorkerSettings(Table):
 
     lease_s: Seconds = 15.0
     beat_s: Seconds = 4.0
-    sweep_s: Seconds = 1.0
     grace_s: float = Field(default=30.0, ge=0)
     pinning: Literal["cores", "none"] = "cores"
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65_535)
     model_dir: Path | None = None
-    profile_dir: Path | None = None
     reload: bool = False
     keep_tracebacks: bool | None = None
     models: tuple[str, ...] = ()
     memory_bytes: int | None = Field(default=None, ge=0)
     min_stay_s: Seconds = 30.0
     pod: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
+
+    @property
+    def sweep_s(self) -> float:
+        """How often a worker looks for jobs whose lease or deadline has passed."""
+        return self.beat_s / 4
 
     @property
     def keeps_tracebacks(self) -> bool:

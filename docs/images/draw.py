@@ -68,7 +68,7 @@ STEPS = (
     Step(0, 1, "POST: check, admit", "gateway/jobs/submitting/submitter.py"),
     Step(1, 2, "submit: record, queue, fsync", "broker/functions/submit.lua"),
     Step(1, 0, "202: the job is stored", "gateway/jobs/views.py"),
-    Step(2, 3, "wake-up", "broker/store/notifications.py"),
+    Step(2, 3, "wake-up", "broker/store/wake_ups.py"),
     Step(3, 2, "claim: a batch, under tokens", "broker/functions/claim.lua"),
     Step(3, 4, "the batch that the policy wants", "workers/slot/batcher.py"),
     Step(4, 4, "preprocess, inference, postprocess", "workers/child/pipeline.py"),

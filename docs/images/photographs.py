@@ -56,7 +56,7 @@ source = "{_MODELS}:detect"
 
 [webhooks]
 urls = ["{_NOWHERE}"]
-give_up_s = 0.5
+retry_s = [0.1, 0.2, 0.2]
 circuit_s = [0.1, 0.2]
 """
 

@@ -2,4 +2,8 @@
 
 from penstock.extension import Extension
 
-extension = Extension("celery_clients", worker="penstock.extensions.celery_clients.worker.part:worker_part")
+extension = Extension(
+    "celery_clients",
+    worker="penstock.extensions.celery_clients.worker.part:worker_part",
+    store_users={"penstock-celery": "penstock.extensions.celery_clients.ops:CLIENT_RULES"},
+)

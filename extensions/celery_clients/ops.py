@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from penstock.broker.records import NewJob
+from penstock.broker.server.users import CONNECTED
 from penstock.broker.store.ops import APP_QUEUE, Command, Operation, digest, prefix, priority_list, queue_name
 from penstock.broker.store.positions import Arg
 from penstock.job import SERIAL_CHARS, JobId, job_in, parse_job_id
@@ -25,6 +26,20 @@ _ARRIVED_KEY = f"{prefix(DOOR)}arrived"
 PRIORITIES = range(10)
 # In these the tickets of jobs lie as well, so that claims draw from them.
 _TICKETED = (0, 6, 9)
+
+# A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use
+# remote control. Each part in parentheses stands alone, so that no command works on the keys of another.
+CLIENT_RULES = " ".join(
+    [
+        f"resetchannels -@all {' '.join(f'+{command}' for command in CONNECTED.split())} +multi +exec +discard",
+        "(-@all +lpush +llen +exists %RW~penstock %RW~penstock??[0-9])",
+        "(-@all +sadd +smembers +srem +exists ~_kombu.binding.* ~_kombu.binding_permanent.*)",
+        "(-@all +lpush +brpop +llen +exists +del ~*.reply.celery.pidbox*)",
+        "(-@all +get +mget +del ~celery-task-meta-*)",
+        "(-@all +subscribe +unsubscribe &celery-task-meta-*)",
+        "(-@all +publish &/0.celery.pidbox)",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

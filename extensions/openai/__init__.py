@@ -2,4 +2,11 @@
 
 from penstock.extension import Extension
 
-extension = Extension("openai", gateway="penstock.extensions.openai.gateway.batches:gateway")
+# The word that stands in the record of a batch.
+RUN_KIND = "openai"
+
+extension = Extension(
+    "openai",
+    gateway="penstock.extensions.openai.gateway.batches:gateway",
+    run_kinds={RUN_KIND: "penstock.extensions.openai.runs.run:kind"},
+)

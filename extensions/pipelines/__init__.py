@@ -5,6 +5,7 @@ from penstock.extension import Extension
 extension = Extension(
     "pipelines",
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
+    tune="penstock.extensions.pipelines.tune.command:tuned_pipeline",
     declared="penstock.extensions.pipelines.files:declared_pipelines",
     jobs="penstock.extensions.pipelines.gateway.models:jobs",
     worker="penstock.extensions.pipelines.worker.part:worker_part",

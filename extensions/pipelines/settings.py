@@ -10,11 +10,11 @@ from pydantic import Field, RootModel, ValidationError, model_validator
 
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.spec import MOST_AT_ONCE, NAME, PipelineSpec, PipelineStage, circle_of, faults
-from penstock.model_spec import DEFAULT_VERSION, BatchPolicy, Limits, ModelInfo, ModelSpec
+from penstock.model_spec import BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.settings.extension_tables import ExtensionTable
 from penstock.settings.faults import explain
 from penstock.settings.keys import Table
-from penstock.settings.models import Count, HeaderNames, Name, Partitions, Seconds
+from penstock.settings.models import JobFields, Name, ServedFields
 
 if TYPE_CHECKING:
     from penstock.settings.tables import Settings
@@ -35,26 +35,18 @@ class StageSettings(Table):
     as_bytes: bool = False
 
 
-class PipelineSettings(Table):
+class PipelineSettings(JobFields, ServedFields):
     """A pipeline, which callers use like a model of its name. One worker drives at most `at_once` of its jobs at a time. The
     limits are those of models: `deadline_s` is for all stages together. `elsewhere`: models of stages that these settings lack,
     because those of other workers have them, or because they are loaded at run time. `request_headers` are told to the stages
-    that get the whole input. `partitions`: as of a model. `registered_from`: the workflow of TorchServe's that it came from.
+    that get the whole input. `registered_from`: the workflow of TorchServe's that it came from.
     """
 
-    version: Name = DEFAULT_VERSION
     stages: tuple[StageSettings, ...]
     output: str | dict[str, str] = ""
     elsewhere: tuple[Name, ...] = ()
-    request_headers: HeaderNames = ()
     registered_from: str = ""
-    partitions: Partitions = 1
     at_once: int = Field(default=PipelineSpec(()).at_once, ge=1, le=MOST_AT_ONCE)
-    max_queue_depth: Count = Limits().max_queue_depth
-    deadline_s: Seconds = Limits().deadline_s
-    bulk_deadline_s: Seconds = Limits().bulk_deadline_s
-    result_ttl_s: Seconds = Limits().result_ttl_s
-    sync_result_ttl_s: Seconds = Limits().sync_result_ttl_s
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> PipelineSettings:

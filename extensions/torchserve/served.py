@@ -17,7 +17,7 @@ from penstock.settings.tables import Settings
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.extensions.torchserve.management.listener import Management
+    from penstock.extensions.torchserve.management.app import Management
     from penstock.gateway.rpc.server import RpcShared
 
 
@@ -32,7 +32,7 @@ def gateway(services: Services) -> GatewayPart | None:
     if own is None:
         return None if scrape is None else GatewayPart(scrape=scrape)
     from penstock.extensions.torchserve.gateway.door import TorchServeDoor
-    from penstock.extensions.torchserve.management.listener import management_of
+    from penstock.extensions.torchserve.management.app import management_of
 
     if own.key_path is not None:
         _take_tokens(services, own)

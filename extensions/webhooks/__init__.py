@@ -24,6 +24,10 @@ extension = Extension(
             asks_gateway=True,
         )
     },
+    options={
+        "call": "penstock.extensions.webhooks.cli:options_of_call",
+        "keys new": "penstock.extensions.webhooks.cli:options_of_key",
+    },
     settings={"webhooks": "penstock.extensions.webhooks.settings:WebhooksSettings"},
     model_settings="penstock.extensions.webhooks.settings:WebhookFields",
 )

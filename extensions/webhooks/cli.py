@@ -23,6 +23,21 @@ EveryOption = Annotated[bool, typer.Option("--all", help="Every event that was g
 _AT_ONCE = 200
 
 
+def options_of_call(
+    webhook: Annotated[str | None, typer.Option(help="The URL to which the job's end is sent, signed.")] = None,
+    webhook_events: Annotated[
+        list[str] | None, typer.Option("--webhook-event", help="Only this event, such as job.failed; several times for more.")
+    ] = None,
+) -> dict[str, Any]:
+    return {"webhook": webhook, "webhook_events": webhook_events or ()}
+
+
+def options_of_key(
+    webhook: Annotated[str | None, typer.Option(help="Where the events of its jobs go.")] = None,
+) -> dict[str, Any]:
+    return {"webhook": webhook}
+
+
 @app.command("new-key")
 def new_key(as_json: JsonOption = False) -> None:
     """Make a signing key: prints it on stdout, once. It turns webhooks on: PENSTOCK_WEBHOOKS__SIGNING_KEYS, or its _FILE.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -48,21 +48,23 @@ class WebhooksSettings(ExtensionTable, Table):
     `urls` are rules as those of `input_urls`: "*" for https URLs of public hosts, "http://hooks.internal:8000/" for all URLs
     that begin so, at whatever address the host has. The file `ca` has the authorities that are trusted instead of the public
     ones. An attempt takes at most `timeout_s`. An event that was not accepted is sent again after each of `retry_s` seconds in
-    turn, for `give_up_s` seconds at most. An endpoint, the host and port of an owner's URLs, gets `per_endpoint` events side by
-    side; after five failures in a row it is left alone for `circuit_s` seconds, from the first number doubling to the
-    second. Each gateway process sends `concurrency` events side by side. A result of more than `max_result_bytes` is a link,
+    turn, and given up once these have passed together, at the latest after a day. An endpoint, the host and port of an owner's
+    URLs, is left alone after five failures in a row for `circuit_s` seconds, from the first number doubling to the second. A
+    result of more than `max_result_bytes` is a link,
     which begins with `public_url`. An owner may have `max_undelivered` events that wait, per model.
     """
 
+    gone: ClassVar = {
+        "concurrency": "it is 64 for each gateway process; more processes send more",
+        "give_up_s": "an event is given up once all of webhooks.retry_s have passed, at the latest after a day",
+        "per_endpoint": "it is 4",
+    }
     signing_keys: Annotated[tuple[str, ...], AfterValidator(_signing_keys)] = Field(default=(), repr=False)
     urls: UrlRules = (ANYWHERE,)
     ca: Annotated[str, FILE] = ""
     timeout_s: Seconds = 15.0
     retry_s: tuple[Seconds, ...] = Field(default=RETRY_S, min_length=1, max_length=20)
-    give_up_s: Seconds = 86_400.0
     circuit_s: tuple[Seconds, Seconds] = (10.0, 300.0)
-    per_endpoint: Count = 4
-    concurrency: Count = 64
     max_result_bytes: int = Field(default=16 * 1024, ge=0, le=1024 * 1024)
     max_undelivered: Count = 10_000
     public_url: Annotated[str, AfterValidator(_base)] = ""

@@ -95,6 +95,7 @@ ROLES: dict[tuple[str, str], tuple[Role, ...]] = {
     ("POST", "/v1/runs:cancel"): _STOP,
     ("GET", "/v1/runs/{run_id}"): _SEE,
     ("POST", "/v1/runs/{run_id}/cancel"): _STOP,
+    ("POST", "/v1/runs/{run_id}/retry"): _STOP,
     ("GET", "/v1/queues"): _SEE,
     ("GET", "/v1/scaling"): _SEE,
     ("GET", "/v1/queues/{model}"): _SEE,

@@ -18,12 +18,12 @@ import msgspec
 from penstock.errors import InvalidInput
 from penstock.gateway.runs.parquet_columns import parquet_columns
 from penstock.inputs.input_shape import InputShape, shape_of
+from penstock.run import DELIMITERS
 
 _HEAD_BYTES = 1 << 18
 # The members of so many first lines count as the columns of JSON lines, because a line may leave some out.
 _HEAD_LINES = 100
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_TABLES = (*_DELIMITERS, "parquet")
+_TABLES = (*DELIMITERS, "parquet")
 _ALL = "*"
 _BOM = b"\xef\xbb\xbf"
 
@@ -100,8 +100,8 @@ def _columns(path: Path, kind: str) -> list[str] | None:
     """The columns that the file shows; None if it shows none."""
     if kind == "parquet":
         return parquet_columns(path)
-    if kind in _DELIMITERS:
-        return _of_header(_head(path), _DELIMITERS[kind])
+    if kind in DELIMITERS:
+        return _of_header(_head(path), DELIMITERS[kind])
     return _of_lines(_head(path)) if kind == "jsonl" else None
 
 

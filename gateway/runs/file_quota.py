@@ -11,7 +11,7 @@ from penstock.broker.blobs.uploads import FileRecord
 from penstock.errors import QuotaSpent
 
 _RETRY_AFTER_S = 60.0
-_HINT = "DELETE /v1/files/{id} makes room; GET /v1/files lists yours. The operator may raise runs."
+_HINT = "DELETE /v1/files/{id} makes room; GET /v1/files lists yours."
 
 
 class UploadAllowance:
@@ -65,13 +65,13 @@ class FileQuota:
     def check(self, owner: str, used: FileUsage, more: int, *, new: int = 0) -> None:
         under_way = [upload for upload in self._open if upload.owner == owner]
         if used.files + len(under_way) + new > self._max_files:
-            raise _spent(f"this owner has {used.files} files, and may have {self._max_files}", setting="max_owner_files")
+            raise _spent(f"this owner has {used.files} files, and may have {self._max_files}", raised="")
         taken = used.size_bytes + sum(upload.size_bytes for upload in under_way)
         if taken > self._max_bytes:
             raise _spent(
                 f"the files of this owner have {used.size_bytes} bytes; with this one they would have {taken}, and may have "
                 f"{self._max_bytes}",
-                setting="max_owner_bytes",
+                raised=" The operator may raise runs.max_owner_bytes.",
             )
         self._reserve.require(more)
 
@@ -82,5 +82,5 @@ class FileQuota:
         self._census.discard(file_id)
 
 
-def _spent(message: str, *, setting: str) -> QuotaSpent:
-    return QuotaSpent(message, retry_after_s=_RETRY_AFTER_S, hint=f"{_HINT}{setting}.")
+def _spent(message: str, *, raised: str) -> QuotaSpent:
+    return QuotaSpent(message, retry_after_s=_RETRY_AFTER_S, hint=_HINT + raised)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import BadParameter, BadRequest, InvalidInput
+from penstock.gateway.asgi.negotiation import idempotency_key
+
+if TYPE_CHECKING:
+    from penstock.gateway.auth.keys import Caller
 
 T = TypeVar("T", bound=Struct)
 
@@ -39,8 +44,27 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
     parts: int = 1
-    webhook: str = ""
-    webhook_events: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class RunMembers:
+    """Members of that body which an extension reads. `fields`: their names, types and defaults; `schema`: of each, by name.
+
+    `words`: what the functions of the store are to know of a run, by the extension's name, out of the body, its caller and its
+    model. Raises `InvalidInput`.
+    """
+
+    fields: Sequence[tuple[str, Any, Any]]
+    schema: Mapping[str, Any]
+    words: Callable[[Any, Caller, str], Mapping[str, str]]
+
+
+def request_with(members: Iterable[RunMembers]) -> type[RunRequest]:
+    """The body with the members that extensions read behind ours."""
+    fields = [field for one in members for field in one.fields]
+    kind = msgspec.defstruct("RunRequest", fields, bases=(RunRequest,), forbid_unknown_fields=True, kw_only=True)
+    assert issubclass(kind, RunRequest)
+    return kind
 
 
 def read_body(value: Any, kind: type[T]) -> T:
@@ -89,6 +113,11 @@ def run_id_of(owner: str, key: str) -> str:
     """The id of the run that this owner creates under this idempotency key: the same key gives the same id."""
     number = int.from_bytes(hashlib.sha256(f"{owner}\0{key}".encode()).digest()[:17], "big") >> 6
     return "".join(_DIGITS[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def key_of(header: str | None) -> str:
+    """The idempotency key of a request with this header; empty without one."""
+    return idempotency_key({} if header is None else {b"idempotency-key": header.encode("latin-1", "replace")})
 
 
 def fingerprint(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,6 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
-from penstock.extensions.pipelines.gateway.models import refuse_pipeline
-from penstock.extensions.webhooks.gateway.requested import webhook_of
-from penstock.extensions.webhooks.webhook import RUN_EVENTS
-from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
@@ -22,11 +18,14 @@ from penstock.gateway.files import visible_file
 from penstock.gateway.runs.columns import check_columns
 from penstock.gateway.runs.request import (
     LONGEST_WINDOW_S,
+    RunMembers,
     RunRequest,
     allowed_path,
     check_metadata,
     fingerprint,
+    key_of,
     read_body,
+    request_with,
 )
 from penstock.gateway.runs.views import part_view, run_view
 from penstock.run import (
@@ -40,6 +39,7 @@ from penstock.run import (
     checked_tag,
     checked_tags,
     format_of,
+    refuse_pipeline,
 )
 
 if TYPE_CHECKING:
@@ -49,45 +49,34 @@ OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
 MAX_COLUMNS = 256
 _TEXT = {"type": "string"}
+# What is asked for happens later.
+_ASKED: dict[str, Any] = {"methods": ["POST"], "status_code": 202}
 _MAX_FAILED = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+ *%?$"}],
     "description": "The run fails if more rows fail: a number, or a share of all rows. Default: 10% in runs of over 100 rows",
 }
 _PAIRS = {"type": "object", "additionalProperties": _TEXT}
 _TagParam = Annotated[str, Query(description="The tag of the runs.")]
-_BODY = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["model", "input"],
-                "properties": {
-                    "model": _TEXT,
-                    "version": _TEXT,
-                    "input": {**_TEXT, "description": "The id of an uploaded file, or a path below one of runs.roots"},
-                    "input_format": {"enum": list(INPUT_FORMATS)},
-                    "output_format": {"enum": list(OUTPUT_FORMATS)},
-                    "columns": {"type": "object", "additionalProperties": _TEXT},
-                    "carry": {"type": "array", "items": _TEXT},
-                    "max_failed": _MAX_FAILED,
-                    "shard_rows": {"type": "integer", "minimum": 0},
-                    "deadline_s": {"type": "number", "minimum": 0},
-                    "metadata": {"type": "object", "additionalProperties": _TEXT},
-                    "tags": {"type": "array", "items": _TEXT, "maxItems": MAX_TAGS},
-                    "headers": {**_PAIRS, "description": "Headers of the request that the handler of every row is told"},
-                    "query": {**_PAIRS, "description": "Query parameters that the handler of every row is told"},
-                    "parts": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": MOST_PARTS,
-                        "description": "Parts of the input, each driven by itself; runners on several hosts share them",
-                    },
-                    "webhook": {**_TEXT, "description": "The URL to which the run's end is sent"},
-                    "webhook_events": {"type": "array", "items": {"enum": list(RUN_EVENTS)}},
-                },
-            }
-        }
+_MEMBERS = {
+    "model": _TEXT,
+    "version": _TEXT,
+    "input": {**_TEXT, "description": "The id of an uploaded file, or a path below one of runs.roots"},
+    "input_format": {"enum": list(INPUT_FORMATS)},
+    "output_format": {"enum": list(OUTPUT_FORMATS)},
+    "columns": _PAIRS,
+    "carry": {"type": "array", "items": _TEXT},
+    "max_failed": _MAX_FAILED,
+    "shard_rows": {"type": "integer", "minimum": 0},
+    "deadline_s": {"type": "number", "minimum": 0},
+    "metadata": _PAIRS,
+    "tags": {"type": "array", "items": _TEXT, "maxItems": MAX_TAGS},
+    "headers": {**_PAIRS, "description": "Headers of the request that the handler of every row is told"},
+    "query": {**_PAIRS, "description": "Query parameters that the handler of every row is told"},
+    "parts": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MOST_PARTS,
+        "description": "Parts of the input, each driven by itself; runners on several hosts share them",
     },
 }
 
@@ -95,49 +84,52 @@ _BODY = {
 class RunRoutes:
     """The routes of /v1/runs."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, members: Sequence[RunMembers] = ()) -> None:
+        """`members`: what extensions read of the body that starts a run."""
+        self._members, self._body = members, request_with(members)
         self._service = services.runs
         self._registry = services.registry
         self._options = services.options
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
-        router = APIRouter(default_response_class=Response)
-        tags: list[str | Enum] = ["runs"]
+        router = APIRouter(default_response_class=Response, tags=["runs"])
         add = router.add_api_route
-        add(
-            "/v1/runs",
-            self.create,
-            methods=["POST"],
-            tags=tags,
-            summary="Start a run over a file",
-            status_code=202,
-            openapi_extra={"requestBody": _BODY},
-        )
-        add("/v1/runs", self.page, methods=["GET"], tags=tags, summary="Runs, newest first")
-        add(
-            "/v1/runs:cancel",
-            self.cancel_tagged,
-            methods=["POST"],
-            tags=tags,
-            summary="Cancel the runs of a tag",
-            status_code=202,
-        )
-        add("/v1/runs/{run_id}", self.one, methods=["GET"], tags=tags, summary="One run and its progress")
-        add("/v1/runs/{run_id}/cancel", self.cancel, methods=["POST"], tags=tags, summary="Cancel a run", status_code=202)
+        add("/v1/runs", self.create, summary="Start a run over a file", openapi_extra=self._document(), **_ASKED)
+        add("/v1/runs", self.page, methods=["GET"], summary="Runs, newest first")
+        add("/v1/runs:cancel", self.cancel_tagged, summary="Cancel the runs of a tag", **_ASKED)
+        add("/v1/runs/{run_id}", self.one, methods=["GET"], summary="One run and its progress")
+        add("/v1/runs/{run_id}/cancel", self.cancel, summary="Cancel a run", **_ASKED)
+        add("/v1/runs/{run_id}/retry", self.retry, summary="Run the failed rows of a completed run again", **_ASKED)
         return router
+
+    def _document(self) -> dict[str, Any]:
+        members = _MEMBERS | {name: schema for one in self._members for name, schema in one.schema.items()}
+        schema = {"type": "object", "required": ["model", "input"], "properties": members}
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._uploads), RunRequest)
-        head = {} if idempotency_key is None else {b"idempotency-key": idempotency_key.encode("latin-1", "replace")}
+        wanted = read_body(await json_body(request, self._options, self._uploads), self._body)
         spec = await self._spec(wanted, caller)
-        hook = webhook_of(
-            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=RUN_EVENTS
-        )
-        key = negotiation.idempotency_key(head)
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), webhook=hook)
+        words, key = self._words(wanted, caller, spec.model), key_of(idempotency_key)
+        run = await self._service.create(spec, caller.owner, key=key, fingerprint=fingerprint(wanted), words=words)
+        return await self._started(run)
+
+    async def retry(
+        self, run_id: str, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> Response:
+        run = await self._service.visible(run_id, caller)
+        # Events go where those of a run go whose request names nothing.
+        words = self._words(self._body(model=run.spec.model, input=run.spec.input), caller, run.spec.model)
+        return await self._started(await self._service.retry(run, key=key_of(idempotency_key), words=words))
+
+    def _words(self, wanted: RunRequest, caller: Caller, model: str) -> dict[str, str]:
+        """What extensions are to know of a run."""
+        return {name: word for one in self._members for name, word in one.words(wanted, caller, model).items()}
+
+    async def _started(self, run: Run) -> Response:
         headers = {"location": f"/v1/runs/{run.id}", "x-penstock-run": run.id}
         return json_response(await self._view(run), status=202, headers=headers)
 
@@ -190,7 +182,7 @@ class RunRoutes:
         check_ranges(wanted)
         metadata = check_metadata(wanted.metadata)
         entry, version = await self._registry.find(wanted.model, wanted.version)
-        refuse_pipeline(entry, version)
+        refuse_pipeline(entry.name, version.info)
         path, file_format = await self._input(wanted.input, caller)
         kind, schema = wanted.input_format or file_format, version.input_schema
         await asyncio.to_thread(

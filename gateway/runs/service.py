@@ -1,9 +1,9 @@
-"""Creates, finds and cancels runs, for /v1/runs, for OpenAI's batches and for the dashboard."""
+"""Creates, finds and cancels runs, for /v1/runs, for the doors of extensions and for the dashboard."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,13 +12,12 @@ import msgspec
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
-from penstock.errors import Conflict, KeyReused, NotFound, QuotaSpent
-from penstock.extensions.webhooks.webhook import Webhook
+from penstock.errors import Conflict, Gone, KeyReused, NotFound, QuotaSpent
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.options import GatewayOptions
-from penstock.gateway.runs.request import RESERVED, run_id_of
+from penstock.gateway.runs.request import RESERVED, fingerprint, run_id_of
 from penstock.job import new_serial
-from penstock.run import Run, RunSpec, RunState
+from penstock.run import Run, RunSpec, RunState, retry_spec
 
 FINGERPRINT = RESERVED + "fingerprint"
 _OPEN = tuple(state for state in RunState if not state.final)
@@ -81,26 +80,28 @@ class RunService:
     async def create(
         self,
         spec: RunSpec,
-        caller: Caller,
+        owner: str,
         *,
         key: str,
         fingerprint: str,
         ttl_s: float | None = None,
-        webhook: Webhook | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> Run:
-        """A new run that writes to files of its owner, or the run created before under the same idempotency key.
+        """A new run, or the run created before under the same idempotency key.
+
+        A spec without an output gets files of the owner. `words`: what extensions are to know of the run, by their names.
 
         Raises `KeyReused` if that run came from a request with another fingerprint, `QuotaSpent` or `StorageFull` if the owner
         may have no further run or file.
         """
-        run_id = run_id_of(caller.owner, key) if key else new_serial()
+        run_id = run_id_of(owner, key) if key else new_serial()
         run = await self._runs.read(run_id) if key else None
         if run is None:
-            await self._require_quota(caller.owner)
+            await self._require_quota(owner)
             marked = msgspec.structs.replace(spec, metadata=spec.metadata | {FINGERPRINT: fingerprint})
             kept_s = self._file_ttl_s if ttl_s is None else ttl_s
-            run = await self._store(run_id, marked, caller.owner, kept_s, webhook)
-        if run.owner != caller.owner or run.spec.metadata.get(FINGERPRINT) != fingerprint:
+            run = await self._store(run_id, marked, owner, kept_s, words)
+        if run.owner != owner or run.spec.metadata.get(FINGERPRINT) != fingerprint:
             raise KeyReused("this Idempotency-Key was used for another request", hint="Use a new key for a new request.")
         return run
 
@@ -114,20 +115,32 @@ class RunService:
                 hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
             )
 
-    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, webhook: Webhook | None) -> Run:
+    async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, words: Mapping[str, str] | None) -> Run:
         """The stored run with files reserved for its output (D41); the run of a concurrent request, if that came first."""
-        output, errors = await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
-        spec = msgspec.structs.replace(spec, output=output, errors=errors)
-        created = await self._runs.create(run_id, spec, owner=owner, webhook=webhook)
+        reserved = () if spec.output else await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
+        if reserved:
+            spec = msgspec.structs.replace(spec, output=reserved[0], errors=reserved[1])
+        created = await self._runs.create(run_id, spec, owner=owner, words=words)
         if not created.new:
-            await asyncio.to_thread(self._delete, output, errors)
+            await asyncio.to_thread(self._delete, *reserved)
         return created.run
 
-    async def visible(self, run_id: str, caller: Caller, *, kind: str = "") -> Run:
-        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
+    async def retry(self, run: Run, *, key: str, words: Mapping[str, str]) -> Run:
+        """A run over the failed rows of a completed one, which publishes its output again. Raises `Conflict`, `Gone`."""
+        spec = retry_spec(run)
+        if (await self.output_files(run)).output is None:
+            raise Gone(f"the output of run {run.id} is gone, and with it the outputs of the rows that did not fail")
+        return await self.create(spec, run.owner, key=key, fingerprint=fingerprint(("retry", run.id)), words=words)
+
+    async def find(self, run_id: str, caller: Caller) -> Run | None:
+        """The run, if there is one that the caller may see."""
         found = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
-        if found is None or not caller.sees(found.owner) or (kind and found.spec.kind != kind):
-            raise NotFound(f"there is no batch {'batch_' + run_id[:80]!r}" if kind else f"there is no run {run_id[:80]!r}")
+        return found if found is not None and caller.sees(found.owner) else None
+
+    async def visible(self, run_id: str, caller: Caller) -> Run:
+        """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
+        if (found := await self.find(run_id, caller)) is None:
+            raise NotFound(f"there is no run {run_id[:80]!r}")
         return found
 
     async def parts(self, run: Run) -> list[Run]:

@@ -133,7 +133,7 @@ def _write(upload: Upload, allowance: UploadAllowance, piece: bytes) -> None:
 
 
 def _metadata(form: UploadForm) -> dict[str, Any]:
-    """What Replicate's clients say of a file; OpenAI's say nothing of the kind."""
+    """What a caller says of a file beside its purpose; few say anything."""
     try:
         found = orjson.loads(form.field("metadata") or "{}")
     except orjson.JSONDecodeError:

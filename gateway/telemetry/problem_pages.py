@@ -26,7 +26,7 @@ class Explanation:
 EXPLANATIONS = {
     "bad_request": Explanation(
         "400",
-        "The request is no valid JSON, is nested deeper than `gateway.max_json_depth`, names a member twice, holds NaN, or "
+        "The request is no valid JSON, is nested deeper than 64 levels, names a member twice, holds NaN, or "
         "has an unknown or unreadable parameter. `detail` names the place.",
         "Correct the request; sending it again does not help. `GET /openapi.json` has the form that each route takes.",
     ),
@@ -87,7 +87,7 @@ EXPLANATIONS = {
     ),
     "too_slow": Explanation(
         "408",
-        "The head of the request took longer than `gateway.head_timeout_s`, or its body longer than `body_timeout_s`.",
+        "The head of the request took longer than 10 s, or its body longer than `gateway.body_timeout_s`.",
         "Send it again over a faster line, or raise these settings for clients that are slow by nature.",
     ),
     "too_large": Explanation(
@@ -149,7 +149,7 @@ EXPLANATIONS = {
     "quota_spent": Explanation(
         "429",
         "The owner has too many jobs that have not ended, runs, or files: `max_open_jobs` of its key, `runs.max_owner_runs`, "
-        "`runs.max_owner_files`, `runs.max_owner_bytes`.",
+        "`runs.max_owner_bytes`, 10,000 files.",
         "Wait until some have ended, cancel jobs or delete files; operators raise the quota.",
     ),
     "storage_full": Explanation(

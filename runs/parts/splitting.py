@@ -1,4 +1,4 @@
-"""Splits an input into parts: looks where its files can be cut, and lets the plan choose."""
+"""Cuts an input into parts: looks where its files can be cut, and lets the plan choose."""
 
 from __future__ import annotations
 

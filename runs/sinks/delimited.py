@@ -15,8 +15,6 @@ from penstock.runs.rows import ResultBatch
 from penstock.runs.sinks.appendable import Appendable
 from penstock.runs.sinks.rows_file import OUTPUT, JsonRows
 
-DELIMITERS = {"csv": ",", "tsv": "\t"}
-
 
 @dataclass
 class DelimitedRows:

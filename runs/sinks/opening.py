@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.run import RunSpec, format_of
+from penstock.run import DELIMITERS, RunSpec, format_of
 from penstock.runs import files
 from penstock.runs.files import import_arrow
 from penstock.runs.sinks.appendable import Appendable
-from penstock.runs.sinks.delimited import DELIMITERS, DelimitedRows
+from penstock.runs.sinks.delimited import DelimitedRows
 from penstock.runs.sinks.file_sink import FileSink
 from penstock.runs.sinks.parquet import ParquetRows
 from penstock.runs.sinks.partial import partial_of

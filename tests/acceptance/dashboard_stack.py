@@ -142,7 +142,7 @@ def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
         "PENSTOCK_KEYS_FILE": str(keys),
         "PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key(),
         "PENSTOCK_WEBHOOKS__URLS": NOWHERE,
-        "PENSTOCK_WEBHOOKS__GIVE_UP_S": "0.5",
+        "PENSTOCK_WEBHOOKS__RETRY_S": "0.1,0.2,0.2",
         "PENSTOCK_WEBHOOKS__CIRCUIT_S": "0.1,0.2",
     }
     with (

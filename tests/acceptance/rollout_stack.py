@@ -30,7 +30,7 @@ def echo(x: int) -> str:
 """
 # One job at a time, and none of the model's own before the first.
 SINGLE = {"max_batch_size": 1, "warm_up": False}
-QUICK = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5}
+QUICK = {"lease_s": 3.0, "beat_s": 0.3}
 
 
 @dataclass

@@ -151,7 +151,7 @@ class Story:
         self._gateways[name].close()
 
     def worker(self, name: str) -> WorkerProcess:
-        made = WorkerProcess(self.url, self.folder, MODELS, metrics_port=self._ports[name], sweep_s=0.2)
+        made = WorkerProcess(self.url, self.folder, MODELS, metrics_port=self._ports[name], beat_s=0.8)
         self.stack.enter_context(made).await_ready()
         self.ledger.loads += 1
         return made

@@ -69,10 +69,10 @@ def up(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pro
         "digits": {"source": f"{DIGITS / 'handler.py'}:Digits", "slots": 2},
         "product": {"source": str(folder / "product.py")},
         "own": {"source": str(folder / "own.py")},
-        "square": {"source": str(SQUARE), "profile": True, "profile_every": 3},
+        "square": {"source": str(SQUARE), "profile": True},
     }
     with (
-        WorkerProcess(redis_url, folder, models, None, beat_s=0.3, profile_dir=folder / "recorded") as worker,
+        WorkerProcess(redis_url, folder, models, None, beat_s=0.3) as worker,
         gateway_process(redis_url, folder / "state", models=models) as client,
     ):
         worker.await_ready()
@@ -140,7 +140,7 @@ def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Profiled
     root = up.folder / "recorded" / "square-1"
     before = recorded(root)
     with Client(up.url) as client:
-        for value in range(7):
+        for value in range(201):
             assert client.predict("square", {"x": value}) == {"y": value * value}
     # A recording is written after the answers of its batch have been sent.
     eventually(lambda: len(recorded(root) - before) >= 2)

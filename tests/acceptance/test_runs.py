@@ -271,7 +271,7 @@ def test_the_failed_rows_of_a_table_are_not_run_again_and_the_command_says_why(u
     refused = up.penstock("run", "resume", run_id, "--failed")
     assert refused.returncode != 0
     assert "is a table of texts, which do not say whether they were numbers" in refused.stderr
-    assert "run all rows again with --overwrite" in refused.stderr
+    assert "run all rows again, with --overwrite" in refused.stderr
     assert (up.folder / "tabled.csv").read_text() == before
 
 

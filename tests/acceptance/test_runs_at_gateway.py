@@ -135,6 +135,23 @@ def test_too_many_failed_rows_end_the_run_and_the_next_step_that_is_printed_work
     assert outputs(elsewhere.folder / "bad_out.jsonl") == expected(4, 1, 2)
 
 
+def test_failed_rows_are_run_again_at_the_gateway_and_the_fetched_output_is_replaced(elsewhere: Elsewhere) -> None:
+    needed, output = elsewhere.gates / "needed", elsewhere.folder / "early_out.jsonl"
+    write_input(
+        elsewhere.folder / "early.jsonl", 300, row_7={"x": 7, "needs": str(needed)}, row_8={"x": 8, "needs": str(needed)}
+    )
+    run_id = elsewhere.penstock("run", "double", "early.jsonl", "-o", "early_out.jsonl").stdout.split()[1]
+    errors = elsewhere.folder / "early_out.jsonl.errors.jsonl"
+    assert (outputs(output), errors.exists()) == (expected(300, 7, 8), True)
+    needed.touch()
+    again = elsewhere.penstock("run", "resume", run_id, "--failed", "-o", "early_out.jsonl")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "300 rows done, 0 failed" in again.stdout
+    assert (outputs(output), errors.exists()) == (expected(300), False)
+    refused = elsewhere.penstock("run", "resume", again.stdout.split()[1], "--failed", "-o", "early_out.jsonl")
+    assert (refused.returncode, "no row of run" in refused.stderr) == (5, True)
+
+
 def test_without_a_store_here_the_gateway_of_the_environment_has_the_runs(elsewhere: Elsewhere) -> None:
     env = {"PENSTOCK_URL": elsewhere.url, "PENSTOCK_API_KEY": f"ann.{SECRET}"}
     write_input(elsewhere.folder / "env.jsonl", 3)
@@ -158,7 +175,8 @@ def test_without_a_store_here_the_gateway_of_the_environment_has_the_runs(elsewh
         (["double", "small.jsonl", "-o", "x.jsonl", "--state-dir", "here"], 2, "--state-dir is for runs"),
         (["show", "nothing"], 5, "there is no run"),
         (["resume", "nothing"], 5, "say where: -o OUTPUT"),
-        (["resume", "nothing", "--failed"], 2, "--failed is for runs"),
+        (["resume", "nothing", "--failed"], 5, "say where: -o OUTPUT"),
+        (["resume", "nothing", "--failed", "-o", "x.jsonl"], 5, "there is no run"),
     ],
 )
 def test_what_a_gateway_cannot_do_is_refused_with_what_to_do(

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -14,10 +15,12 @@ import pytest
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
+from penstock.client import runs
 from penstock.client.aio import AsyncClient
+from penstock.client.protocol import HttpCall
 from penstock.client.runs import CancelledRuns, RowFailed, RunEnded, RunOptions, RunView
 from penstock.client.sync import Client
-from penstock.errors import BadRequest, Conflict, InvalidInput, NotFound
+from penstock.errors import BadRequest, Conflict, Gone, InvalidInput, NotFound
 from penstock.gateway.runs.service import _MOST_CANCELLED
 from penstock.job import new_serial
 from penstock.run import Run, RunCounts, RunSpec, RunState
@@ -97,6 +100,22 @@ def working(redis_url: str, run_id: str) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(5.0)
+
+
+def test_a_retry_of_failed_rows_is_a_run_that_writes_to_the_files_of_the_first(client: Client, redis_url: str) -> None:
+    run = client.run("square", [3, -1])
+    with pytest.raises(Conflict, match=f"run {run.id} is queued"):
+        run.retry_failed()
+    with working(redis_url, run.id):
+        run.wait(30.0)
+    again, twice = (client.send(replace(runs.retry_call(run.id), headers={"idempotency-key": "k"})) for _ in range(2))
+    assert runs.run_of(again).id == runs.run_of(twice).id != run.id
+    with working(redis_url, runs.run_of(again).id):
+        view = client.run_handle(runs.run_of(again).id).wait(30.0)
+    assert (view.output, view.errors) == (run.view.output, run.view.errors)
+    client.send(HttpCall("DELETE", run.view.output.removesuffix("/content")))
+    with pytest.raises(Gone, match=f"the output of run {run.id} is gone"):
+        run.retry_failed()
 
 
 def test_a_run_over_values_gives_one_result_per_value_in_order(client: Client, redis_url: str) -> None:

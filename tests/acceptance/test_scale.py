@@ -25,7 +25,7 @@ from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
 
 # A slot that leaves gets no such time limit: only the end of its worker has one.
-QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5, "grace_s": 0.2}
+QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3, "grace_s": 0.2}
 
 
 class ScaleStack(RolloutStack):

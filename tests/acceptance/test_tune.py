@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from penstock.cli import exits
+from penstock.extensions.pipelines.tune import candidates as pipeline_candidates
+from penstock.extensions.pipelines.tune import search as pipeline_search
+from penstock.extensions.pipelines.tune.result import read_pipeline_result
 from penstock.tune import candidates, trials
 from penstock.tune.measuring.notebook import Notebook, SearchSubject
-from penstock.tune.pipelines import candidates as pipeline_candidates
-from penstock.tune.pipelines import search as pipeline_search
-from penstock.tune.pipelines.result import read_pipeline_result
 from penstock.tune.result import ConfigurationVerdict, Overheads, TuneResult
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.command import called_here

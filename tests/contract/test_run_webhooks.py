@@ -31,7 +31,7 @@ class HookedRuns(OutboxDeliverer):
         self._names = (f"r{number}" for number in count())
 
     def create(self, spec: RunSpec = SPEC, owner: str = "ann") -> str:
-        return self.runs.create(next(self._names), spec, owner=owner, webhook=HOOK).run.id
+        return self.runs.create(next(self._names), spec, owner=owner, words=HOOK.word_of(owner)).run.id
 
     def ended(self, state: RunState = RunState.COMPLETED) -> str:
         run = self.create()

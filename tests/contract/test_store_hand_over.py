@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from penstock.broker.records import Settled
-from penstock.broker.store.notifications import HandedOver, handed_over
+from penstock.broker.records import HandedOver, Settled
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import handed_over
 from penstock.job import JobState, Payload, Priority
 from tests.contract.model_queue import ModelQueue
 from tests.eventually import eventually

@@ -62,12 +62,10 @@ ARCHIVES: tuple[Cure, ...] = (
     ),
     Cure(
         "A59",
-        "core/inputs/request.py",
+        "core/access.py",
         "CREDENTIAL_HEADERS | HANDED_ON_CREDENTIALS | _OF_CONNECTION",
         "CREDENTIAL_HEADERS | _OF_CONNECTION",
-        (
-            "tests/unit/core/inputs/test_request.py::test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is",
-        ),
+        ("tests/unit/core/test_access.py::test_a_star_stands_for_no_header_in_which_a_gateway_hands_on_who_a_caller_is",),
     ),
     Cure(
         "A60",
@@ -87,11 +85,11 @@ ARCHIVES: tuple[Cure, ...] = (
     ),
     Cure(
         "A56",
-        "extensions/torchserve/management/allowed_urls.py",
+        "extensions/torchserve/management/download.py",
         "any(_spells(pattern, found) for pattern in matching)",
         "True",
         (
-            "tests/extensions/torchserve/gateway/test_allowed_urls.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
+            "tests/extensions/torchserve/management/test_download.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",
             "tests/extensions/torchserve/acceptance/test_torchserve_registering.py::test_a_host_that_no_pattern_spells_is_reached_at_public_addresses_alone",
         ),
     ),

@@ -7,6 +7,7 @@ from tests.cures.cure import Cure
 _LUA = "broker/functions"
 _SLOT = "workers/slot"
 _SUPERVISOR = f"{_SLOT}/child/supervisor.py"
+_ENDING = f"{_SLOT}/child/ending.py"
 _STORE_TESTS = "tests/integration/test_store_faults.py"
 _SWEEPER = "workers/fleet/sweeper.py"
 _SWEEPER_TESTS = "tests/unit/workers/fleet/test_sweeper.py"
@@ -32,7 +33,7 @@ FAULTS = (
     Cure(
         "F4",
         f"{_SLOT}/slot.py",
-        "            self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)",
+        "            self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)",
         "            self._child_supervisor.in_flight.disown()",
         fault="F4",
     ),
@@ -44,11 +45,11 @@ FAULTS = (
         "",
         fault="F5-late",
     ),
-    Cure("F6", _SUPERVISOR, "self._is_hung or now <= self._limit_at(self._child):", "True:", fault="F6"),
+    Cure("F6", _SUPERVISOR, "self._end.is_hung or self.is_paused:", "True:", fault="F6"),
     Cure(
         "F7",
-        _SUPERVISOR,
-        "return Cause.TIMED_OUT if self._is_hung and child.in_flight.is_sole_suspect(batch) else Cause.CRASHED",
+        _ENDING,
+        "return Cause.TIMED_OUT if self.is_hung and in_flight.is_sole_suspect(batch) else Cause.CRASHED",
         "return Cause.CRASHED",
         fault="F7",
     ),
@@ -65,14 +66,12 @@ FAULTS = (
     ),
     Cure(
         "F11",
-        _SUPERVISOR,
-        "        if self._fault and self._fault.broken:\n            return Cause.UNSTARTED\n",
+        _ENDING,
+        "        if self.fault and self.fault.broken:\n            return Cause.UNSTARTED\n",
         "",
         ("tests/integration/test_worker_faults.py::test_a_broken_device_costs_no_job_anything_and_is_shown_as_unhealthy",),
     ),
-    Cure(
-        "F12", f"{_SLOT}/child/process.py", "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"
-    ),
+    Cure("F12", _ENDING, "return child.resident_bytes() > limit * _WORN_SHARE", "return False", fault="F12"),
     Cure(
         "F13",
         _SUPERVISOR,

@@ -40,7 +40,7 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
 # Small, so that ten kilobytes are large.
 INLINE_BYTES = 2_048
 MAX_JSON_BYTES = 60_000
-WORKER: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.2, "sweep_s": 0.3}
+WORKER: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.2}
 
 
 def models() -> dict[str, Any]:

@@ -34,8 +34,8 @@ from penstock.broker.records import (
     Reported,
     Settled,
 )
-from penstock.broker.store.notifications import handed_over
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import handed_over
 from penstock.extensions.webhooks.webhook import Webhook
 from penstock.job import Call, JobId, JobState, Payload, Priority, new_job_id
 from tests.contract.dumps import Dump, RedisDump, dump_oracle

@@ -125,6 +125,6 @@ def test_pip_is_ended_when_it_takes_too_long(tmp_path: Path) -> None:
 def test_pip_is_ended_when_what_it_installs_takes_too_much_room(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("")
     order = PackageOrder("noop", tmp_path / "requirements.txt", "", lambda line: None, max_bytes=100)
-    with pytest.raises(HandlerLoadError, match=r"it takes more than 100 B, which is models_cache.install_max_gib"):
+    with pytest.raises(HandlerLoadError, match=r"it takes more than 100 B, a fifth of models_cache.max_gib"):
         installed(order, Entries(tmp_path / "cache"))
     assert Entries(tmp_path / "cache").all() == []

@@ -13,7 +13,8 @@ import pytest
 from kombu.connection import Connection
 from redis import Redis
 
-from penstock.broker.server.embedded import EmbeddedServer, ask, find_server, is_full
+from penstock.broker.server.embedded import EmbeddedServer, ask, find_server
+from penstock.broker.server.state_folder import is_full
 from penstock.errors import ConfigError, StoreUnavailable
 from tests.eventually import eventually
 

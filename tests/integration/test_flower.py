@@ -12,15 +12,15 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.broker.server.users import passwords_in
+from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, passwords_in
 
 
 def test_a_store_of_an_older_version_gets_the_missing_password_and_keeps_the_others(tmp_path: Path) -> None:
     file = tmp_path / "passwords.json"
     file.write_text(json.dumps({"admin": "a" * 32, "gateway": "g" * 32, "worker": "w" * 32}))
     passwords = passwords_in(file)
-    assert (passwords.admin, passwords.gateway, passwords.worker) == ("a" * 32, "g" * 32, "w" * 32)
-    assert len(passwords.flower) == 32
+    assert tuple(map(passwords.of, (ADMIN, GATEWAY, WORKER))) == ("a" * 32, "g" * 32, "w" * 32)
+    assert len(passwords.of(FLOWER)) == 32
     assert passwords_in(file) == passwords
 
 

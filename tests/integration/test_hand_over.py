@@ -18,8 +18,8 @@ from tests.integration.worker_process import FAULTY, JobClient, WorkerProcess
 
 MODEL = "faulty"
 # Nothing waits for such a lease: what comes back, comes back because the slot is known to be gone.
-LONG: dict[str, Any] = {"lease_s": 600.0, "beat_s": 0.5, "sweep_s": 0.5}
-SHORT: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.5, "sweep_s": 0.5}
+LONG: dict[str, Any] = {"lease_s": 600.0, "beat_s": 0.5}
+SHORT: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.5}
 
 
 class LoneClient(JobClient):

@@ -51,7 +51,7 @@ def outbox_of(runs: RunStore) -> BlockingOutbox:
 
 
 def queued(runs: RunStore, spec: RunSpec = SPEC) -> str:
-    return runs.create(next(NAMES), spec, owner="a", webhook=HOOK).run.id
+    return runs.create(next(NAMES), spec, owner="a", words=HOOK.word_of("a")).run.id
 
 
 def driven(runs: RunStore, driver: str = "d") -> str:
@@ -79,7 +79,7 @@ def create(runs: RunStore) -> Act:
     """It forgets what ended long ago as well."""
     old(runs)
     name = next(NAMES)
-    return lambda: runs.create(name, DUE, owner="b", keep_s=0.0, webhook=HOOK)
+    return lambda: runs.create(name, DUE, owner="b", keep_s=0.0, words=HOOK.word_of("b"))
 
 
 def take(runs: RunStore) -> Act:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.records import Absent, ClaimRequest, NewJob
+from penstock.broker.records import Absent, ClaimRequest, NewJob, Wake
 from penstock.broker.server.users import CELERY, FLOWER, GATEWAY, WORKER, setuser_lines
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.links.refusals import AskAgain
 from penstock.broker.store.links.topology import slot_of
-from penstock.broker.store.notifications import Wake, WakeUps
 from penstock.broker.store.ops import prefix, queue_name
 from penstock.broker.store.registry import WORKERS_KEY
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import WakeUps
 from penstock.cli.exits import StartError
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.flower_process import StoreQueues

@@ -13,8 +13,8 @@ from celery import Celery
 
 from penstock.broker.celery_connection import celery_connection
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import WakeUps
 from penstock.errors import StoreUnavailable
 from tests.certificates import Authority
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess, await_listening

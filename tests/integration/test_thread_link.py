@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.records import NewJob, SubmitStatus, Wake
 from penstock.broker.store.aio import AsyncStore
-from penstock.broker.store.connection import ThreadLink, connect
+from penstock.broker.store.connection import connect
 from penstock.broker.store.links.refusals import AskAgain, asked_again
-from penstock.broker.store.notifications import Wake, WakeUps
+from penstock.broker.store.links.thread_link import ThreadLink
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import WakeUps
 from penstock.job import Payload, new_job_id
 from tests.eventually import eventually
 from tests.faults.server import Server

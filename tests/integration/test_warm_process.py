@@ -42,7 +42,7 @@ def test_what_is_read_while_modules_load_takes_a_real_start(tmp_path: Path) -> N
 
 def test_a_forked_process_dies_of_the_fault_in_its_environment(redis_url: str, tmp_path: Path) -> None:
     fault = {"PENSTOCK_FAULT": "in_sweep:kill"}
-    with WorkerProcess(redis_url, tmp_path / "w", {"echo": {"source": f"{FAULTY}:Faulty"}}, fault, sweep_s=0.1) as worker:
+    with WorkerProcess(redis_url, tmp_path / "w", {"echo": {"source": f"{FAULTY}:Faulty"}}, fault, beat_s=0.4) as worker:
         assert isinstance(worker.process, WarmProcess)
         assert worker.exit_code(within_s=60.0) == -signal.SIGKILL
 

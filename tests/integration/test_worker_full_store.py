@@ -26,7 +26,7 @@ def test_a_worker_that_starts_on_a_full_store_runs_what_waits_and_misses_no_beat
         with closing(JobClient(server.url, "square")) as jobs:
             ids = jobs.submit(*({"x": x} for x in range(20)))
             client.config_set("maxmemory", "1")
-            with WorkerProcess(server.url, tmp_path / "w", MODELS, beat_s=0.2, sweep_s=0.2) as worker:
+            with WorkerProcess(server.url, tmp_path / "w", MODELS, beat_s=0.2) as worker:
                 assert {job.state.value for job in jobs.await_final(ids)} == {"succeeded"}
                 worker.await_ready()
                 eventually(lambda: client.keys("ps:slot:*"))

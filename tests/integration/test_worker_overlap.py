@@ -21,7 +21,7 @@ AT_ONCE = 4
 
 @pytest.fixture(scope="module")
 def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), {MODEL: TABLE}, beat_s=0.2, sweep_s=0.05) as made:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), {MODEL: TABLE}, beat_s=0.2) as made:
         made.await_ready()
         yield made
 

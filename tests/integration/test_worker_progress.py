@@ -21,7 +21,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2) as worker:
         worker.await_ready()
         yield redis_url
 

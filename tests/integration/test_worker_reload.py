@@ -42,7 +42,7 @@ def write(folder: Path, answer: int) -> None:
 @pytest.fixture
 def worker(fresh_redis: str, tmp_path: Path, folder: Path) -> Iterator[WorkerProcess]:
     models = {"m": {"source": str(folder / "model.py"), "warm_up": False, "max_batch_size": 2}}
-    with WorkerProcess(fresh_redis, tmp_path / "w", models, beat_s=0.2, sweep_s=0.2, reload="true") as worker:
+    with WorkerProcess(fresh_redis, tmp_path / "w", models, beat_s=0.2, reload="true") as worker:
         worker.await_ready()
         yield worker
 

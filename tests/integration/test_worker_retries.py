@@ -9,7 +9,7 @@ from penstock.model_spec import Limits
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess
 
 SOURCE = str(HANDLERS / "flaky.py")
-QUICK = {"retry_delay_s": 0.05, "max_retry_delay_s": 0.1}
+QUICK = {"retry_delay_s": 0.05}
 MODELS = {
     "patient": {"source": SOURCE, "max_batch_size": 1, "warm_up": False, "retry_on": ["ConnectionError", "busy"], **QUICK},
     "plain": {"source": SOURCE, "max_batch_size": 1, "warm_up": False},
@@ -23,7 +23,7 @@ def item(name: str, raises: int, busy: int) -> dict[str, object]:
 def test_what_the_settings_name_is_tried_again_and_nothing_else(fresh_redis: str, tmp_path: Path) -> None:
     limits = Limits(max_attempts=4)
     with (
-        WorkerProcess(fresh_redis, tmp_path / "w", MODELS, beat_s=0.2, sweep_s=0.05),
+        WorkerProcess(fresh_redis, tmp_path / "w", MODELS, beat_s=0.2),
         closing(JobClient(fresh_redis, "patient", limits=limits)) as patient,
         closing(JobClient(fresh_redis, "plain", limits=limits)) as plain,
     ):

@@ -25,7 +25,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2, sweep_s=0.05) as worker:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), MODELS, beat_s=0.2) as worker:
         worker.await_ready()
         yield worker
 
@@ -99,13 +99,13 @@ def test_after_the_loss_of_a_worker_another_one_begins_the_stream_anew(redis_url
     models = {"lost": MODELS["item"]}
     gate = tmp_path / "gate"
     with closing(JobClient(redis_url, "lost")) as client:
-        with WorkerProcess(redis_url, tmp_path / "w1", models, beat_s=0.2, sweep_s=0.05) as first:
+        with WorkerProcess(redis_url, tmp_path / "w1", models, beat_s=0.2) as first:
             first.await_ready()
             [job] = client.submit({"text": "penstock", "until": str(gate)})
             eventually(lambda: spelled(client, job) == ("1.0", "penstoc"))
             os.killpg(first.process.pid, signal.SIGKILL)
         gate.touch()
-        with WorkerProcess(redis_url, tmp_path / "w2", models, beat_s=0.2, sweep_s=0.05):
+        with WorkerProcess(redis_url, tmp_path / "w2", models, beat_s=0.2):
             [ended] = client.await_final([job])
         assert ended.state is JobState.SUCCEEDED
         assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")

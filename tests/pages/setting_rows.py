@@ -16,13 +16,16 @@ from pydantic_core import PydanticUndefined
 from penstock.model_spec import Variable
 from penstock.settings import sources
 from penstock.settings.extension_tables import is_list, table_class, table_parts
-from penstock.settings.models import model_class
+from penstock.settings.models import JobFields, ServedFields, model_class
 from penstock.settings.tables import Settings
 
 # What the reader writes in place of a name of his own, by the table that it names.
 NAMED = ("models", "pipelines", "workflows")
 # Lists of tables: they come from a file, or as a whole from one variable.
 LISTS = ("keys", "pipelines.NAME.stages")
+# What a model and a pipeline have alike is told of models. What management writes into a table is no setting.
+SHARED = frozenset(JobFields.model_fields) | frozenset(ServedFields.model_fields)
+WRITTEN = frozenset({"registered_from"})
 KIB = 1024
 # Filled in by the place where the settings file lies.
 LOCATED = {"store.state_dir": "`.penstock` beside the settings file"}
@@ -57,7 +60,10 @@ def _of_section(name: str, annotation: Any) -> Iterator[SettingRow]:
 
 
 def _rows(table: str, settings: type[BaseModel]) -> Iterator[SettingRow]:
+    told = WRITTEN | (SHARED if table == "pipelines.NAME" else frozenset())
     for key, field in settings.model_fields.items():
+        if key in told:
+            continue
         path = f"{table}.{key}"
         yield SettingRow(table, key, _variable(path, field), type_word(field.annotation, field.metadata), _default(path, field))
         if path in LISTS:

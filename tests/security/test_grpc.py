@@ -51,7 +51,6 @@ def attacked(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "grpc_key": file,
         "max_raw_bytes": MIB,
         "body_timeout_s": 1.0,
-        "head_timeout_s": 1.0,
     }
     with keyed_gateway(redis_url, folder / "g", max_streams=8, max_predictions=40, **settings):
         trusted = authority.file.read_bytes()

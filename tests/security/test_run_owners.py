@@ -24,13 +24,13 @@ from tests.security.keyed import (
 )
 
 CAROL, DAVE = make("carol", "submit"), make("dave", "submit")
+LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/models/square/jobs", "body": {"x": 4}}\n'
 OWNED = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in OTHER_IDS)]
 
 
 def made(gateway: httpx2.Client, key: TestKey) -> dict[str, str]:
     """Creates a file, and a batch and a run over that file; returns their ids."""
-    line = b'{"custom_id": "a", "method": "POST", "url": "/v1/models/square/jobs", "body": {"x": 4}}\n'
-    stored = gateway.post("/v1/files", files={"file": ("in.jsonl", line)}, data={"purpose": "batch"}, headers=key.header)
+    stored = gateway.post("/v1/files", files={"file": ("in.jsonl", LINE)}, data={"purpose": "batch"}, headers=key.header)
     assert stored.status_code == 200, stored.text
     file_id = stored.json()["id"]
     asked = {"input_file_id": file_id, "endpoint": "/v1/models/square/jobs", "completion_window": "1h"}
@@ -83,7 +83,7 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
 
 def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: Path) -> None:
     # Regression: one owner could make any number of runs and fill the disk with files.
-    env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_FILES": "6"}
+    env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_BYTES": str(len(LINE) + 5)}
     with keyed_gateway(redis_url, tmp_path, keys=(CAROL, DAVE), env=env) as gateway:
         ids = made(gateway, CAROL)
         asked = {"model": "square", "input": ids["file_id"]}

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from penstock.broker.server.embedded import EmbeddedServer
-from penstock.broker.server.users import CALLED_BY_FUNCTIONS, CELERY, FLOWER, GATEWAY, RULES, WORKER, setuser_lines
+from penstock.broker.server.users import CALLED_BY_FUNCTIONS, CELERY, FLOWER, GATEWAY, WORKER, rules, setuser_lines
 from penstock.broker.store.library import library
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
@@ -150,7 +150,7 @@ def test_a_gateway_and_a_worker_do_all_their_work_with_these_users(server: Embed
         admin.acl_log_reset()
         with (
             gateway_process(server.gateway_url, tmp_path / "g", models=SQUARE) as client,
-            WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2, sweep_s=0.2) as worker,
+            WorkerProcess(server.worker_url, tmp_path / "w", SQUARE, beat_s=0.5, lease_s=2) as worker,
         ):
             name = worker.await_ready()
             eventually(lambda: client.get("/readyz").status_code == 200)
@@ -204,7 +204,7 @@ def test_loading_for_a_new_version_also_takes_over_a_changed_file_of_users(tmp_p
         env = {**os.environ, "PENSTOCK_REDIS_URL_FILE": str(tmp_path / "admin_url")}
         done = called_here("store", "load", "--reload-users", env=env, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert set(admin.acl_users()) == {"default", "extra", *RULES}
+        assert set(admin.acl_users()) == {"default", "extra", *rules()}
 
 
 def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_commands_for_a_redis_of_ones_own_make_the_same_users(tmp_path: Path
         rights = admin.acl_getuser(WORKER)
         assert rights is not None
         assert "+fcall" in rights["commands"]
-        assert set(RULES) == {"penstock-admin", GATEWAY, WORKER, FLOWER, CELERY}
+        assert set(rules()) == {"penstock-admin", GATEWAY, WORKER, FLOWER, CELERY}
         url = f"unix://{WORKER}:{'w' * 32}@{server.socket_path}"
         with redis.Redis.from_url(url) as worker, pytest.raises(redis.exceptions.NoPermissionError):
             worker.flushall()
@@ -233,7 +233,7 @@ def test_a_celery_client_does_its_work_as_its_user(open_server: EmbeddedServer, 
     with (
         redis.Redis.from_url(open_server.url) as admin,
         WorkerProcess(open_server.worker_url, tmp_path, SQUARE) as worker,
-        closing(StockClient(open_server.celery_client_url, tmp_path)) as client,
+        closing(StockClient(open_server.port_url(CELERY), tmp_path)) as client,
     ):
         worker.await_ready()
         admin.acl_log_reset()
@@ -272,14 +272,14 @@ CELERYS_OWN += [
 )
 def test_the_password_of_a_celery_client_does_not_run_that(open_server: EmbeddedServer, command: tuple[str | int, ...]) -> None:
     with (
-        redis.Redis.from_url(open_server.celery_client_url) as thief,
+        redis.Redis.from_url(open_server.port_url(CELERY)) as thief,
         pytest.raises(redis.ResponseError, match=r"(?i)no permissions|not allowed"),
     ):
         thief.execute_command(*command)
 
 
 def test_the_port_of_celerys_clients_is_on_loopback_and_needs_a_password(open_server: EmbeddedServer) -> None:
-    bare = open_server.celery_client_url.rpartition("@")[2]
+    bare = open_server.port_url(CELERY).rpartition("@")[2]
     with redis.Redis.from_url(f"redis://{bare}") as client, pytest.raises(redis.AuthenticationError):
         client.ping()
     with redis.Redis.from_url(open_server.url) as admin:

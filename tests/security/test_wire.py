@@ -46,7 +46,7 @@ def unhurried(redis_url: str, tmp_path: Path) -> Iterator[GatewayClient]:
 
 
 def patience(seconds: float) -> dict[str, Any]:
-    return dict.fromkeys(("head_timeout_s", "body_timeout_s", "idle_timeout_s"), seconds)
+    return dict.fromkeys(("body_timeout_s", "idle_timeout_s"), seconds)
 
 
 @contextlib.contextmanager

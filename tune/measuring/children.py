@@ -10,7 +10,15 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from penstock.errors import HandlerLoadError, PenstockError
 from penstock.model_spec import LearnedCalls, ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import BatchDone, ChildGone, DeviceLost, FromChild, Item, LoadFailed, Ready
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    DeviceLost,
+    FromChild,
+    Item,
+    LoadFailed,
+    Ready,
+)
+from penstock.workers.ipc.wire import ChildGone
 from penstock.workers.slot.child.process import ChildProcess
 
 _TURN_S = 0.2

@@ -24,8 +24,9 @@ from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.pipeline import CRASH_EXIT, Pipeline
 from penstock.workers.child.printed import Speaker, mark_lines
 from penstock.workers.child.shards.sizes import ShardSizes
-from penstock.workers.ipc.frames import ChildWire, LoadFailed, LoadModel, Ready
+from penstock.workers.ipc.frames import LoadFailed, LoadModel, Ready
 from penstock.workers.ipc.progress_page import ProgressPage
+from penstock.workers.ipc.wire import ChildWire
 
 
 def _load(order: LoadModel, speaker: Speaker) -> tuple[Loaded, Calls, Ready]:

@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from penstock.errors import HandlerContractError
 from penstock.handlers.media import too_large
-from penstock.workers.ipc.frames import FRAME_LIMIT_BYTES, BatchDone, Failed, FromChild, Outcome, ShardDone, output_bytes
+from penstock.workers.ipc.frames import (
+    BatchDone,
+    Failed,
+    FromChild,
+    Outcome,
+    ShardDone,
+    output_bytes,
+)
+from penstock.workers.ipc.wire import FRAME_LIMIT_BYTES
 
 # What a frame holds beside the outputs: a few numbers, and per item a media type and a length.
 _SLACK_BYTES = 1 << 20

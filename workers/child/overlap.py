@@ -19,14 +19,21 @@ from penstock.handlers.running.coroutines import CoroutineStage, OnTurn, event_l
 from penstock.workers.child import runner
 from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.device_queue import DeviceQueue
 from penstock.workers.child.input_files import with_data
-from penstock.workers.child.pipeline import DeviceQueue, Pipeline, Ran, Work, start_thread
+from penstock.workers.child.pipeline import (
+    Pipeline,
+    Ran,
+    Work,
+    start_thread,
+)
 from penstock.workers.child.printed import serving
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shards.pipeline import MicroBatch, ShardReport
 from penstock.workers.child.shards.sizes import ShardSizes
-from penstock.workers.ipc.frames import ChildWire, FromChild, RunBatch
+from penstock.workers.ipc.frames import FromChild, RunBatch
 from penstock.workers.ipc.progress_page import Lane, ProgressPage
+from penstock.workers.ipc.wire import ChildWire
 
 
 class LoopQueue(DeviceQueue[Work | None]):

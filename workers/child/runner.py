@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputUrlFailed, InvalidInput, UnsupportedMedia
 from penstock.handlers.contract import NO_LIMIT, NOT_EXPLAINABLE, Failure, failure_of
 from penstock.handlers.loaded import Loaded, Stage
-from penstock.handlers.media import JSON, encode, encode_tensors
+from penstock.handlers.media import encode, encode_tensors
 from penstock.handlers.running.call import Reporter
 from penstock.inputs.request import RequestInput
 from penstock.job import REQUEST_MEDIA, TENSORS_MEDIA, Call
@@ -23,7 +23,6 @@ from penstock.model_spec import LearnedCalls
 from penstock.workers.child.calls.halving import raise_if_fatal
 from penstock.workers.child.calls.run import Calls, call_stage
 from penstock.workers.child.output_sizes import MOST_BYTES, bounded
-from penstock.workers.child.shards.rows import read_rows, write_rows
 from penstock.workers.ipc.frames import (
     EXPIRED_CODE,
     INPUT_MISSING,
@@ -93,14 +92,6 @@ class Flow:
         return requests_of(self, places)
 
 
-class RowsOutcome(NamedTuple):
-    """Per row a plain value, bytes or a `Failure`. `largest_ok`: if memory ran out, the largest batch that passed."""
-
-    outputs: list[Any]
-    postprocess_s: float
-    largest_ok: int | None
-
-
 def run_batch(loaded: Loaded, items: Sequence[Item], *, calls: Calls | None = None, clock: Clock = perf_counter) -> BatchDone:
     """All three steps in a row."""
     calls = calls or Calls(loaded)
@@ -134,32 +125,12 @@ def read(loaded: Loaded, items: Sequence[Item]) -> Flow:
     return flow
 
 
-def prepare_rows(
-    loaded: Loaded,
-    media: str,
-    rows: Sequence[Any],
-    calls: Calls,
-    *,
-    facts: JobFacts | None = None,
-    said: RequestInput | None = None,
-    clock: Clock = perf_counter,
-) -> Flow:
-    """The same for rows of a shard (`penstock.shard`), all of one job. `said`: what their run says of its request."""
-    began = clock()
-    flow = Flow(len(rows), _read_rows(loaded, media, rows), range(len(rows)), facts=[facts] * len(rows))
-    if said is not None and (said.headers or said.query):
-        flow.said = dict.fromkeys(flow.live, said)
-    if loaded.asks:
-        flow.values = flow.requests(flow.live, None)
-    return preprocessed(loaded, flow, calls, began=began, clock=clock)
-
-
 def preprocessed(loaded: Loaded, flow: Flow, calls: Calls, *, began: float, clock: Clock = perf_counter) -> Flow:
     """The flow after the handler's `preprocess`. `began`: when its inputs began to be read."""
     was_read = clock()
     sift(flow, flow.values)
     costs = calls.costs_before(flow.values, flow.live)
-    _advance(flow, loaded.preprocess, "preprocess", most=loaded.context.max_batch_size)
+    advance(flow, loaded.preprocess, "preprocess", most=loaded.context.max_batch_size)
     flow.costs = calls.costs_after(flow.values, flow.live, costs)
     flow.decode_s, flow.preprocess_s = was_read - began, clock() - was_read
     return flow
@@ -196,7 +167,7 @@ def expire(flow: Flow, places: Collection[int]) -> None:
 def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> BatchDone:
     """Postprocess, write the outputs, and put every item back in its place. Writing counts as postprocessing."""
     began = clock()
-    _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
+    advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
     outcomes = _placed(flow, _all_written(loaded, flow))
     if sum(map(output_bytes, outcomes)) > MOST_BYTES:
         outcomes = bounded(outcomes)
@@ -219,17 +190,6 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     )
 
 
-def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> RowsOutcome:
-    """Postprocess, make plain values or bytes of the outputs, and put every row back in its place."""
-    began = clock()
-    _advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
-    outputs = write_rows(flow.values, _unwritable, loaded.output_media)
-    if flow.failed:
-        by_place = {**flow.failed, **dict(zip(flow.live, outputs, strict=True))}
-        outputs = [by_place[place] for place in range(flow.size)]
-    return RowsOutcome(outputs, clock() - began, flow.largest_ok)
-
-
 def explain(loaded: Loaded, flow: Flow) -> None:
     """Explain the items that ask for it and take them out of the flow: an explanation passes no later stage."""
     pairs = list(zip(flow.live, flow.values, strict=True))
@@ -241,7 +201,7 @@ def explain(loaded: Loaded, flow: Flow) -> None:
         flow.costs = [cost for place, cost in zip(flow.live, flow.costs, strict=True) if place not in flow.to_explain]
     running = loaded.context.running
     running.told, running.batch, running.places = alone, flow.batch, alone.live
-    _advance(alone, loaded.explain or _not_explainable, "explain")
+    advance(alone, loaded.explain or _not_explainable, "explain")
     running.told, running.batch = None, 0
     flow.facts = alone.facts
     flow.values, flow.live = [value for _, value in rest], [place for place, _ in rest]
@@ -270,16 +230,10 @@ def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     if not loaded.input_urls:
         return [_read(loaded, item) for item in items]
     # Few inputs are fetched.
-    return _fetcher(loaded).read_all(partial(_read, loaded), items)
+    return fetcher(loaded).read_all(partial(_read, loaded), items)
 
 
-def _read_rows(loaded: Loaded, media: str, rows: Sequence[Any]) -> list[Any]:
-    if not loaded.input_urls or media != JSON:
-        return read_rows(loaded.codec, media, list(rows), refusal)
-    return _fetcher(loaded).read_rows(lambda row: read_rows(loaded.codec, media, [row], refusal)[0], rows)
-
-
-def _fetcher(loaded: Loaded) -> UrlFetcher:
+def fetcher(loaded: Loaded) -> UrlFetcher:
     from penstock.workers.child.input_urls import UrlFetcher
 
     return UrlFetcher(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca)
@@ -313,10 +267,10 @@ def _written(value: Any, media: str = "", write: Callable[..., tuple[str, bytes]
     try:
         return Output(*write(value, media=media))
     except Exception as error:  # noqa: BLE001 - arrays and user models are written by their own code
-        return failed(_unwritable(error))
+        return failed(unwritable(error))
 
 
-def _unwritable(error: Exception) -> Failure:
+def unwritable(error: Exception) -> Failure:
     raise_if_fatal(error)
     return failure_of(error)
 
@@ -335,7 +289,7 @@ def _placed(flow: Flow, outcomes: list[Outcome]) -> list[Outcome]:
     return [by_place[place] for place in range(flow.size)]
 
 
-def _advance(flow: Flow, stage: Stage | None, name: str, *, most: int = NO_LIMIT) -> None:
+def advance(flow: Flow, stage: Stage | None, name: str, *, most: int = NO_LIMIT) -> None:
     """Move the flow through one stage: it gets new values, and the items that fail leave it. No call has more than `most`."""
     if stage is None or not flow.values:
         return

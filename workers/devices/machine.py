@@ -10,14 +10,13 @@ from pathlib import Path
 import psutil
 
 from penstock.model_spec import ModelSpec
+from penstock.workers.devices import mps
 from penstock.workers.devices.assign import is_on_cpu
 from penstock.workers.devices.cgroups import memory_limit_bytes
 from penstock.workers.devices.gpus import Gpus, Nvml, PyNvml, read_gpus, visible_gpus
 from penstock.workers.devices.topology import Topology, read_topology
 
-_MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 _FOR_MODELS = 0.9
-_MPS_DEFAULT = "tmp/nvidia-mps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def discover(*, root: Path = Path("/"), nvml: Nvml | None = None, environment: M
     """The cores and GPUs that this process may use. Raises nothing if there are no GPUs: `gpus.absent` says why."""
     environment = os.environ if environment is None else environment
     gpus = visible_gpus(read_gpus(nvml or PyNvml(), root), environment)
-    return Machine(read_topology(root), gpus, has_mps(root, environment))
+    return Machine(read_topology(root), gpus, mps.is_used(root, environment))
 
 
 def discover_for(specs: Iterable[ModelSpec]) -> Machine:
@@ -46,9 +45,3 @@ def memory_for_models(root: Path = Path("/")) -> int:
     granted = memory_limit_bytes(root)
     total = int(psutil.virtual_memory().total)
     return int(_FOR_MODELS * min(total, granted or total))
-
-
-def has_mps(root: Path, environment: Mapping[str, str]) -> bool:
-    """Whether the daemon's control pipe lies where its clients look for it."""
-    folder = environment.get(_MPS_VARIABLE)
-    return ((Path(folder) if folder else root / _MPS_DEFAULT) / "control").exists()

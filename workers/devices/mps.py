@@ -1,28 +1,30 @@
-"""Ends a client of NVIDIA's MPS as its daemon wants it: a client killed in the middle of a kernel can leave others undefined.
+"""NVIDIA's MPS: whether it is used here, and how its daemon wants a client to end.
 
-The order reaches the server first, which waits for the client's kernels; SIGKILL follows.
+A client killed in the middle of a kernel can leave others undefined. The order to end reaches the server first, which waits for
+the client's kernels; SIGKILL follows.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from penstock.workers.devices.machine import has_mps
 
 CONTROL = "nvidia-cuda-mps-control"
 _SERVER = "nvidia-cuda-mps"
 # The daemon answers at once. A child that hangs is to end all the same.
 _ANSWERS_WITHIN_S = 5.0
+_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+_DEFAULT = "tmp/nvidia-mps"
 
 Ask = Callable[[str], str]
 
 
-def is_used() -> bool:
-    """Whether the daemon's control pipe lies where the children look for it."""
-    return has_mps(Path("/"), os.environ)
+def is_used(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the daemon's control pipe lies where its clients look for it."""
+    folder = environment.get(_VARIABLE)
+    return ((Path(folder) if folder else root / _DEFAULT) / "control").exists()
 
 
 def end_client(pid: int, ask: Ask | None = None, root: Path = Path("/")) -> None:

@@ -25,14 +25,13 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """`stall_s`: how long a place may send nothing. `is_offline`: ask no network, and take what is here. `install_limit_s` and
+    """`stall_s`: how long a place may send nothing. `is_offline`: ask no network, and take what is here.
     `install_max_bytes`: what pip may take for one archive.
     """
 
     max_bytes: int
     stall_s: float = 30.0
     is_offline: bool = False
-    install_limit_s: float = 900.0
     install_max_bytes: int = 10 << 30
 
 

@@ -121,7 +121,7 @@ class _Fetch(threading.Thread):
         def warn(warning: str, fields: Mapping[str, Any]) -> None:
             log.warning(warning, model=spec.name, version=spec.version, **fields)
 
-        limits = (self._limits.max_bytes, self._limits.install_limit_s, self._limits.install_max_bytes)
+        limits = (self._limits.max_bytes, self._limits.install_max_bytes)
         say = self._progress.say
         return kind.opened(spec, SourcePlace(self._folder, *limits, hold=self._locks.append, say=say, note=note, warn=warn))
 

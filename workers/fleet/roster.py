@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.store.notifications import WakeUps
 from penstock.broker.store.sync import RedisStore
+from penstock.broker.store.wake_ups import WakeUps
 from penstock.model_spec import ModelSpec, ProfileWish, SlotInfo
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.source_kinds import kind_of
@@ -212,8 +212,7 @@ class Roster:
         from penstock.workers.fetch.fetches import ModelFetches
 
         cache = self._settings.models_cache
-        install = (cache.install_limit_s, cache.install_max_bytes)
-        limits = CacheLimits(cache.max_bytes, cache.stall_s, cache.offline, *install)
+        limits = CacheLimits(cache.max_bytes, is_offline=cache.offline, install_max_bytes=cache.install_max_bytes)
         return ModelFetches(self._settings.models_dir, limits, self._kept_source)
 
     def _kept_source(self, spec: ModelSpec) -> str:

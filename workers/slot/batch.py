@@ -28,6 +28,9 @@ _NO_STAMP = BatchStamp()
 _DEFAULTS = Limits()
 _SHARD_INLINE_BYTES = 1_024
 
+# The longest pause before another attempt, unless the first one is longer.
+_MOST_RETRY_DELAY_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -214,7 +217,7 @@ def is_retryable(failed: Failed, limits: Limits) -> bool:
 
 def retry_delay_s(attempts: int, jitter: float, limits: Limits = _DEFAULTS) -> float:
     """Full jitter over delays that double, by default 1 s, 2 s, 4 s ... 60 s. `attempts` counts from 1."""
-    delays = Backoff(limits.retry_delay_s, limits.max_retry_delay_s, jitter=1.0)
+    delays = Backoff(limits.retry_delay_s, max(limits.retry_delay_s, _MOST_RETRY_DELAY_S), jitter=1.0)
     return delays.delay_s(max(1, attempts), chance=jitter)
 
 

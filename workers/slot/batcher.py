@@ -6,13 +6,13 @@ idle or a full batch is waiting, and otherwise shortly before the running batch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.broker.records import Claim, ClaimRequest
-from penstock.job import JobId
 from penstock.model_spec import BatchPolicy, ModelSpec
 from penstock.workers.slot.batch import IDLE, ChildLoad
+from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency, Smoothed
 
 # One batch runs and one is ready in the child; a third would only hide work from other slots.
@@ -45,49 +45,6 @@ _MOST_JOBS = 256
 # Reasons for which a batch leaves.
 FULL = "full"
 EFFICIENCY = "efficiency"
-
-
-class KnownQueue:
-    """What a slot knows of one queue, from the store's answers there. `worker` is called for the slot's name in that queue.
-
-    `is_home`: a submit may hand its jobs to the slot there. Moments are monotonic.
-    """
-
-    __slots__ = ("asked_at", "asked_for", "depth", "foreign_at", "is_home", "queue", "retry_at", "vain_for", "woken", "worker")
-
-    def __init__(self, queue: str, *, worker: Callable[[], str] = str) -> None:
-        self.queue = queue
-        self.worker = worker
-        self.is_home = True
-        self.depth = 0
-        # The store wakes only slots whose last claim found nothing, once the queue is as long as they wished; the others ask.
-        self.asked_for = 1
-        self.vain_for: int | None = None
-        self.woken = False
-        self.retry_at: float | None = None
-        self.asked_at = float("-inf")
-        self.foreign_at = float("-inf")
-
-    def on_wake_up(self) -> None:
-        """A wake-up came, or there is another reason to believe that there is work."""
-        self.woken = True
-        self.vain_for = None
-
-    def on_answer(self, claim: Claim, now: float) -> None:
-        """The store's answer to a request of this slot, whoever made the call."""
-        self.depth = claim.depth
-        self.asked_at = now
-        self.woken = False
-        if claim.messages:
-            self.foreign_at = now
-        self.vain_for = None if claim.jobs or claim.messages else self.asked_for
-        self.retry_at = None if claim.jobs or claim.retry_in_s is None else now + max(0.0, claim.retry_in_s)
-
-    @property
-    def weight(self) -> int:
-        """By which the slot chooses among queues: the length as last heard, and twice that at home."""
-        length = self.depth or int(self.woken)
-        return 2 * length + 1 if self.is_home else length
 
 
 class Batcher:
@@ -362,21 +319,3 @@ class Batcher:
         if full_s is None or one_s is None:
             return 0.0, 0.0
         return full_s, max(0.0, full_s - one_s) / (limit - 1) if limit > 1 else 0.0
-
-
-class LaneProgress:
-    """How far the jobs of a slot are. The slot's thread replaces `_signs`; the beat notes what it has reported."""
-
-    def __init__(self) -> None:
-        self._signs: Mapping[JobId, int] = {}
-        self._reported: Mapping[JobId, int] = {}
-
-    def note(self, signs: Mapping[JobId, int]) -> None:
-        """Per job a number that changes when it gets on."""
-        self._signs = signs
-
-    def moved(self) -> tuple[JobId, ...]:
-        """All of them if any has got on since the last call: those behind it are on their way too."""
-        signs, before = self._signs, self._reported
-        self._reported = signs
-        return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

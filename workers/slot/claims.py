@@ -9,8 +9,16 @@ from selectors import BaseSelector
 import structlog
 
 from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
-from penstock.broker.records import GONE_HINT, Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import CancelRequested, HandedOver, RolloutChanged, Wake
+from penstock.broker.records import (
+    GONE_HINT,
+    CancelRequested,
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    HandedOver,
+    RolloutChanged,
+    Wake,
+)
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
 from penstock.model_spec import ModelSpec

@@ -5,33 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.blobs.files import BlobStore
-from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import (
-    BatchStamp,
     Change,
     Claim,
-    ClaimRequest,
-    Ending,
-    GiveBack,
-    NewJob,
-    Report,
-    Reported,
+    Message,
     Settled,
-    Submitted,
 )
-from penstock.broker.store.notifications import Message
-from penstock.broker.store.ops import Operation
-from penstock.broker.store.registry import KeptTimes
 from penstock.handlers.metrics.samples import MetricSample
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
 
-Reply = TypeVar("Reply")
+if TYPE_CHECKING:
+    # A slot is given its store, and loads none of the code that reaches it.
+    from penstock.broker.store.sync import RedisStore
 
 
 class WakeUpListener(Protocol):
@@ -44,49 +35,13 @@ class WakeUpListener(Protocol):
     def close(self) -> None: ...
 
 
-class SlotStore(Protocol):
-    """The part of `RedisStore` that a slot uses."""
-
-    def submit(self, jobs: Sequence[NewJob], *, max_depth: int = ...) -> list[Submitted]: ...
-
-    def claim(self, request: ClaimRequest) -> Claim: ...
-
-    def learned_times(self, model: str) -> dict[str, KeptTimes]: ...
-
-    def withdraw(self, queue: str, version: str, worker: str) -> bool: ...
-
-    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]: ...
-
-    def finish_and_claim(
-        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
-    ) -> tuple[list[Settled], Claim]: ...
-
-    def finish_all(
-        self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
-    ) -> tuple[list[list[Settled]], Claim | None]: ...
-
-    def report(self, reports: Sequence[Report]) -> list[Reported]: ...
-
-    def retry(
-        self, items: Sequence[GiveBack], *, worker: str, delay_s: float, code: str, message: str, traceback: str = ""
-    ) -> list[Settled]: ...
-
-    def release(self, items: Sequence[GiveBack], *, worker: str, reason: ReleaseReason, detail: str = ...) -> list[Settled]: ...
-
-    def run(self, operation: Operation[Reply]) -> Reply: ...
-
-    def run_all(self, operations: Sequence[Operation[Reply]]) -> list[Reply]: ...
-
-    def close(self) -> None: ...
-
-
 class ReadMessages(Protocol):
     """Takes up the messages that a claim found in the queue, beside jobs or instead. Raises `StoreUnavailable`.
 
     The slot's thread calls it. What stays in the store is found again.
     """
 
-    def __call__(self, store: SlotStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None: ...
+    def __call__(self, store: RedisStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None: ...
 
 
 class Observer:
@@ -190,7 +145,7 @@ ALL_MODELS = "*"
 class SlotContext:
     """What a slot is given to work with. Durations in seconds; outputs over `inline_output_bytes` become blobs."""
 
-    open_store: Callable[[], SlotStore]
+    open_store: Callable[[], RedisStore]
     # Subscribes to a queue under the name of the slot's incarnation there.
     listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore

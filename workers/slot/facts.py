@@ -8,7 +8,9 @@ from typing import Any
 
 from penstock.model_spec import LearnedCalls, ModelSpec, SlotInfo, VersionInfo, WarmOrigin
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import Ready
+from penstock.workers.ipc.frames import BatchDone, Ready
+from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.child.slot_child import SlotChild
 from penstock.workers.slot.latency import Latency
 
@@ -44,6 +46,16 @@ class SlotFacts:
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
         self.policy = replace(self._spec.policy, **granted)
+
+    def learn(self, batch: Batch, done: BatchDone, batcher: Batcher) -> None:
+        """A batch has run; the batcher is to know its time, and whether it fitted into memory."""
+        self.learned = done.learned or self.learned
+        if done.cap is not None:
+            batcher.cap(done.cap)
+        elif not batch.profile_dir and not any(job.call for job in batch.jobs):
+            # Explaining and profiling take many times as long as predicting, so their times are not learned.
+            feed_s = done.began_at - batch.given_at if batch.fresh else None
+            batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s, wish=done.wish)
 
     def info(self) -> SlotInfo:
         """What the slot is, where it lies and how it fares."""

@@ -1,7 +1,8 @@
-"""What running items said and the store has not heard yet. Pure: moments are passed in."""
+"""What running items said and the store has not heard yet, and how far their jobs are. Pure: moments are passed in."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.broker.records import ClaimedJob, Report
@@ -104,3 +105,21 @@ class Reports:
         """The batch is over, and what it said was taken."""
         for job in batch.jobs:
             self.said.pop((job.id, job.token), None)
+
+
+class LaneProgress:
+    """How far the jobs of a slot are. The slot's thread replaces `_signs`; the beat notes what it has reported."""
+
+    def __init__(self) -> None:
+        self._signs: Mapping[JobId, int] = {}
+        self._reported: Mapping[JobId, int] = {}
+
+    def note(self, signs: Mapping[JobId, int]) -> None:
+        """Per job a number that changes when it gets on."""
+        self._signs = signs
+
+    def moved(self) -> tuple[JobId, ...]:
+        """All of them if any has got on since the last call: those behind it are on their way too."""
+        signs, before = self._signs, self._reported
+        self._reported = signs
+        return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -34,8 +34,11 @@ from penstock.workers.slot.batch import (
     unneeded_blobs,
 )
 from penstock.workers.slot.child.events import BatchLost, Cause
-from penstock.workers.slot.context import Observers, SlotContext, SlotStore
+from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.reports import AttemptKey, Said
+
+if TYPE_CHECKING:
+    from penstock.broker.store.sync import RedisStore
 
 log = structlog.get_logger(__name__)
 SETTLED_STALE = "settled_stale"
@@ -79,7 +82,9 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(self, spec: ModelSpec, store: SlotStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers) -> None:
+    def __init__(
+        self, spec: ModelSpec, store: RedisStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers
+    ) -> None:
         self._spec = spec
         self.store = store
         self._blobs = blobs
@@ -292,7 +297,7 @@ class Verdicts:
             ended, retries = decide(batch, done, self._spec.limits)
         except InternalError:
             log.exception(SLOT_FAULT, model=self._spec.name)
-            self.give_back(batch, ReleaseReason.CRASHED, _MISCOUNTED)
+            self.give_back([batch], ReleaseReason.CRASHED, _MISCOUNTED)
             return
         if ended.endings:
             self._debts.owe(ended)
@@ -312,11 +317,12 @@ class Verdicts:
             message = f"ran longer than the model's max_run_s of {self._spec.limits.max_run_s:g} s and was stopped"
             self.fail(batch, batch.jobs, "timeout", message, stopped_stamp(batch, time.monotonic()))
         else:
-            self.give_back(batch, ReleaseReason(lost.cause.value), lost.how)
+            self.give_back([batch], ReleaseReason(lost.cause.value), lost.how)
         self._observers.notify(lambda observer: observer.on_lost(self._spec, lost.cause, batch))
 
     def fail(self, batch: Batch, jobs: Sequence[ClaimedJob], code: str, message: str, stamp: BatchStamp) -> None:
         self._debts.owe(fail(batch, jobs, code, message, stamp))
 
-    def give_back(self, batch: Batch, reason: ReleaseReason, detail: str = "") -> None:
-        self._debts.owe(release(batch, reason, detail))
+    def give_back(self, batches: Iterable[Batch], reason: ReleaseReason, detail: str = "") -> None:
+        for batch in batches:
+            self._debts.owe(release(batch, reason, detail))

@@ -15,9 +15,9 @@ from penstock.failpoints import failpoint
 from penstock.job import JobId
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, BatchDone, ItemReports, Ready
+from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, ItemReports, Ready
 from penstock.workers.slot.batch import Batch, unrun_stamp
-from penstock.workers.slot.batcher import IDLE_POLL_S, LaneProgress
+from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.child.events import (
     BatchEnded,
     BatchLost,
@@ -29,13 +29,12 @@ from penstock.workers.slot.child.events import (
     HandlerMeasured,
     ItemsSaid,
 )
-from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.child.supervisor import ChildSupervisor
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
-from penstock.workers.slot.reports import Reports
+from penstock.workers.slot.reports import LaneProgress, Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 from penstock.workers.slot.sources import ClaimSource, Lease
 
@@ -150,7 +149,9 @@ class Slot:
             except Exception:
                 # A fault of ours may cost this batch and no more: give everything up, and start over under a new name.
                 log.exception(SLOT_FAULT, model=self.spec.name)
-                self._start_over()
+                self._abandon()
+                # A fault that repeats must not use up a whole core.
+                time.sleep(RETRY_MOST_S / 4)
         self._close()
 
     def _serve(self) -> None:
@@ -195,7 +196,7 @@ class Slot:
     def _apply(self, event: Event) -> None:
         match event:
             case BatchRan(batch, done):
-                self._learn(batch, done)
+                self.facts.learn(batch, done, self._batcher)
                 self._owe_reports(batch)
                 self._verdicts.on_ran(batch, done)
             case BatchEnded(batch):
@@ -234,15 +235,6 @@ class Slot:
         if ended is not None and self._reports.said:
             self._reports.forget(ended)
 
-    def _learn(self, batch: Batch, done: BatchDone) -> None:
-        self.facts.learned = done.learned or self.facts.learned
-        if done.cap is not None:
-            self._batcher.cap(done.cap)
-        elif not batch.profile_dir and not any(job.call for job in batch.jobs):
-            # Explaining and profiling take many times as long as predicting, so their times are not learned.
-            feed_s = done.began_at - batch.given_at if batch.fresh else None
-            self._batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s, wish=done.wish)
-
     def _on_ready(self, ready: Ready) -> None:
         self.facts.on_ready(ready, declared=self._context.declared_policy, remembered=self._claims.learned_times)
         self._batcher.follow(self.facts.policy, fits=ready.fits)
@@ -264,9 +256,13 @@ class Slot:
         self._check_lease(now)
         in_flight = self._child_supervisor.in_flight
         if self._child_supervisor.is_worn:
-            self._give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(in_flight.recall_waiting_shards(), ReleaseReason.UNSTARTED)
         self.progress.note(in_flight.signs_of_life(self._claims.waiting))
-        self._tell_child(in_flight, now)
+        unwanted, lost = self._debts.take_unwanted()
+        if unwanted or lost:
+            # The child is told which of its items nobody wants any more.
+            in_flight.give_up(unwanted, lost=lost)
+        in_flight.give_up_late(now)
         if self._reports.pending and now >= self._reports.due_at and not self._debts.has_debts:
             # While the store is away they wait, and the latest replaces what came before.
             self._owe_reports()
@@ -281,47 +277,36 @@ class Slot:
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lost"))
             self._abandon()
 
-    def _tell_child(self, in_flight: InFlight, now: float) -> None:
-        """Which of its items nobody wants any more."""
-        unwanted, lost = self._debts.take_unwanted()
-        if unwanted or lost:
-            in_flight.give_up(unwanted, lost=lost)
-        in_flight.give_up_late(now)
-
     def _check_lease(self, now: float) -> None:
         """Without a confirmed lease nothing new may start; a running batch may be settled if the store still agrees."""
         lapsed = self._sources.lapsed(now)
         if lapsed and not self._has_lapsed:
             log.warning(LEASE_LAPSED, model=self.spec.name, worker=lapsed[0].lease.name)
             self._context.observers.notify(lambda observer: observer.on_lease_lost(self.spec, "lapsed"))
-            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
         if lapsed:
             # In each such turn: a process may be stopped again at once, and find more that was handed to it meanwhile.
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = bool(lapsed)
         if self._sources.is_unsure and not self._child_supervisor.runs_model_code:
             # What an extension drives may take hours and go on anywhere, so this slot gives it back and claims others.
-            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.UNSTARTED)
 
     def _wind_down(self, now: float, drain_by: float) -> None:
         if not self._is_draining or self._claims.waiting:
             self._is_draining = True
-            self._give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.DRAIN)
+            self._verdicts.give_back(self._child_supervisor.in_flight.recall(), ReleaseReason.DRAIN)
             self._give_back_waiting(ReleaseReason.DRAIN)
         self._child_supervisor.end_if_hung(now)
         if now >= drain_by:
             self._is_disowned = True
-            self._give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
+            self._verdicts.give_back(self._child_supervisor.in_flight.disown(), ReleaseReason.DRAIN)
         if not self._claims.is_holding() and not self._sources.is_expecting:
             self._is_over = not self._debts.has_debts or now > drain_by + _SETTLE_LATE_S
 
     def _give_back_waiting(self, reason: ReleaseReason) -> None:
-        self._give_back(self._claims.waiting, reason)
+        self._verdicts.give_back(self._claims.waiting, reason)
         self._claims.waiting.clear()
-
-    def _give_back(self, batches: Sequence[Batch], reason: ReleaseReason) -> None:
-        for batch in batches:
-            self._verdicts.give_back(batch, reason)
 
     def _abandon(self) -> None:
         """Drop all batches, which nobody holds any more, and go on under a new name."""
@@ -329,11 +314,6 @@ class Slot:
         # What was said under the old lease is nobody's news: the same job may come back, with another token and a stream anew.
         self._reports = Reports()
         self._claims.renew_leases()
-
-    def _start_over(self) -> None:
-        self._abandon()
-        # A fault that repeats must not use up a whole core.
-        time.sleep(RETRY_MOST_S / 4)
 
     def _hand_over(self) -> None:
         waiting = self._claims.waiting
@@ -359,7 +339,7 @@ class Slot:
             return True
         if batch.is_solo and load.shards:
             # A shard may take minutes, so it is given back and runs again later.
-            self._give_back(self._child_supervisor.in_flight.recall_shards(), ReleaseReason.UNSTARTED)
+            self._verdicts.give_back(self._child_supervisor.in_flight.recall_shards(), ReleaseReason.UNSTARTED)
         return not load.alone and not (batch.is_solo and (load.batches or load.shards))
 
     def _close(self) -> None:

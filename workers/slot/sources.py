@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from selectors import EVENT_READ, BaseSelector
 
-from penstock.broker.records import Claim, ClaimRequest
-from penstock.broker.store.notifications import Message
+from penstock.broker.records import Claim, ClaimRequest, Message
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import ModelSpec
-from penstock.workers.slot.batcher import Batcher, KnownQueue
+from penstock.workers.slot.batcher import Batcher
 from penstock.workers.slot.context import SlotContext, WakeUpListener
+from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.settlement import Debts
 
 # The slot stops this much before Redis would: the two clocks differ, and a message takes time.

@@ -9,9 +9,9 @@ from typing import Any
 
 import redis
 
-from penstock.broker.store.connection import ThreadLink
 from penstock.broker.store.links.nodes import any_client, found_client, node_pool, seeds_of
 from penstock.broker.store.links.refusals import AWAY, is_lacking, not_loaded
+from penstock.broker.store.links.thread_link import ThreadLink
 from penstock.broker.store.links.topology import (
     PATIENCE_S,
     PAUSE_S,

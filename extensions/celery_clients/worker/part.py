@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import structlog
 
 from penstock.broker.records import Claim, NewJob
@@ -14,7 +16,9 @@ from penstock.extensions.celery_clients.worker.messages import job_from
 from penstock.job import job_in, new_serial
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.fleet.parts import WorkerHost, WorkerPart
-from penstock.workers.slot.context import SlotStore
+
+if TYPE_CHECKING:
+    from penstock.broker.store.sync import RedisStore
 
 log = structlog.get_logger(__name__)
 FOREIGN_REJECTED = "foreign_rejected"
@@ -29,7 +33,7 @@ def worker_part(host: WorkerHost) -> WorkerPart:
     return WorkerPart(threads=[door], read_messages=read_messages)
 
 
-def read_messages(store: SlotStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None:
+def read_messages(store: RedisStore, claim: Claim, queue: str, *, spec: ModelSpec, info: ModelInfo) -> None:
     """Turn the stock Celery messages that a claim found in the queue into jobs, and answer those that cannot become one.
 
     The messages already stood in the queue (D3), so no limit of its depth applies.

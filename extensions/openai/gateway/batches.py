@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from penstock.errors import BadParameter, Conflict, NotFound
+from penstock.extensions.openai import RUN_KIND
 from penstock.extensions.openai.gateway.batch_request import (
     MAX_LINES,
     WINDOW,
@@ -21,21 +22,21 @@ from penstock.extensions.openai.gateway.batch_request import (
 from penstock.extensions.openai.gateway.embeddings import Embeddings
 from penstock.extensions.openai.gateway.files import OpenAIFiles
 from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
-from penstock.extensions.pipelines.gateway.models import refuse_pipeline
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
-from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
-from penstock.gateway.runs.request import check_metadata, fingerprint, read_body
+from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.services import Services
-from penstock.run import Run, RunSpec
+from penstock.run import Run, RunSpec, refuse_pipeline
 
+# As OpenAI has it.
+_MOST_LINES = 50_000
 _TEXT = {"type": "string"}
 _BODY = {
     "required": True,
@@ -84,12 +85,13 @@ class OpenAIBatches:
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
-        key = negotiation.idempotency_key(_key_header(idempotency_key))
         spec, ttl_s = await self._spec(wanted, caller)
         hook = webhook_of(
             self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
-        run = await self._service.create(spec, caller, key=key, fingerprint=fingerprint(wanted), ttl_s=ttl_s, webhook=hook)
+        words = hook.word_of(caller.owner) if hook else {}
+        key, digest = key_of(idempotency_key), fingerprint(wanted)
+        run = await self._service.create(spec, caller.owner, key=key, fingerprint=digest, ttl_s=ttl_s, words=words)
         return self._answer(run, RunOutputFiles())
 
     async def page(
@@ -100,7 +102,7 @@ class OpenAIBatches:
     ) -> Response:
         cursor = (await self._visible(after, caller)).id if after else ""
         found, more = await self._service.page(
-            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == "openai"
+            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == RUN_KIND
         )
         views = [self._view(run, await self._service.output_files(run)) for run in found]
         ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
@@ -119,9 +121,11 @@ class OpenAIBatches:
         return self._answer(run, await self._service.output_files(run))
 
     async def _visible(self, batch_id: str, caller: Caller) -> Run:
-        if not batch_id.startswith(BATCH_PREFIX):
+        """The batch, if the caller may see it. Otherwise raises `NotFound`, as for one that never existed (D15)."""
+        run = await self._service.find(batch_id.removeprefix(BATCH_PREFIX), caller)
+        if run is None or run.spec.kind != RUN_KIND or not batch_id.startswith(BATCH_PREFIX):
             raise NotFound(f"there is no batch {batch_id[:80]!r}")
-        return await self._service.visible(batch_id.removeprefix(BATCH_PREFIX), caller, kind="openai")
+        return run
 
     async def _spec(self, wanted: BatchRequest, caller: Caller) -> tuple[RunSpec, float | None]:
         metadata, deadline_s = check_metadata(wanted.metadata or {}), window_s(wanted.completion_window)
@@ -134,14 +138,14 @@ class OpenAIBatches:
         spec = RunSpec(
             model=model,
             version=version,
-            kind="openai",
+            kind=RUN_KIND,
             input=str(path),
             output="",
             input_format="jsonl",
             output_format="jsonl",
             deadline_s=deadline_s,
             endpoint=wanted.endpoint,
-            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(self._options.max_batch_lines)},
+            metadata={**metadata, WINDOW: wanted.completion_window, MAX_LINES: str(_MOST_LINES)},
         )
         return spec, ttl_s
 
@@ -156,7 +160,7 @@ class OpenAIBatches:
                 param="endpoint",
             )
         entry, version = await self._registry.find(target.model, target.version)
-        refuse_pipeline(entry, version)
+        refuse_pipeline(entry.name, version.info)
         return entry.name, target.version
 
     def _answer(self, run: Run, files: RunOutputFiles) -> Response:
@@ -164,10 +168,6 @@ class OpenAIBatches:
 
     def _view(self, run: Run, files: RunOutputFiles) -> dict[str, Any]:
         return batch_view(run, files, input_file=self._service.files.id_of(run.spec.input))
-
-
-def _key_header(key: str | None) -> dict[bytes, bytes]:
-    return {} if key is None else {b"idempotency-key": key.encode("latin-1", "replace")}
 
 
 def gateway(services: Services) -> GatewayPart:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -231,16 +230,6 @@ class OpenAISink:
 
 # OpenAI's names for the codes of rows that a run did not reach.
 _CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
-
-
-def unfinished_results(
-    source: OpenAISource, after: dict[str, Any] | None, error: RowError, *, rows: int = 1_000
-) -> Iterator[ResultBatch]:
-    """Every row behind `after`, failed for one reason: the results of the lines that an ended batch did not reach."""
-    while (batch := source.read(after, rows=rows, size_bytes=1 << 20)) is not None:
-        failed = dict.fromkeys(range(len(batch)), error)
-        yield ResultBatch(batch.first, [None] * len(batch), batch.carried, failed)
-        after = batch.after
 
 
 def _plain(output: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.errors import Conflict, InvalidInput
+from penstock.errors import InvalidInput
 from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, circle_of, pipeline_of
 from penstock.gateway.jobs.extending import JobsHost, JobsPart
 from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.parts import ModelsPart
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
+from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job
 from penstock.model_spec import ModelSpec
 
@@ -26,15 +26,6 @@ def stages_of(registry: ModelRegistry, job: Job) -> tuple[PipelineStage, ...]:
 def pipelines_of(registry: ModelRegistry) -> list[str]:
     """The names of all pipelines that a worker drives, in order."""
     return sorted(name for name, entry in registry.models.items() if announced_stages(entry.default.info))
-
-
-def refuse_pipeline(entry: ModelEntry, version: VersionEntry) -> None:
-    """Raises `Conflict` for a pipeline: runs over files cut their rows into shards, which only models run."""
-    if version.info is not None and version.info.stages:
-        raise Conflict(
-            f"{entry.name!r} is a pipeline, and runs over files take models",
-            hint=f"Submit the rows as jobs: POST /v1/models/{entry.name}/jobs:batch takes a thousand in one request.",
-        )
 
 
 def check_stages(registry: ModelRegistry, spec: ModelSpec) -> None:

@@ -17,9 +17,9 @@ from penstock.extensions.pipelines.worker.in_flight import PipelinesInFlight
 from penstock.model_spec import ModelSpec, VersionInfo
 from penstock.workers.ipc.frames import ItemReport, ItemReports, Ready
 from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.child.ending import Restarts
 from penstock.workers.slot.child.events import BatchEnded, ChildReady, ChildUnloadable, Event
 from penstock.workers.slot.child.in_flight import InFlight
-from penstock.workers.slot.child.process import Restarts
 
 _DRIVER = "driver"
 # In the place of why the batch was released: whose time its stamp tells.

@@ -10,7 +10,6 @@ from penstock.broker.store.audit import Act
 from penstock.errors import PenstockError
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 from penstock.extensions.torchserve.grpc.messages import CODES, MANAGEMENT, POOL, worded
-from penstock.extensions.torchserve.management.customized import DescribeRunner
 from penstock.extensions.torchserve.management.routes import Action
 from penstock.extensions.torchserve.management.service import ManagementReply, ModelManagement
 from penstock.gateway.auth.audit import AuditLog, said_of
@@ -32,12 +31,9 @@ _ACTS = {
 class ManagementApis:
     """`requests`: the places that calls take."""
 
-    def __init__(
-        self, service: ModelManagement, describe: DescribeRunner, guard: RpcGuard, *, requests: Shares, audit: AuditLog
-    ) -> None:
+    def __init__(self, service: ModelManagement, guard: RpcGuard, *, requests: Shares, audit: AuditLog) -> None:
         self._service = service
         self._audit = audit
-        self._describe = describe
         self._guard = guard
         self._requests = requests
 
@@ -69,8 +65,8 @@ class ManagementApis:
             return await serve(rpc, found)
 
     async def _describe_model(self, rpc: Rpc, found: Any) -> ManagementReply:
-        run = self._describe.of(rpc.caller, rpc.connection)
-        return await self._service.describe(found.model_name, found.model_version, given_of(found), run=run)
+        model, version = found.model_name, found.model_version
+        return await self._service.describe(model, version, given_of(found), rpc.caller, rpc.connection)
 
     async def _list(self, rpc: Rpc, found: Any) -> ManagementReply:
         return await self._service.list_models(given_of(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock.extensions.torchserve.grpc.inference import InferenceApis
 from penstock.extensions.torchserve.grpc.management import ManagementApis
 from penstock.extensions.torchserve.grpc.messages import INFERENCE_SERVICE, MANAGEMENT_SERVICE, POOL
-from penstock.extensions.torchserve.management.customized import DescribeRunner
 from penstock.extensions.torchserve.management.service import ModelManagement
 from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.rpc.probes import probe_services
@@ -21,8 +20,7 @@ class TorchServePorts:
         self._own = own
         self._shared = shared
         self._inference = InferenceApis(services, own, shared.guard, streams=shared.streams)
-        describe = DescribeRunner(services.predict, services.results, within_s=services.options.sync_timeout_s)
-        self._management = ManagementApis(management, describe, shared.guard, requests=services.requests, audit=services.audit)
+        self._management = ManagementApis(management, shared.guard, requests=services.requests, audit=services.audit)
 
     def ports(self) -> list[RpcPort]:
         own, table = self._own, self._shared.table

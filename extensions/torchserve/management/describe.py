@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from penstock.broker.records import QueueStats
-from penstock.extensions.torchserve.management.parameters import Page
+from penstock.extensions.torchserve.management.registering import Page
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.registry import ModelEntry
 from penstock.model_spec import BatchPolicy, Limits, SlotDeviceUse, SlotInfo, WorkerInfo

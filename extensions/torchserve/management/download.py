@@ -1,24 +1,88 @@
-"""An archive from a server elsewhere: from a checked address, without proxies and redirects, bounded in size and time."""
+"""Archives from servers elsewhere: which URLs are allowed, and a download that is bounded in size and time.
 
+The address is checked before it is called; proxies are not used, and redirects are not followed.
+"""
+
+# D103: docs/design/protocols.md
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
+from urllib.parse import unquote
 
 import httpx2
 
 from penstock.broker.blobs.space import DiskReserve
 from penstock.errors import InvalidInput, PenstockError
-from penstock.extensions.torchserve.gateway.errors import TorchServeError
+from penstock.extensions.torchserve.archives.kinds import ENDINGS, is_archive_file
+from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
 from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
-from penstock.outbound.urls import CheckedUrl
+from penstock.outbound.urls import MAX_URL_CHARS, CheckedUrl, parse_url
+
+_WORKFLOW = ".war"
+_ENDINGS = tuple(ending for ending in ENDINGS if ending != _WORKFLOW)
+_REMOTE = ("http://", "https://")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}")
+# What the host of a URL is written with; in a pattern a dot stands for any letter, and everybody writes it for a dot.
+_SPELLED_HOST = re.compile(r"\^?(https?)://((?:[A-Za-z0-9.:-]|\\\.)+)/")
+
 
 # So many bytes are written in one call of a thread.
 _PIECE_BYTES = 1024 * 1024
 # So many downloads run at a time in one gateway process; the others wait, and their time runs.
 _AT_ONCE = 2
+
+
+def is_remote(url: str) -> bool:
+    return url.lower().startswith(_REMOTE)
+
+
+def is_scheme(url: str) -> bool:
+    """Whether this is a URL of another kind, such as file:// or s3://."""
+    return "://" in url
+
+
+def allowed_url(url: str, patterns: Sequence[re.Pattern[str]]) -> tuple[CheckedUrl, bool]:
+    """The URL, and whether its host may have any address: a pattern spells the host out. Raises `TorchServeError`.
+
+    Of the hosts that a pattern leaves open only those are called that have public addresses: whoever may name a URL could
+    otherwise reach what only this machine reaches.
+    """
+    if len(url) > MAX_URL_CHARS:
+        raise not_allowed(url)
+    matching = [pattern.pattern for pattern in patterns if pattern.fullmatch(url)]
+    if not matching:
+        raise not_allowed(url)
+    try:
+        found = parse_url(url)
+    except InvalidInput as error:
+        raise bad_request(f"{error.message}: {url[:200]}") from error
+    return found, any(_spells(pattern, found) for pattern in matching)
+
+
+def not_allowed(url: str) -> TorchServeError:
+    return TorchServeError(404, "ModelNotFoundException", f"Given URL {url[:200]} does not match any allowed URL(s)")
+
+
+def file_name(url: CheckedUrl) -> str:
+    """The name under which an archive is kept. Raises `TorchServeError` unless the path of the URL ends with one."""
+    name = unquote(PurePosixPath(url.target.partition("?")[0]).name)
+    if not _FILE_NAME.fullmatch(name) or not is_archive_file(name) or is_workflow(name):
+        raise bad_request(f"The path of the URL {url} must end with the name of an archive: {', '.join(_ENDINGS)}.")
+    return name
+
+
+def is_workflow(name: str) -> bool:
+    return name.lower().endswith(_WORKFLOW)
+
+
+def _spells(pattern: str, url: CheckedUrl) -> bool:
+    found = _SPELLED_HOST.match(pattern)
+    return found is not None and (found[1], found[2].replace("\\.", ".").lower()) == (url.scheme, url.netloc)
 
 
 @dataclass(frozen=True, slots=True)

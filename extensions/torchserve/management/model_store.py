@@ -1,4 +1,4 @@
-"""The model store: the folder from which models are registered, and in it those that were downloaded."""
+"""The model store: the folder from which models are registered. What was downloaded into it stays while a model names it."""
 
 # D103: docs/design/protocols.md
 from __future__ import annotations
@@ -10,15 +10,19 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import BadArchive
+import structlog
+
+from penstock.broker.store.aio import AsyncStore
+from penstock.errors import BadArchive, StoreUnavailable
 from penstock.extensions.torchserve.archives.contents import ArchiveContents, read_archive
 from penstock.extensions.torchserve.archives.kinds import is_archive
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
-from penstock.extensions.torchserve.management.allowed_urls import (
+from penstock.extensions.torchserve.management.download import (
+    Downloader,
     allowed_url,
     file_name,
     is_remote,
@@ -26,7 +30,8 @@ from penstock.extensions.torchserve.management.allowed_urls import (
     is_workflow,
     not_allowed,
 )
-from penstock.extensions.torchserve.management.download import Downloader
+
+log = structlog.get_logger(__name__)
 
 # Nobody else writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
 DOWNLOADS = "downloads"
@@ -35,6 +40,8 @@ _UNFINISHED = ".part-"
 # after the shorter one: a registration that has just downloaded it is not stored yet.
 UNFINISHED_S = 3_600.0
 UNUSED_S = 600.0
+_LOOK_S = 60.0
+_NOT_KEPT = "model_store_not_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +83,6 @@ class ModelStore:
         path = self.path_of(source)
         return await asyncio.to_thread(_contents, path, source) if is_archive(str(path)) else None
 
-    def remove_unused(self, sources: Iterable[str], seen: dict[str, SeenUnused]) -> None:
-        """Remove downloaded archives that no model names any more. `sources`: those of all models. `seen`: unused ones, kept
-        by the caller from call to call. Blocks.
-        """
-        if self._folder is None or not (self._folder / DOWNLOADS).is_dir():
-            return
-        used = {source.split("/")[1] for source in sources if source.startswith(f"{DOWNLOADS}/") and source.count("/") > 1}
-        unused = {entry.name: entry for entry in (self._folder / DOWNLOADS).iterdir() if entry.name not in used}
-        for name in seen.keys() - unused.keys():
-            del seen[name]
-        for name, entry in unused.items():
-            changed_at = entry.stat().st_mtime_ns
-            # A registration that finds the archive here renews its time, and so does a download that goes on.
-            if name not in seen or seen[name].changed_at != changed_at:
-                seen[name] = SeenUnused(time.monotonic(), changed_at)
-            keep_s = UNFINISHED_S if name.startswith(_UNFINISHED) else UNUSED_S
-            if time.monotonic() - seen[name].since >= keep_s:
-                shutil.rmtree(entry, ignore_errors=True)
-
     def path_of(self, source: str) -> Path:
         """Where a source lies that `source_of` has found."""
         assert self._folder is not None
@@ -122,6 +110,61 @@ class ModelStore:
             return await asyncio.to_thread(_keep, part, name, folder)
         finally:
             await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+
+
+class StoreKeeper:
+    """Removes downloaded archives that no model names any more, every minute. `folder` None: there are none."""
+
+    def __init__(self, folder: Path | None, store: AsyncStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._seen: dict[str, SeenUnused] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._folder is not None:
+            self._task = asyncio.create_task(self._keep(self._folder / DOWNLOADS))
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self, folder: Path) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                # A store that cannot be reached names no models, and then nothing is removed.
+                rollouts = await self._store.rollouts()
+                added = (table for found in rollouts.values() for table in found.rollout.added.values())
+                sources = {str(table.get("source", "")) for table in added}
+                self._seen = await asyncio.to_thread(remove_unused, folder, sources, self._seen, now=time.monotonic())
+            except StoreUnavailable as error:
+                log.debug(_NOT_KEPT, reason=error.message)
+            except OSError as error:
+                log.warning(_NOT_KEPT, reason=str(error))
+
+
+def remove_unused(
+    downloads: Path, sources: Iterable[str], seen: Mapping[str, SeenUnused], *, now: float
+) -> dict[str, SeenUnused]:
+    """Remove downloaded archives that no model has named for a while, and return those that are unused now. Blocks.
+
+    `sources` are those of all models, `seen` is what the call before returned, `now` is in monotonic seconds.
+    """
+    used = {source.split("/")[1] for source in sources if source.startswith(f"{DOWNLOADS}/") and source.count("/") > 1}
+    found: dict[str, SeenUnused] = {}
+    for entry in downloads.iterdir() if downloads.is_dir() else ():
+        name, changed_at = entry.name, entry.stat().st_mtime_ns
+        if name in used:
+            continue
+        # A registration that finds the archive here renews its time, and so does a download that goes on.
+        is_known = name in seen and seen[name].changed_at == changed_at
+        found[name] = seen[name] if is_known else SeenUnused(now, changed_at)
+        keep_s = UNFINISHED_S if name.startswith(_UNFINISHED) else UNUSED_S
+        if now - found[name].since >= keep_s:
+            shutil.rmtree(entry, ignore_errors=True)
+    return found
 
 
 def _contents(path: Path, shown: str) -> ArchiveContents:

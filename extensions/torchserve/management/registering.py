@@ -1,10 +1,14 @@
-"""What a registration makes of a request, of the archive's own configuration, and of this gateway's defaults. Pure."""
+"""What a caller of the management asks for, and what a registration makes of it. Pure.
+
+Parameters come from the query, or by the same names from a JSON object. As in TorchServe an integer that cannot be read counts
+as not given. A number that is out of range is refused before anything is touched, which TorchServe does not do.
+"""
 
 # D103: docs/design/protocols.md
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +16,137 @@ from penstock.extensions.torchserve.archives.contents import ArchiveContents
 from penstock.extensions.torchserve.archives.kinds import archive_stem, is_archive_file
 from penstock.extensions.torchserve.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
-from penstock.extensions.torchserve.management.parameters import RegisterWish, batch_policy
 from penstock.gateway.options import TorchServeOptions
 from penstock.job import RESERVED_NAME
-from penstock.model_spec import name_fault
+from penstock.model_spec import MAX_BATCH_SIZE, name_fault
 
+MOST_LISTED = 100
+MOST_WORKERS = 1_024
+MOST_MS = MOST_S = 86_400_000
+_RUNTIMES = ("python", "python2", "python3")
 # TorchServe's, for an archive that says nothing of them.
 DEFAULT_VERSION = "1.0"
 _NAMES = "must have 1 to 64 letters, digits, '_', '.' or '-' and begin with a letter or digit."
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWish:
+    """`table` are the settings of the version that the caller gave. What it leaves out the archive's configuration says, else
+    a default does.
+    """
+
+    url: str
+    model_name: str = ""
+    handler: str = ""
+    table: dict[str, float] = field(default_factory=dict)
+    synchronous: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleWish:
+    """`policy` are the fields of our batch policy that the caller gave."""
+
+    min_workers: int = 1
+    max_workers: int = 1
+    synchronous: bool = False
+    policy: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    limit: int = MOST_LISTED
+    start: int = 0
+
+
+def register_wish(given: Mapping[str, Any]) -> RegisterWish:
+    """Raises `TorchServeError`: 400 without `url` or for a number out of range, 404 for an empty one."""
+    if given.get("url") is None:
+        raise bad_request("Parameter url is required.")
+    url = _text(given, "url")
+    if not url:
+        raise TorchServeError(404, "ModelNotFoundException", "empty url")
+    runtime = _text(given, "runtime") or "python"
+    if runtime.lower() not in _RUNTIMES:
+        raise bad_request(f"Invalid RuntimeType value: {runtime[:80]}")
+    return RegisterWish(
+        url=url,
+        model_name=_text(given, "model_name"),
+        handler=_text(given, "handler"),
+        table=_table(given),
+        synchronous=_flag(given, "synchronous", default=True),
+    )
+
+
+def scale_wish(given: Mapping[str, Any]) -> ScaleWish:
+    """Raises `TorchServeError`, 400."""
+    least = _number(given, "min_worker", least=0, most=MOST_WORKERS)
+    most = _number(given, "max_worker", least=0, most=MOST_WORKERS)
+    min_workers = 1 if least is None else least
+    max_workers = min_workers if most is None else most
+    if max_workers < min_workers:
+        raise bad_request("max_worker cannot be less than min_worker.")
+    return ScaleWish(min_workers, max_workers, _flag(given, "synchronous", default=False), _policy(given))
+
+
+def page_of(given: Mapping[str, Any]) -> Page:
+    limit, start = _integer(given.get("limit")), _integer(given.get("next_page_token"))
+    return Page(
+        MOST_LISTED if limit is None or not 0 <= limit <= MOST_LISTED else limit, 0 if start is None or start < 0 else start
+    )
+
+
+def is_customized(given: Mapping[str, Any]) -> bool:
+    return _flag(given, "customized", default=False)
+
+
+def _table(given: Mapping[str, Any]) -> dict[str, float]:
+    """What was given of a version's settings, by our names."""
+    found = _policy(given)
+    slots = _number(given, "initial_workers", least=0, most=MOST_WORKERS)
+    found |= {} if slots is None else {"slots": slots}
+    for ours, name in (("max_run_s", "response_timeout"), ("load_timeout_s", "startup_timeout")):
+        seconds = _number(given, name, least=1, most=MOST_S)
+        found |= {} if seconds is None else {ours: float(seconds)}
+    return found
+
+
+def _policy(given: Mapping[str, Any]) -> dict[str, float]:
+    """What was given of a batch policy, by our names and in seconds."""
+    size = _number(given, "batch_size", least=1, most=MAX_BATCH_SIZE)
+    delay_ms = _number(given, "max_batch_delay", least=0, most=MOST_MS)
+    found: dict[str, float] = {} if size is None else {"max_batch_size": size}
+    return found if delay_ms is None else {**found, "max_wait_s": delay_ms / 1_000}
+
+
+def _number(given: Mapping[str, Any], name: str, *, least: int, most: int) -> int | None:
+    found = _integer(given.get(name))
+    if found is not None and not least <= found <= most:
+        raise bad_request(f"{name} is {found}; it can be {least} to {most}.")
+    return found
+
+
+def _integer(value: Any) -> int | None:
+    """As TorchServe reads it: JSON may write a number as a text, and what is no whole number counts as not given."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return int(value) if not isinstance(value, float) or value.is_integer() else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value.isprintable():
+        raise bad_request(f"Parameter {name} must be a text.")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = given.get(name)
+    return default if value is None else str(value).lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +170,6 @@ class Registration:
         head = f'Model "{self.model}" Version: {self.version} registered with {self.workers} initial workers'
         return head if self.workers else f"{head}. Use scale workers API to add workers for the model."
 
-    @property
-    def known_already(self) -> str:
-        return f"Model version {self.version} is already registered for model {self.model}"
-
 
 def registration(
     wish: RegisterWish,
@@ -69,10 +192,10 @@ def registration(
             raise bad_request(f"{what} {name[:80]!r} {_NAMES}" if name != RESERVED_NAME else fault)
     if wish.handler and archive is None:
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
-    table = {**_defaults(options), **configured, **_wished(wish), "source": source}
-    if "slots_per_device" in configured and wish.initial_workers:
+    table = {**_defaults(options), **configured, **wish.table, "source": source}
+    if "slots_per_device" in configured and (slots := wish.table.get("slots")):
         # The archive names one device: its workers share that.
-        table |= {"slots": 1, "slots_per_device": wish.initial_workers}
+        table |= {"slots": 1, "slots_per_device": slots}
     if wish.handler:
         table["options"] = {**dict(configured.get("options", {})), "handler": wish.handler}
     if is_remote:
@@ -90,7 +213,8 @@ def _configured(archive: ArchiveContents) -> dict[str, Any]:
 
 
 def conflict(found: Registration) -> TorchServeError:
-    return TorchServeError(409, "ConflictStatusException", found.known_already)
+    message = f"Model version {found.version} is already registered for model {found.model}"
+    return TorchServeError(409, "ConflictStatusException", message)
 
 
 def not_started(model: str, version: str, reasons: Sequence[str]) -> TorchServeError:
@@ -113,12 +237,3 @@ def _defaults(options: TorchServeOptions) -> dict[str, Any]:
         "load_timeout_s": options.default_startup_timeout_s,
         "max_queue_depth": options.default_queue_depth,
     }
-
-
-def _wished(wish: RegisterWish) -> dict[str, Any]:
-    found = {
-        "slots": wish.initial_workers,
-        "max_run_s": None if wish.response_timeout_s is None else float(wish.response_timeout_s),
-        "load_timeout_s": None if wish.startup_timeout_s is None else float(wish.startup_timeout_s),
-    }
-    return batch_policy(wish.batching) | {name: value for name, value in found.items() if value is not None}

@@ -8,44 +8,54 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import structlog
 
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, model_not_found, no_method, version_not_found
 from penstock.extensions.torchserve.gateway.replies import pretty
-from penstock.extensions.torchserve.management.allowed_urls import is_remote
 from penstock.extensions.torchserve.management.describe import VersionFacts, describe_version, listed, version_facts
+from penstock.extensions.torchserve.management.download import is_remote
 from penstock.extensions.torchserve.management.model_store import ModelStore
-from penstock.extensions.torchserve.management.parameters import (
+from penstock.extensions.torchserve.management.registering import (
     RegisterWish,
-    batch_policy,
+    Registration,
+    conflict,
     is_customized,
+    not_started,
     page_of,
     register_wish,
+    registration,
     scale_wish,
 )
-from penstock.extensions.torchserve.management.registering import Registration, conflict, not_started, registration
+from penstock.gateway.asgi.connection import ClientConnection
+from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.predict import answer_deadline
+from penstock.gateway.jobs.submitting.draft import SubmitRequest
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS
 from penstock.gateway.models.queues import stats_of_model, unfinished_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_gone, await_slots
 from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
+from penstock.inputs.request import packed
+from penstock.job import Payload
 
 log = structlog.get_logger(__name__)
 
 Given = Mapping[str, Any]
-# Runs a version's own description on a worker and hands back what it says.
-Describe = Callable[[ModelEntry, VersionEntry], Awaitable[Any]]
 ALL_VERSIONS = "all"
 UPDATING = "Processing worker updates..."
 SCALING = "Workers scaling in progress..."
 _LOOK_S = 0.1
 # How long an unregistration waits for the jobs that it leaves to be run, as in TorchServe.
 UNREGISTER_S = 120.0
+# Of the headers of a request, as handlers of TorchServe look for it.
+_DESCRIBE = {"describe": "True"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +81,21 @@ class ModelManagement:
         self._changes = services.changes
         self._models = models
         self._sources = own.sources
+        self._predict = services.predict
+        self._results = services.results
+        self._describe_s = services.options.sync_timeout_s
 
     async def list_models(self, given: Given) -> ManagementReply:
         await self._registry.refresh()
         urls = {name: self._facts(entry, entry.default.name).url for name, entry in self._registry.models.items()}
         return ManagementReply(200, listed(urls, page_of(given)))
 
-    async def describe(self, model: str, version: str, given: Given, *, run: Describe) -> ManagementReply:
-        """A list, as there: of the default version, of the named one, or of `all`."""
+    async def describe(
+        self, model: str, version: str, given: Given, caller: Caller, connection: ClientConnection
+    ) -> ManagementReply:
+        """A list, as there: of the default version, of the named one, or of `all`. What a version says of itself, if that is
+        asked for, raises as a prediction does, and `ClientGone` once the caller hangs up.
+        """
         entry = await self._entry(model)
         names = list(entry.versions) if version == ALL_VERSIONS else [self._version(entry, version).name]
         stats = await stats_of_model(self._store, entry)
@@ -86,7 +103,7 @@ class ModelManagement:
         for name in names:
             view = describe_version(self._facts(entry, name), self._registry.workers, stats)
             if is_customized(given):
-                view["customizedMetadata"] = await self._customized(entry, name, run)
+                view["customizedMetadata"] = await self._customized(entry, entry.versions[name], caller, connection)
             found.append(view)
         return ManagementReply(200, found)
 
@@ -116,8 +133,8 @@ class ModelManagement:
         entry = await self._entry(model)
         name = self._version(entry, version).name
         facts = self._facts(entry, name)
-        if policy := batch_policy(wish.batching):
-            await self._changes.batch(entry.name, name, policy)
+        if wish.policy:
+            await self._changes.batch(entry.name, name, wish.policy)
         # What lies within the bounds stays, as there.
         workers = min(max(facts.workers, wish.min_workers), wish.max_workers)
         await self._changes.scale(entry.name, workers, version=name)
@@ -177,15 +194,24 @@ class ModelManagement:
         source = self._sources.get((entry.name, version), "")
         return version_facts(entry, version, self._registry.rollout(entry.name), self._registry.workers, source)
 
-    async def _customized(self, entry: ModelEntry, version: str, run: Describe) -> Any:
-        found = entry.versions[version]
-        if not found.capacity.ready_slots:
+    async def _customized(self, entry: ModelEntry, version: VersionEntry, caller: Caller, connection: ClientConnection) -> Any:
+        """The handler of an archive is asked; another model has said it already."""
+        if not version.capacity.ready_slots:
             raise TorchServeError(
                 503,
                 "ServiceUnavailableException",
                 f'Model "{entry.name}" has no worker to serve describe request. Please use scale workers API to add workers.',
             )
-        return await run(entry, found)
+        if not version.takes_raw:
+            return _known(version)
+        payload = packed(Payload("application/octet-stream", b""), headers=_DESCRIBE, query={})
+        request = SubmitRequest(entry, version, payload, NO_OPTIONS, caller)
+        end = await self._predict.end_of(request, connection, answer_deadline(request, self._describe_s))
+        output = (await self._results.output(end)).data
+        try:
+            return orjson.loads(output)
+        except orjson.JSONDecodeError:
+            return output.decode("utf-8", "replace")
 
     async def _registration(self, wish: RegisterWish) -> Registration:
         source = await self._models.model_source_of(wish.url)
@@ -224,6 +250,14 @@ class ModelManagement:
             if time.monotonic() >= until:
                 raise TorchServeError(408, "RequestTimeoutException", f"Timed out while cleaning resources: {model}")
             await asyncio.sleep(_LOOK_S)
+
+
+def _known(version: VersionEntry) -> dict[str, Any]:
+    info = version.info
+    if info is None:
+        return {}
+    found = {"description": info.description, "inputSchema": info.input_schema, "outputSchema": info.output_schema}
+    return {name: value for name, value in found.items() if value}
 
 
 def _status(status: int, text: str) -> ManagementReply:

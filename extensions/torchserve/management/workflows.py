@@ -15,7 +15,7 @@ from penstock.extensions.pipelines.spec import announced_stages
 from penstock.extensions.torchserve.archives.workflows import Workflow, read_workflow
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request, no_method
 from penstock.extensions.torchserve.management.model_store import ModelStore
-from penstock.extensions.torchserve.management.parameters import page_of
+from penstock.extensions.torchserve.management.registering import page_of
 from penstock.extensions.torchserve.management.service import ManagementReply
 from penstock.extensions.torchserve.settings.workflows import VERSION, node_model, node_table, pipeline_table
 from penstock.gateway.models.changes import ModelChanges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -43,7 +43,7 @@ class TorchServeSettings(ExtensionTable, Table):
 
     Management is served at `management_host` and `management_port`; port 0: at the address of the gateway. Models may be
     registered and unregistered there only with `model_api`: from `model_store`, a folder with archives, and from URLs that one
-    of the regular expressions `allowed_urls` matches as a whole: at most `max_archive_bytes`, within `download_timeout_s`.
+    of the regular expressions `allowed_urls` matches as a whole: at most `max_archive_bytes`.
     Unless the request or the archive says otherwise, such a model has the `default_...` settings: workers, seconds for a run
     and for a start, waiting jobs. `key_path`: a file into which the gateway writes the tokens that callers must send, each
     valid for `token_lifetime_s`; without one it asks for none beside its own keys.
@@ -51,6 +51,7 @@ class TorchServeSettings(ExtensionTable, Table):
     `grpc_management_port`: where TorchServe's gRPC services are served, at the hosts of the two listeners; 0: nowhere.
     """
 
+    gone: ClassVar = {"download_timeout_s": "it is 10 minutes"}
     enabled: bool = False
     management_host: str = Field(default="127.0.0.1", min_length=1)
     management_port: Port = 0
@@ -58,7 +59,6 @@ class TorchServeSettings(ExtensionTable, Table):
     model_api: bool = False
     allowed_urls: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     max_archive_bytes: Count = 4 * 1024**3
-    download_timeout_s: Seconds = 600.0
     default_workers: int = Field(default=0, ge=0)
     default_response_timeout_s: Seconds = 120.0
     default_startup_timeout_s: Seconds = 120.0

@@ -23,6 +23,8 @@ ARCHIVE_PACKAGES_INSTALLED = "archive_packages_installed"
 ARCHIVE_PACKAGES_MISSING = "archive_packages_missing"
 # The option under which TorchServe's setting stands that lets it install packages.
 MAY_INSTALL = "install_py_dep_per_model"
+# How long pip may take for one archive.
+_INSTALL_S = 900.0
 
 
 # What loads an archive in its child.
@@ -61,7 +63,7 @@ def _with_packages(spec: ModelSpec, found: OpenedArchive, place: SourcePlace) ->
         _name_missing(requirements, place)
         return spec
     began = time.monotonic()
-    order = PackageOrder(spec.name, requirements, found.digest, place.say, place.install_limit_s, place.install_max_bytes)
+    order = PackageOrder(spec.name, requirements, found.digest, place.say, _INSTALL_S, place.install_max_bytes)
     packages, lock = installed(order, Entries(place.folder))
     place.hold(lock)
     place.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})

@@ -139,10 +139,10 @@ def _run(order: PackageOrder, command: Sequence[str], room: _Room) -> None:
         code = process.wait(timeout=max(0.0, until - time.monotonic()))
         room.check(time.monotonic(), is_over=True)
     except (TimeoutError, subprocess.TimeoutExpired):
-        why = f"pip was ended after {duration(order.limit_s)}, which is models_cache.install_limit_s"
+        why = f"pip was ended after {duration(order.limit_s)}, the most that it may take"
         raise _failed(order, why, last) from None
     except _TooLarge:
-        why = f"it takes more than {size(order.max_bytes)}, which is models_cache.install_max_gib"
+        why = f"it takes more than {size(order.max_bytes)}, a fifth of models_cache.max_gib"
         raise _failed(order, why, last) from None
     finally:
         _end(process)

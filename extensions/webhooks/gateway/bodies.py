@@ -18,6 +18,7 @@ from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Gone
+from penstock.extensions.openai import RUN_KIND
 from penstock.extensions.openai.gateway.views import BATCH_PREFIX
 from penstock.extensions.replicate.gateway.outputs import shown_output
 from penstock.extensions.replicate.gateway.views import cog_view, prediction_view, result_url
@@ -61,7 +62,7 @@ class EventBodies:
         run = await self._runs.read(event.id)
         if run is None:
             return None
-        is_batch = run.spec.kind == "openai"
+        is_batch = run.spec.kind == RUN_KIND
         return EventBody(orjson.dumps(_batch_event(event, run) if is_batch else await self._run_event(event, run)), {})
 
     async def of_job(self, event: DueEvent, queue: str) -> EventBody | None:

@@ -24,7 +24,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.errors import StoreUnavailable
-from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, EventSettled, TakeLimits
+from penstock.extensions.webhooks.contract import GIVE_UP_S, AttemptEnd, DueEvent, EventOutcome, EventSettled, TakeLimits
 from penstock.extensions.webhooks.gateway.attempts import NO_RECORD, ReceiverReply, Schedule
 from penstock.extensions.webhooks.gateway.bodies import EventBodies, EventBody
 from penstock.extensions.webhooks.gateway.posting import Poster
@@ -42,6 +42,8 @@ _LEASE_TIMES, _LEASE_BEYOND_S = 2.0, 1.0
 _SETTLE_RETRY_S = 0.5
 # At most this many events of one queue are taken at a time, so that others get their turn.
 _TAKE = 16
+# How many events one gateway process sends side by side.
+SIDE_BY_SIDE = 64
 # Keys of models that nobody has announced yet, which hints named since all outboxes were asked.
 _MOST_STRANGERS = 1_000
 _STORE_AWAY = Backoff(0.1, 2.0)
@@ -119,6 +121,7 @@ class Deliverer:
         self._poster = poster
         self._count = count
         self._schedule = Schedule(options.retry_s, options.circuit_s)
+        self._give_up_s = min(GIVE_UP_S, sum(options.retry_s))
         self._lease_s = _LEASE_TIMES * options.timeout_s + _LEASE_BEYOND_S
         self._round = OutboxRound()
         self._sending: set[asyncio.Task[None]] = set()
@@ -162,7 +165,7 @@ class Deliverer:
             round.is_seeking = False
             await self._find_outboxes()
         for key in [key for key, at in round.ask_at.items() if at <= now and key in round.outboxes]:
-            room = self._options.concurrency - self._owners.total()
+            room = SIDE_BY_SIDE - self._owners.total()
             if room <= 0:
                 return ASK_S  # the next delivery that ends wakes this loop
             # What is heard while this call is under way counts.
@@ -189,8 +192,7 @@ class Deliverer:
             TakeLimits(
                 lease_s=self._lease_s,
                 limit=most,
-                per_endpoint=self._options.per_endpoint,
-                give_up_s=self._options.give_up_s,
+                give_up_s=self._give_up_s,
                 skip_owners=tuple(owner for owner, count in self._owners.items() if count >= self._share),
             )
         )
@@ -265,7 +267,7 @@ class Deliverer:
         """Tell the store, again and again until the lease ends: a delivery of which it does not hear is made once more."""
         while True:
             try:
-                return await taken.outbox.settle(taken.event, end, give_up_s=self._options.give_up_s)
+                return await taken.outbox.settle(taken.event, end, give_up_s=self._give_up_s)
             except StoreUnavailable:
                 if time.monotonic() + _SETTLE_RETRY_S > taken.until:
                     return EventSettled.STALE

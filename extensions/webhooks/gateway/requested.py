@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.errors import ConfigError, InvalidInput, QuotaSpent
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
-from penstock.extensions.webhooks.webhook import ENDS, JOB_EVENTS, Webhook, letters_of
+from penstock.extensions.webhooks.webhook import ENDS, JOB_EVENTS, RUN_EVENTS, Webhook, letters_of
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.options import WebhookOptions
+from penstock.gateway.runs.request import RunMembers
 from penstock.job import Job
 from penstock.outbound.urls import is_listed, is_public, parse_url
 
@@ -45,6 +47,20 @@ def webhook_of(
         raise InvalidInput("webhooks are off on this gateway, so nothing was stored", hint=_ON)
     check_url(url, options.urls)
     return Webhook(url, letters or _letters(events, known), options.max_undelivered)
+
+
+def run_members(options: WebhookOptions | None) -> RunMembers:
+    """What a body that starts a run may say of its webhook."""
+
+    def words(body: Any, caller: Caller, model: str) -> dict[str, str]:
+        hook = webhook_of(options, body.webhook, body.webhook_events, caller=caller, model=model, known=RUN_EVENTS)
+        return hook.word_of(caller.owner) if hook else {}
+
+    schema = {
+        "webhook": {"type": "string", "description": "The URL to which the run's end is sent"},
+        "webhook_events": {"type": "array", "items": {"enum": list(RUN_EVENTS)}},
+    }
+    return RunMembers((("webhook", str, ""), ("webhook_events", list[str], [])), schema, words)
 
 
 async def kept_webhook(options: WebhookOptions, store: AsyncStore, old: Job) -> Webhook | None:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
+from penstock.extensions.webhooks.gateway.requested import run_members
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
@@ -97,9 +98,9 @@ class WebhookRoutes:
 
 def gateway(services: Services) -> GatewayPart:
     options, webhooks = services.options, services.options.webhooks
-    routers = (WebhookRoutes(services).router(),)
+    routers, run = (WebhookRoutes(services).router(),), run_members(webhooks)
     if webhooks is None:
-        return GatewayPart(routers=routers)
+        return GatewayPart(routers=routers, run=run)
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
         # The thread is started once per process, with modules that nobody else needs.
@@ -108,4 +109,4 @@ def gateway(services: Services) -> GatewayPart:
         count = services.metrics.count_delivery
         return delivering(options, webhooks, open_store=open_store, blobs=services.blobs, count=count)
 
-    return GatewayPart(routers=routers, beside=deliver)
+    return GatewayPart(routers=routers, run=run, beside=deliver)

@@ -15,7 +15,7 @@ from penstock.backoff import Backoff, BackoffCounter
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.webhooks.gateway.bodies import EventBodies
-from penstock.extensions.webhooks.gateway.deliverer import CountDelivery, Deliverer
+from penstock.extensions.webhooks.gateway.deliverer import SIDE_BY_SIDE, CountDelivery, Deliverer
 from penstock.extensions.webhooks.gateway.posting import Poster
 from penstock.extensions.webhooks.store.outbox_listener import listen
 from penstock.gateway.auth.keys import OWNER_PART
@@ -80,7 +80,7 @@ class _Delivery:
         """An error that nobody foresaw must not end deliveries for good: the deliverer begins anew."""
         crashes = BackoffCounter(_CRASHED)
         # A name that is looked up takes a thread, for as long as its servers do not answer.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._webhooks.concurrency, "webhook"))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(SIDE_BY_SIDE, "webhook"))
         while not self._stopping.is_set():
             try:
                 await self._deliver()
@@ -93,7 +93,6 @@ class _Delivery:
         store = self._open_store()
         bodies = EventBodies(self._options, self._webhooks, store=store, blobs=self._blobs)
         names = tuple(model.name for model in self._options.models)
-        most = self._webhooks.concurrency
         deliverer = Deliverer(
             self._webhooks,
             store=store,
@@ -102,7 +101,7 @@ class _Delivery:
             poster=self._poster,
             count=self._count,
             # Without keys there is one owner.
-            share=max(1, most // OWNER_PART) if self._options.keys else most,
+            share=SIDE_BY_SIDE // OWNER_PART if self._options.keys else SIDE_BY_SIDE,
         )
         listening = listen(store.url, deliverer.hear)
         tasks = [asyncio.create_task(part) for part in (listening, deliverer.run(), self._stopping.wait())]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.access import wanted_headers
 from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
@@ -13,7 +14,7 @@ from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOp
 from penstock.gateway.models.placing import version_of_repeat
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.telemetry.tracing import SendSpan
-from penstock.inputs.request import packed, wanted_headers
+from penstock.inputs.request import packed
 from penstock.job import Payload
 from penstock.trace_context import TraceContext
 

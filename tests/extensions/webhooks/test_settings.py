@@ -22,7 +22,7 @@ def loaded(**variables: str) -> Settings:
 
 def test_webhooks_are_off_by_default_and_then_call_public_hosts_alone() -> None:
     table = loaded().extension(WebhooksSettings)
-    assert (table.signing_keys, table.urls, table.timeout_s, table.per_endpoint) == ((), ("*",), 15.0, 4)
+    assert (table.signing_keys, table.urls, table.timeout_s) == ((), ("*",), 15.0)
 
 
 def test_two_keys_come_from_the_environment_or_from_a_file(tmp_path: Path) -> None:

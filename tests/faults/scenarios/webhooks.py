@@ -174,7 +174,7 @@ def plan(urls: dict[str, str]) -> Plan:
             "PENSTOCK_WEBHOOKS__SIGNING_KEYS": KEY,
             "PENSTOCK_WEBHOOKS__URLS": ",".join(urls.values()),
             "PENSTOCK_WEBHOOKS__TIMEOUT_S": str(TIMEOUT_S),
-            "PENSTOCK_WEBHOOKS__RETRY_S": "0.2,0.5,1",
+            "PENSTOCK_WEBHOOKS__RETRY_S": "0.2,0.5,1,3600",
             "PENSTOCK_WEBHOOKS__CIRCUIT_S": "0.2,1",
         },
     )

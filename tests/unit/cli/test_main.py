@@ -9,8 +9,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest import mock
 
 import pytest
@@ -18,9 +19,9 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli import exits
-from penstock.cli.lazy import StandIn, load, show_brackets
+from penstock.cli.lazy import StandIn, added, load, show_brackets
 from penstock.cli.main import app
-from penstock.cli.verbs import ENGINE, merged, verbs
+from penstock.cli.verbs import ENGINE, merged, verbs, with_options
 from penstock.errors import ConfigError
 from penstock.extension import Verb
 from tests.command import called_here
@@ -134,6 +135,45 @@ def test_a_verb_that_is_there_and_one_without_its_group_are_refused(words: str) 
 def test_a_verb_that_its_group_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="has: list"):
         load(merged(ENGINE, [{"jobs list": Verb("mine.cli:app", "Mine.")}])["jobs"])
+
+
+mine = typer.Typer(add_completion=False)
+
+
+@mine.command()
+def show(context: typer.Context, name: str) -> None:
+    typer.echo(json.dumps({"name": name, **added(context)}))
+
+
+def options_of_mine(
+    colour: Annotated[str | None, typer.Option(help="Its colour.")] = None,
+    sizes: Annotated[list[str] | None, typer.Option("--size")] = None,
+) -> dict[str, Any]:
+    return {"colour": colour, "sizes": sizes or []}
+
+
+def options_twice(colour: Annotated[str, typer.Option()] = "red") -> dict[str, Any]:
+    return {"more": colour}
+
+
+def test_an_extension_adds_options_to_a_verb_and_what_they_say_is_found_in_its_context() -> None:
+    verb = Verb(f"{__name__}:mine", "Mine.", options={"": (f"{__name__}:options_of_mine",)})
+    command = load(verb)
+    assert "Its colour." in help_of(command)
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        for words in (["a", "--colour", "red", "--size", "1", "--size", "2"], ["b"]):
+            command.main(words, standalone_mode=False)
+    found = [json.loads(line) for line in stdout.getvalue().splitlines()]
+    assert found == [{"name": "a", "colour": "red", "sizes": ["1", "2"]}, {"name": "b", "colour": None, "sizes": []}]
+    with pytest.raises(ConfigError, match="has: colour"):
+        load(replace(verb, options={"": (f"{__name__}:options_of_mine", f"{__name__}:options_twice")}))
+
+
+def test_options_go_to_the_verb_that_their_extension_names() -> None:
+    found = with_options(ENGINE, [{"call": "a:b", "keys new": "a:c"}, {"call": "d:e"}])
+    assert (found["call"].options, found["keys"].options) == ({"": ("a:b", "d:e")}, {"new": ("a:c",)})
+    with pytest.raises(ConfigError, match="options of the verb 'nothing'"):
+        with_options(ENGINE, [{"nothing": "a:b"}])
 
 
 def test_a_mistyped_command_gets_a_suggestion_and_the_code_for_usage() -> None:

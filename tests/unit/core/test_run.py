@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from penstock.errors import InvalidInput
-from penstock.run import FailureLimit, RunCounts
+from penstock.errors import Conflict, InvalidInput
+from penstock.run import FailureLimit, Run, RunCounts, RunSpec, RunState, retry_spec
 
 
 @pytest.mark.parametrize("value", ["many", "-1", -1, "101%", "1.5", "", "%", "5 %5", "³"])
@@ -41,3 +42,13 @@ def test_a_share_is_judged_early_only_when_the_rest_cannot_make_it_good_or_many_
     assert limit.is_passed(RunCounts(done=0, failed=101))
     assert not limit.is_passed(RunCounts(total=10_000, done=0, failed=1_000))
     assert limit.is_passed(RunCounts(total=10_000, done=0, failed=1_001))
+
+
+def test_only_runs_over_files_are_retried() -> None:
+    """`penstock run resume BATCH --failed` ran the whole batch of another protocol again, and replaced its output."""
+    spec = RunSpec(model="m", input="in.jsonl", output="out.jsonl", kind="openai")
+    batch = Run(id="r", spec=spec, state=RunState.COMPLETED, created_at=0.0, counts=RunCounts(total=2, done=1, failed=1))
+    with pytest.raises(Conflict, match="no run over files"):
+        retry_spec(batch)
+    over_files = replace(batch, spec=replace(spec, kind="files"), version="2")
+    assert (retry_spec(over_files).version, retry_spec(over_files).overwrite) == ("2", True)

@@ -13,7 +13,7 @@ from penstock.handlers.contract import Context
 from penstock.handlers.model_file import file_faults
 from penstock.model_spec import RuntimeOptions
 from tests.onnx_models import perceptron, saved
-from tests.unit.handlers.test_option_names import made
+from tests.unit.handlers.tasks.test_file_handler import made
 
 INPUTS = {"x": {"shape": [4]}}
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import Run, RunCounts, RunSpec, RunState, retry_spec
 from penstock.runs.progress import ProgressMeter
-from penstock.runs.retry import retry_spec
 from penstock.runs.rows import ResultBatch, RowError
 from penstock.runs.sinks.opening import open_sink
 from penstock.runs.sources.opening import open_source

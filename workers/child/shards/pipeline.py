@@ -24,6 +24,7 @@ from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_files import input_of
 from penstock.workers.child.runner import Flow
+from penstock.workers.child.shards.rows import complete_rows, prepare_rows
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.child.shards.work import ShardWork, shard_work
 from penstock.workers.ipc.frames import BatchDone, Item, RunShard, ShardDone
@@ -133,7 +134,7 @@ class ShardPipeline:
         self._progress.enter(Lane.PREPARING, work.number, began_at)
         some = [rows[place] for place in places]
         said = RequestInput("", b"", work.shard.headers, work.shard.query)
-        flow = runner.prepare_rows(self._loaded, work.shard.media, some, self._calls, facts=work.facts, said=said)
+        flow = prepare_rows(self._loaded, work.shard.media, some, self._calls, facts=work.facts, said=said)
         self._progress.leave(Lane.PREPARING)
         flow.ready_at = time.monotonic()
         return MicroBatch(work, places, flow)
@@ -165,7 +166,7 @@ class ShardPipeline:
         work, flow = batch.work, batch.flow
         began_at = time.monotonic()
         self._progress.enter(Lane.COMPLETING, work.number, began_at)
-        outcome = runner.complete_rows(self._loaded, flow)
+        outcome = complete_rows(self._loaded, flow)
         work.put(batch.places, outcome)
         work.account(flow, postprocess_s=outcome.postprocess_s)
         whole_s = flow.decode_s + flow.preprocess_s + flow.inference_s + outcome.postprocess_s

@@ -1,4 +1,4 @@
-"""Rows of a shard, read and written many at once. Pure except for the handler's own types.
+"""Rows of a shard through a handler, read and written many at once. Pure except for the handler's own code.
 
 A call per row would cost more than a cheap model does, so all rows of a micro-batch are tried together. Only if that fails are
 they tried one by one, which finds the bad rows, each with the failure that a job's input or output would get.
@@ -6,14 +6,65 @@ they tried one by one, which finds the bad rows, each with the failure that a jo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
 
 from penstock.errors import InvalidInput
 from penstock.handlers.contract import Failure
+from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import JSON, Codec, plain, plain_all
+from penstock.inputs.request import RequestInput
+from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.runner import Clock, Flow, advance, fetcher, preprocessed, refusal, unwritable
+from penstock.workers.ipc.frames import JobFacts
 
 Refusal = Callable[[Exception], Failure]
+
+
+class RowsOutcome(NamedTuple):
+    """Per row a plain value, bytes or a `Failure`. `largest_ok`: if memory ran out, the largest batch that passed."""
+
+    outputs: list[Any]
+    postprocess_s: float
+    largest_ok: int | None
+
+
+def prepare_rows(
+    loaded: Loaded,
+    media: str,
+    rows: Sequence[Any],
+    calls: Calls,
+    *,
+    facts: JobFacts | None = None,
+    said: RequestInput | None = None,
+    clock: Clock = perf_counter,
+) -> Flow:
+    """The same for rows of a shard (`penstock.shard`), all of one job. `said`: what their run says of its request."""
+    began = clock()
+    flow = Flow(len(rows), _read_rows(loaded, media, rows), range(len(rows)), facts=[facts] * len(rows))
+    if said is not None and (said.headers or said.query):
+        flow.said = dict.fromkeys(flow.live, said)
+    if loaded.asks:
+        flow.values = flow.requests(flow.live, None)
+    return preprocessed(loaded, flow, calls, began=began, clock=clock)
+
+
+def complete_rows(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> RowsOutcome:
+    """Postprocess, make plain values or bytes of the outputs, and put every row back in its place."""
+    began = clock()
+    advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
+    outputs = write_rows(flow.values, unwritable, loaded.output_media)
+    if flow.failed:
+        by_place = {**flow.failed, **dict(zip(flow.live, outputs, strict=True))}
+        outputs = [by_place[place] for place in range(flow.size)]
+    return RowsOutcome(outputs, clock() - began, flow.largest_ok)
+
+
+def _read_rows(loaded: Loaded, media: str, rows: Sequence[Any]) -> list[Any]:
+    if not loaded.input_urls or media != JSON:
+        return read_rows(loaded.codec, media, list(rows), refusal)
+    return fetcher(loaded).read_rows(lambda row: read_rows(loaded.codec, media, [row], refusal)[0], rows)
 
 
 def read_rows(codec: Codec, media: str, rows: list[Any], refuse: Refusal) -> list[Any]:

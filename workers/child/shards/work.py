@@ -12,7 +12,8 @@ from penstock.errors import HandlerContractError
 from penstock.handlers.contract import Failure
 from penstock.handlers.media import MAX_OUTPUT_BYTES, too_large
 from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
-from penstock.workers.child.runner import Flow, RowsOutcome
+from penstock.workers.child.runner import Flow
+from penstock.workers.child.shards.rows import RowsOutcome
 from penstock.workers.ipc.frames import BatchDone, JobFacts, Output, ShardDone
 
 

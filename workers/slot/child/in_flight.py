@@ -15,10 +15,10 @@ from penstock.workers.ipc.frames import (
     ItemReports,
     RunBatch,
     RunShard,
-    SupervisorWire,
 )
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
 from penstock.workers.ipc.said import SaidLine
+from penstock.workers.ipc.wire import SupervisorWire
 from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, ItemsSaid
 from penstock.workers.slot.reports import AttemptKey

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from penstock.workers.ipc.frames import BatchDone, ItemReports, SupervisorWire
+from penstock.workers.ipc.frames import BatchDone, ItemReports
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.ipc.said import SaidLine
+from penstock.workers.ipc.wire import SupervisorWire
 from penstock.workers.slot.batch import Batch, ChildLoad
 from penstock.workers.slot.child.events import BatchLost, BatchRan, ItemsSaid
 from penstock.workers.slot.child.in_flight import InFlight

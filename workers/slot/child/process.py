@@ -1,4 +1,4 @@
-"""A slot's child process as its supervisor sees it: started, worn, ended, restarted. Never blocks."""
+"""A slot's child process as its supervisor sees it: started, listened to, ended. Never blocks."""
 
 from __future__ import annotations
 
@@ -11,114 +11,19 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from threading import Thread
 
-from penstock.backoff import Backoff
-from penstock.model_spec import Limits, ModelSpec
+from penstock.model_spec import ModelSpec
 from penstock.workers.devices import mps
 from penstock.workers.devices.pins import Pin
-from penstock.workers.ipc.frames import LoadModel, StopChild, SupervisorWire
+from penstock.workers.ipc.frames import LoadModel, StopChild
 from penstock.workers.ipc.progress_page import ProgressPage
 from penstock.workers.ipc.said import SaidLine, read_line
+from penstock.workers.ipc.wire import SupervisorWire
 from penstock.workers.slot.child import family
 from penstock.workers.slot.child.environment import Mask, child_environment, read_variables
 from penstock.workers.slot.child.in_flight import InFlight
-
-_MEASURE_EVERY_S = 0.02
-_WORN_SHARE = 0.8
-_BACKOFF = Backoff(1.0, 60.0)
-_MOST_FAULTS, _FAULT_WINDOW_S = 3, 60.0
-_REST = Backoff(60.0, 600.0)
-
-
-class Restarts:
-    """How long to wait before the next start: not at all, then 1 s, 2 s, 4 s ... 60 s, until a batch succeeds."""
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.total = 0
-
-    def on_failure(self) -> float:
-        delay = _BACKOFF.delay_s(self.failures)
-        self.failures += 1
-        self.total += 1
-        return delay
-
-    def on_success(self) -> None:
-        self.failures = 0
-
-
-class DeviceHealth:
-    """Counts the faults of one slot's device. After three within a minute it rests for a minute, then two, four, ... ten.
-
-    Moments are monotonic and passed in.
-    """
-
-    def __init__(self) -> None:
-        self._recent: list[float] = []
-        self._rests = 0
-        self._trusted_at = float("inf")
-
-    def on_fault(self, now: float) -> float:
-        """Seconds to rest, or 0.0. A minute without a fault after a rest clears the count."""
-        if now > self._trusted_at:
-            self._rests, self._recent, self._trusted_at = 0, [], float("inf")
-        self._recent = [*(at for at in self._recent if now - at < _FAULT_WINDOW_S), now]
-        if len(self._recent) < _MOST_FAULTS and not self._rests:
-            return 0.0
-        self._rests += 1
-        rest_s = _REST.delay_s(self._rests)
-        self._trusted_at = now + rest_s + _FAULT_WINDOW_S
-        return rest_s
-
-
-class Recycling:
-    """Replaces one child between two batches, before a leak meets the memory limit inside one.
-
-    Without a limit (`is_limited`) no child wears. A worn child is given no more shards. Once it has no shard left it `is_due`:
-    it is given nothing more, and ends when it is empty.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.is_limited = limits.recycle_after_batches is not None or bool(limits.memory_limit_bytes)
-        self._measure_at = float("-inf")
-        # What came back, and how much of that counts as one batch: many where each item is one.
-        self.runs = 0
-        self.items_per_run = 1
-        self.is_worn = False
-        self.is_due = False
-        self.due_at = float("-inf")
-
-    def wear_out(self) -> None:
-        """Have the child replaced, whatever its limits."""
-        self.is_limited = self.is_worn = True
-
-    def check(self, child: ChildProcess, now: float) -> bool:
-        """Look at the child's wear. True when its replacement has just become due."""
-        if not self.is_worn:
-            self.is_worn = self._has_spent_its_runs() or self._is_bloated(child, now)
-        # A shard may run for minutes. It ends first, and online batches continue meanwhile.
-        if not self.is_worn or self.is_due or child.in_flight.has_shards:
-            return False
-        self.is_due, self.due_at = True, now
-        return True
-
-    def _has_spent_its_runs(self) -> bool:
-        most = self._limits.recycle_after_batches
-        return most is not None and self.batches >= most
-
-    @property
-    def batches(self) -> int:
-        return self.runs // self.items_per_run
-
-    def _is_bloated(self, child: ChildProcess, now: float) -> bool:
-        limit = self._limits.memory_limit_bytes
-        if not limit or now < self._measure_at:
-            return False
-        self._measure_at = now + _MEASURE_EVERY_S
-        return child.resident_bytes() > limit * _WORN_SHARE
-
 
 _OUT_OF_MEMORY_CODES = (137, -signal.SIGKILL)
 _LOG_BYTES = 1 << 16
@@ -134,6 +39,7 @@ class ChildProcess:
     """
 
     def __init__(self, spec: ModelSpec, pin: Pin, *, max_batch_size: int) -> None:
+        self._selector: BaseSelector | None = None
         secrets = read_variables(spec.name, "secrets", spec.secrets, os.environ)
         variables = read_variables(spec.name, "env", spec.env, os.environ) | secrets
         self._mask = Mask(secrets.values()) if secrets else None
@@ -191,6 +97,29 @@ class ChildProcess:
         mask = self._mask
         return [line._replace(text=mask.text(line.text)) for line in said] if mask else said
 
+    def watch(self, selector: BaseSelector) -> None:
+        """Have the selector report what the child says (`wire`), its end (`exit`) and what it prints (`log`)."""
+        self._selector = selector
+        for fd, name in ((self.wire.fileno(), "wire"), (self.exit_fd, "exit"), (self.log_fd, "log")):
+            selector.register(fd, EVENT_READ, name)
+
+    def flush(self, *, is_paused: bool = False) -> None:
+        """Send what the wire takes now, and have the selector report when it takes more. `is_paused`: nothing is read."""
+        assert self._selector is not None
+        self.wire.flush()
+        wanted = (0 if is_paused else EVENT_READ) | (EVENT_WRITE if self.wire.has_unsent else 0)
+        fd = self.wire.fileno()
+        if not wanted:
+            self.unwatch(fd)
+        elif fd in self._selector.get_map():
+            self._selector.modify(fd, wanted, "wire")
+        else:
+            self._selector.register(fd, wanted, "wire")
+
+    def unwatch(self, fd: int) -> None:
+        if self._selector is not None and fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
     def resident_bytes(self) -> int:
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as statm:
@@ -246,6 +175,8 @@ class ChildProcess:
 
     def close(self) -> None:
         """Free all resources; end the process if it still runs."""
+        for fd in (self.wire.fileno(), self.exit_fd, self.log_fd):
+            self.unwatch(fd)
         if not self.has_ended():
             self.kill()
             self.has_ended(within_s=None)

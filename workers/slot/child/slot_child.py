@@ -9,9 +9,9 @@ from typing import Protocol
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.child.ending import Restarts
 from penstock.workers.slot.child.events import Event
 from penstock.workers.slot.child.in_flight import InFlight
-from penstock.workers.slot.child.process import Restarts
 
 Locate = Callable[[ModelSpec], tuple[ModelSpec, str] | None]
 

@@ -12,7 +12,6 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import (
     BatchDone,
-    ChildGone,
     DeviceLost,
     FromChild,
     ItemReports,
@@ -22,11 +21,12 @@ from penstock.workers.ipc.frames import (
     ShardDone,
     WantFacts,
 )
+from penstock.workers.ipc.wire import ChildGone
 from penstock.workers.slot.batch import Batch
+from penstock.workers.slot.child.ending import ChildEnd, DeviceHealth, Restarts
 from penstock.workers.slot.child.events import (
     BatchLost,
     BatchRan,
-    Cause,
     ChildExited,
     ChildReady,
     ChildUnloadable,
@@ -34,7 +34,7 @@ from penstock.workers.slot.child.events import (
     HandlerMeasured,
 )
 from penstock.workers.slot.child.in_flight import InFlight
-from penstock.workers.slot.child.process import ChildProcess, DeviceHealth, Recycling, Restarts
+from penstock.workers.slot.child.process import ChildProcess
 from penstock.workers.slot.child.slot_child import Locate
 
 log = structlog.get_logger(__name__)
@@ -70,13 +70,9 @@ class ChildSupervisor:
         self._max_batch_size = max_batch_size
         self._child: ChildProcess | None = None
         self._start_at = float("-inf")
-        self._is_hung = False
         # The child is not listened to, because the store has not heard what it said before.
         self.is_paused = False
-        # Why we end this child; its exit alone would look as if it had been killed for lack of memory.
-        self._why = ""
-        self._recycling = Recycling(spec.limits)
-        self._fault: DeviceLost | None = None
+        self._end = ChildEnd(spec.limits)
         self._health = DeviceHealth()
         self.in_flight = InFlight()
         self.restarts = Restarts()
@@ -101,9 +97,11 @@ class ChildSupervisor:
 
     def end_if_hung(self, now: float) -> bool:
         """End the child if it is past its time limit. All of `tend` that a slot needs which only ends what runs."""
-        if self._child is None or self._is_hung or now <= self._limit_at(self._child):
+        if self._child is None or self._end.is_hung or self.is_paused:
             return False
-        self._is_hung, self._why = True, self._overrun()
+        if now <= self._end.limit_at(self._child, is_ready=self.state == "ready"):
+            return False
+        self._end.on_hung(is_ready=self.state == "ready")
         log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
         self._child.kill()
         return True
@@ -112,41 +110,25 @@ class ChildSupervisor:
         """Replace the child, because its code has changed: a ready one once it has nothing in flight, any other at once."""
         self._start_at = now
         if self._child is not None:
-            self._recycling.wear_out()
+            self._end.recycling.wear_out()
             if self.state != "ready":
-                self._recycling.is_due, self._recycling.due_at = True, now
+                self._end.recycling.is_due, self._end.recycling.due_at = True, now
                 self._child.kill()
 
     def _recycle(self, child: ChildProcess, now: float) -> None:
-        if not self._recycling.is_limited:
+        if not self._end.recycling.is_limited:
             return
-        if self._recycling.check(child, now):
-            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._recycling.batches)
-        if self._recycling.is_due and child.in_flight.is_empty:
+        if self._end.recycling.check(child, now):
+            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._end.recycling.batches)
+        if self._end.recycling.is_due and child.in_flight.is_empty:
             child.stop()
             self.state = "loading"
-
-    def _overrun(self) -> str:
-        limits = self._spec.limits
-        if self.state == "ready":
-            return f"killed: ran longer than {limits.max_run_s:g} s"
-        return f"killed: loaded for longer than {limits.load_timeout_s:g} s"
 
     def due_at(self, *, is_draining: bool) -> float:
         """When `tend` has something to do, or `end_if_hung` of a slot that drains."""
         if self._child is None:
             return float("inf") if is_draining else self._start_at
-        return self._limit_at(self._child)
-
-    def _limit_at(self, child: ChildProcess) -> float:
-        limits = self._spec.limits
-        if self._is_hung or self.is_paused:
-            return float("inf")
-        if self._recycling.is_due:
-            return max(self._recycling.due_at, child.in_flight.alive_at) + limits.max_run_s
-        if self.state != "ready":
-            return child.started_at + limits.load_timeout_s
-        return child.in_flight.limit_at(limits.max_run_s)
+        return float("inf") if self.is_paused else self._end.limit_at(self._child, is_ready=self.state == "ready")
 
     def _start(self, now: float) -> list[Event]:
         try:
@@ -160,14 +142,12 @@ class ChildSupervisor:
             # What is missing may come: a file may be mounted later, a network may be back.
             self._start_at = now + self.restarts.on_failure()
             return [self._on_unloadable(f"{error.message}. {error.hint}" if error.hint else error.message)]
+        child.watch(self._selector)
         self.in_flight = child.in_flight
-        self._recycling = Recycling(self._spec.limits)
-        self._is_hung, self._fault, self._why, self.is_paused = False, None, "", False
+        self._end, self.is_paused = ChildEnd(self._spec.limits), False
         if self.state != "failed":
             # A model that could not be loaded stays failed for readers until it is loaded: a retry is no news.
             self.state = "loading"
-        for fd, name in ((child.wire.fileno(), "wire"), (child.exit_fd, "exit"), (child.log_fd, "log")):
-            self._selector.register(fd, EVENT_READ, name)
         placed = {"device": self._pin.device, "cores": self._pin.cores}
         log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, **placed)
         return []
@@ -180,7 +160,7 @@ class ChildSupervisor:
     @property
     def is_taking(self) -> bool:
         """Whether a batch may be given to the child."""
-        return self.state == "ready" and not self._recycling.is_due
+        return self.state == "ready" and not self._end.recycling.is_due
 
     @property
     def is_taking_shards(self) -> bool:
@@ -189,7 +169,7 @@ class ChildSupervisor:
     @property
     def is_worn(self) -> bool:
         """Whether the child will be replaced soon."""
-        return self._recycling.is_worn
+        return self._end.recycling.is_worn
 
     @property
     def pid(self) -> int:
@@ -209,7 +189,7 @@ class ChildSupervisor:
         if source == "exit":
             return [*self._receive(self._child, now), *self._on_exit(self._child, now)]
         if mask & EVENT_WRITE:
-            self._flush(self._child)
+            self._child.flush(is_paused=self.is_paused)
         return self._receive(self._child, now) if mask & EVENT_READ else []
 
     def _receive(self, child: ChildProcess, now: float) -> list[Event]:
@@ -217,15 +197,15 @@ class ChildSupervisor:
             frames = child.wire.receive()
         except ChildGone:
             # The child may have closed the wire and live on; only its exit counts.
-            self._unregister(child.wire.fileno())
-            if not (self._why or self._recycling.is_due or child.has_ended(within_s=_LEAVES_WITHIN_S)):
-                self._why = "killed: it closed its connection and lived on"
+            child.unwatch(child.wire.fileno())
+            if not (self._end.why or self._end.recycling.is_due or child.has_ended(within_s=_LEAVES_WITHIN_S)):
+                self._end.why = "killed: it closed its connection and lived on"
             child.kill()
             return []
         except (msgspec.DecodeError, InternalError) as error:
             log.error(CHILD_KILLED, model=self._spec.name, pid=child.pid, reason=f"unreadable answer: {error}")
-            self._unregister(child.wire.fileno())
-            self._why = "killed: its answer could not be read"
+            child.unwatch(child.wire.fileno())
+            self._end.why = "killed: its answer could not be read"
             child.kill()
             return []
         return [event for frame in frames if (event := self._event(child, frame, now)) is not None]
@@ -233,22 +213,22 @@ class ChildSupervisor:
     def _event(self, child: ChildProcess, frame: FromChild, now: float) -> Event | None:
         match frame:
             case BatchDone():
-                self._recycling.runs += 1
+                self._end.recycling.runs += 1
                 return self._came_back(child.in_flight.on_batch_done(frame, now))
             case ItemReports() | WantFacts():
                 return self._on_item(child, frame, now)
             case ShardDone(number, done, calls):
-                self._recycling.runs += calls * self._recycling.items_per_run
+                self._end.recycling.runs += calls * self._end.recycling.items_per_run
                 return self._came_back(child.in_flight.on_shard_done(number, done))
             case Ready():
                 return self._on_ready(child, frame, now)
             case MetricSamples(samples):
                 return HandlerMeasured(samples)
             case LoadFailed(message):
-                self._why = "stopped after the failed load"
+                self._end.why = "stopped after the failed load"
                 return self._on_unloadable(message)
             case DeviceLost(message):
-                self._fault, self._why = frame, f"its device {self._pin.device} fails every call: {message}"
+                self._end.fault, self._end.why = frame, f"its device {self._pin.device} fails every call: {message}"
                 log.error(DEVICE_LOST, model=self._spec.name, pid=self.pid, device=self._pin.device, error=message)
                 return None
 
@@ -257,7 +237,7 @@ class ChildSupervisor:
             return child.in_flight.on_said(frame, now)
         self.asks = True
         child.in_flight.tell_facts(frame.batch)
-        self._flush(child)
+        child.flush(is_paused=self.is_paused)
         return None
 
     def _came_back(self, event: BatchRan | BatchLost | None) -> Event | None:
@@ -289,12 +269,12 @@ class ChildSupervisor:
         """The child runs items side by side. They come with their facts: a task that asks for them would hold up all others."""
         self.in_flight = child.overlap(at_once)
         self.asks = True
-        self._recycling.items_per_run = at_once
+        self._end.recycling.items_per_run = at_once
 
     def _forward_log(self, child: ChildProcess) -> None:
         lines = child.read_log()
         if lines is None:
-            self._unregister(child.log_fd)
+            child.unwatch(child.log_fd)
             return
         for line in lines:
             whose = child.in_flight.whose(line)
@@ -305,49 +285,35 @@ class ChildSupervisor:
     def give(self, batch: Batch, now: float) -> None:
         assert self._child is not None
         self._child.in_flight.give(batch, now)
-        self._flush(self._child)
-
-    def _flush(self, child: ChildProcess) -> None:
-        child.wire.flush()
-        self._watch_wire(child)
-
-    def _watch_wire(self, child: ChildProcess) -> None:
-        wanted = (0 if self.is_paused else EVENT_READ) | (EVENT_WRITE if child.wire.has_unsent else 0)
-        fd = child.wire.fileno()
-        if not wanted:
-            self._unregister(fd)
-        elif fd in self._selector.get_map():
-            self._selector.modify(fd, wanted, "wire")
-        else:
-            self._selector.register(fd, wanted, "wire")
+        self._child.flush(is_paused=self.is_paused)
 
     def pause(self, now: float, *, is_paused: bool) -> None:
         """Listen to the child no more, or again. The pause is no fault of its own: the time limit counts from then on."""
         self.is_paused = is_paused
         if self._child is not None:
             self._child.in_flight.on_paused(now)
-            self._watch_wire(self._child)
+            self._child.flush(is_paused=is_paused)
 
     # The child's end.
 
     def _on_exit(self, child: ChildProcess, now: float) -> list[Event]:
         child.has_ended(within_s=1.0)
-        how = self._why or child.how()
+        how = self._end.why or child.how()
         self._forward_log(child)
-        events: list[Event] = [BatchLost(batch, cause, how) for batch, cause in self._causes(child)]
-        events.append(ChildExited(self._exit_reason()))
-        if self._recycling.is_due:
+        events: list[Event] = [BatchLost(batch, cause, how) for batch, cause in self._end.causes(child.in_flight)]
+        events.append(ChildExited(self._end.reason(is_ready=self.state == "ready")))
+        if self._end.recycling.is_due:
             self._start_at = now
             self._forget(child)
             return events
         if self.state == "loading":
-            ending = f"was {self._why}" if self._why else f"{how} while it loaded the model"
+            ending = f"was {self._end.why}" if self._end.why else f"{how} while it loaded the model"
             self.state, self.error = "failed", f"the process {ending}"
             events.append(ChildUnloadable(self.error))
         elif self.state == "ready":
             self.state = "loading"
         self._start_at = now + max(self.restarts.on_failure(), self._rest_s(now, how))
-        if self.state == "failed" and self._fault:
+        if self.state == "failed" and self._end.fault:
             events.append(ChildUnloadable(self.error))
         log.warning(CHILD_ENDED, model=self._spec.name, pid=child.pid, how=how, restart_in_s=round(self._start_at - now, 1))
         self._forget(child)
@@ -355,44 +321,21 @@ class ChildSupervisor:
 
     def _rest_s(self, now: float, how: str) -> float:
         """How long the device is left alone before the next try."""
-        rest_s = self._health.on_fault(now) if self._fault else 0.0
+        rest_s = self._health.on_fault(now) if self._end.fault else 0.0
         if rest_s:
             self.state, self.error = "failed", f"device {self._pin.device} is unhealthy; next try in {rest_s:.0f} s: {how}"
         return rest_s
 
-    def _exit_reason(self) -> str:
-        if self._recycling.is_due or self._is_hung:
-            return "recycled" if self._recycling.is_due else "timeout"
-        if self._fault:
-            return "device"
-        return "crashed" if self.state == "ready" else "unloadable"
-
-    def _causes(self, child: ChildProcess) -> list[tuple[Batch, Cause]]:
-        suspects = child.in_flight.suspects(is_hung=self._is_hung)
-        return [(batch, self._cause(child, batch) if is_suspect else Cause.UNSTARTED) for batch, is_suspect in suspects]
-
-    def _cause(self, child: ChildProcess, batch: Batch) -> Cause:
-        # D26: an error that no input can cause is not charged.
-        if self._fault and self._fault.broken:
-            return Cause.UNSTARTED
-        return Cause.TIMED_OUT if self._is_hung and child.in_flight.is_sole_suspect(batch) else Cause.CRASHED
-
     def _forget(self, child: ChildProcess) -> None:
-        for fd in (child.wire.fileno(), child.exit_fd, child.log_fd):
-            self._unregister(fd)
         child.close()
         self._child = None
-
-    def _unregister(self, fd: int) -> None:
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
 
     def close(self) -> None:
         """Let the child finish and exit, or end it; batches still in flight are given up."""
         child = self._child
         if child is None:
             return
-        if self.state == "ready" and child.in_flight.is_empty and not self._is_hung:
+        if self.state == "ready" and child.in_flight.is_empty and not self._end.is_hung:
             child.stop()
             child.has_ended(within_s=STOP_WITHIN_S)
         self._forward_log(child)

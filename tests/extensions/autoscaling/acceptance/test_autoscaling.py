@@ -69,7 +69,6 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     settings: dict[str, Any] = {
         "lease_s": 3.0,
         "beat_s": 0.5,
-        "sweep_s": 0.5,
         "memory_bytes": 1_000 * MIB,
         "min_stay_s": STAY_S,
     }

@@ -39,7 +39,7 @@ def server(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def worker(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with WorkerProcess(server.url, tmp_path_factory.mktemp("worker"), MODELS, sweep_s=0.2) as process:
+    with WorkerProcess(server.url, tmp_path_factory.mktemp("worker"), MODELS, beat_s=0.8) as process:
         process.await_ready()
         yield process
 

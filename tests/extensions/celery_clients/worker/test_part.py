@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from penstock.broker.records import Claim, NewJob, Submitted
 from penstock.broker.store.ops import Operation
+from penstock.broker.store.sync import RedisStore
 from penstock.extensions.celery_clients.worker.part import read_messages
-from penstock.workers.slot.context import SlotStore
 from tests.extensions.celery_clients.worker.test_messages import INFO, NOW, SPEC, message
 
 BAD = b"no message"
@@ -36,7 +36,7 @@ class MessageStore:
 def found(*messages: bytes) -> MessageStore:
     store = MessageStore()
     claim = Claim(messages=messages, now=NOW)
-    read_messages(cast("SlotStore", store), claim, "square", spec=SPEC, info=INFO)
+    read_messages(cast("RedisStore", store), claim, "square", spec=SPEC, info=INFO)
     return store
 
 

@@ -43,9 +43,6 @@ source = "models.py:Square"
 
 [models.embedder]
 source = "models.py:Embedder"
-
-[runs]
-max_batch_lines = 500
 """
 JOBS = "/v1/models/square/jobs"
 EMBEDDINGS = "/v1/embeddings"
@@ -137,7 +134,7 @@ def test_one_bad_line_fails_the_batch_and_is_named(client: openai.OpenAI) -> Non
 @pytest.mark.parametrize(
     ("lines", "endpoint", "code", "number"),
     [
-        ([line(str(n), {"x": n}) for n in range(501)], JOBS, "too_many_lines", 501),
+        ([line(str(n), {"x": n}) for n in range(50_001)], JOBS, "too_many_lines", 50_001),
         (["no json"], EMBEDDINGS, "invalid_json_line", 1),
         ([line("a", {"model": "nobody", "input": "x"}, EMBEDDINGS)], EMBEDDINGS, "model_not_found", 1),
     ],

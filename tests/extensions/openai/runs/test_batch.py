@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.extensions.openai.runs.batch import OpenAISink, OpenAISource, unfinished_results
+from penstock.extensions.openai.runs.batch import OpenAISink, OpenAISource
 from penstock.extensions.openai.runs.lines import LINES_ALLOWED, InvalidBatch
-from penstock.run import RunSpec
+from penstock.extensions.openai.runs.run import kind
+from penstock.run import RunCounts, RunSpec, RunState
+from penstock.runs.publishing import write_unreached
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 
 JOBS = "/v1/models/square/jobs"
@@ -195,8 +197,8 @@ def test_lines_that_an_expired_batch_did_not_come_to_say_so(tmp_path: Path) -> N
     sink.restore(None)
     first = batches(source, rows=1)[0]
     sink.append(answered(first, [1]))
-    for rest in unfinished_results(source, first.after, RowError("expired", "too late"), rows=2):
-        sink.append(rest)
+    counts = write_unreached(source, sink, first.after, RunCounts(total=4, done=1), kind.unreached[RunState.EXPIRED])
+    assert counts == RunCounts(total=4, done=1, failed=3)
     assert sink.publish()["lines"] == {"total": 4, "completed": 1, "failed": 3}
     assert [(line["custom_id"], line["error"]["code"]) for line in read(spec.errors)] == [
         (name, "batch_expired") for name in "bcd"

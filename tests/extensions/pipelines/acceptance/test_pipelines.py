@@ -53,7 +53,7 @@ def http(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
     models = {**MODELS, **{name: {"source": source} for name, source in declared.models.items()}}
     tables = {**PIPELINES, **declared.pipelines}
     pipelines = {"PENSTOCK_PIPELINES": json.dumps(tables)}
-    with PipelineWorker(redis_url, folder, models, tables, beat_s=0.2, sweep_s=0.05) as worker:
+    with PipelineWorker(redis_url, folder, models, tables, beat_s=0.2) as worker:
         worker.await_ready()
         with gateway_process(redis_url, folder / "state", models=models, env=pipelines) as client:
             eventually(lambda: client.get("/v1/models/chain").json()["versions"]["1"]["loaded"])

@@ -18,7 +18,7 @@ from tests.extensions.pipelines.integration.pipeline_stack import MODELS, Pipeli
 from tests.integration.worker_process import JobClient, WorkerProcess
 
 STAGES = [PipelineStage(name, model) for name, model in (("first", "a"), ("second", "b"), ("third", "c"))]
-QUICK: dict[str, Any] = {"beat_s": 0.2, "sweep_s": 0.05, "lease_s": 2.0}
+QUICK: dict[str, Any] = {"beat_s": 0.2, "lease_s": 2.0}
 CHAIN = chain(elsewhere=["a", "b", "c"])
 CHAINS = {"chain": CHAIN}
 
@@ -26,7 +26,7 @@ CHAINS = {"chain": CHAIN}
 @pytest.fixture(scope="module")
 def models(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     tables = {name: MODELS[name] for name in ("a", "b", "c")}
-    with WorkerProcess(redis_url, tmp_path_factory.mktemp("models"), tables, beat_s=0.2, sweep_s=0.05) as made:
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("models"), tables, beat_s=0.2) as made:
         made.await_ready()
         yield made
 

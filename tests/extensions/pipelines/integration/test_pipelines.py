@@ -25,7 +25,7 @@ FIRST, SECOND, THIRD = (PipelineStage(name, model) for name, model in (("first",
 
 @pytest.fixture(scope="module")
 def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineWorker]:
-    with PipelineWorker(redis_url, tmp_path_factory.mktemp("w"), MODELS, PIPELINES, beat_s=0.2, sweep_s=0.05) as made:
+    with PipelineWorker(redis_url, tmp_path_factory.mktemp("w"), MODELS, PIPELINES, beat_s=0.2) as made:
         made.await_ready()
         yield made
 

@@ -30,7 +30,7 @@ def held(x: int) -> str:
         time.sleep(0.01)
     return 'held'
 """
-QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3, "sweep_s": 0.5}
+QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3}
 
 
 @dataclass

@@ -58,7 +58,6 @@ model_store = "models"
 [worker]
 model_dir = "models"
 beat_s = 0.2
-sweep_s = 0.05
 [workflows.line]
 source = "workflows/line.war"
 [workflows.fork]

@@ -35,7 +35,7 @@ def settings(hooks: Receiver) -> dict[str, str]:
     return {
         "PENSTOCK_WEBHOOKS__SIGNING_KEYS": f"{NEW},{OLD}",
         "PENSTOCK_WEBHOOKS__URLS": f"*,{hooks.url}",
-        "PENSTOCK_WEBHOOKS__RETRY_S": "0.1,0.2",
+        "PENSTOCK_WEBHOOKS__RETRY_S": "0.1,0.2,3600",
         "PENSTOCK_WEBHOOKS__CIRCUIT_S": "0.2,0.5",
         "PENSTOCK_WEBHOOKS__TIMEOUT_S": "1",
         "PENSTOCK_WEBHOOKS__MAX_RESULT_BYTES": "1000",

@@ -9,7 +9,7 @@ from benchmarks.experiments.tune_case import BEGINS, CASES, DOCS, ENDS, RESULTS,
 from benchmarks.stack import EXAMPLES
 from penstock.errors import BadRequest
 from penstock.tune.sweep_file import read_sweep
-from tests.unit.tune.pipelines.made import result
+from tests.extensions.pipelines.tune.made import result
 
 
 def test_results_of_one_device_leave_those_of_the_other(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.access import digest_of
-from penstock.broker.server.users import RULES, acl_lines, passwords_in
+from penstock.broker.server.users import ADMIN, GATEWAY, WORKER, acl_lines, passwords_in, rules
 from penstock.cli.ops.store import app
 from penstock.errors import ConfigError
 from penstock.settings.tables import Settings
@@ -24,15 +24,15 @@ def test_the_users_are_those_of_the_embedded_store_and_their_addresses_hold_the_
     files = made(tmp_path, "--store", "store.example:6380")
     passwords = passwords_in(tmp_path / "passwords.json")
     assert files["users.acl"] == acl_lines(passwords)
-    assert all(f"user {name} on" in files["users.acl"] for name in RULES)
-    assert files["worker_url"] == f"redis://penstock-worker:{passwords.worker}@store.example:6380/0"
-    assert files["gateway_password"] == passwords.gateway
-    assert not any(password in files["users.acl"] for password in (passwords.admin, passwords.gateway, passwords.worker))
+    assert all(f"user {name} on" in files["users.acl"] for name in rules())
+    assert files["worker_url"] == f"redis://penstock-worker:{passwords.of(WORKER)}@store.example:6380/0"
+    assert files["gateway_password"] == passwords.of(GATEWAY)
+    assert not any(password in files["users.acl"] for password in map(passwords.of, (ADMIN, GATEWAY, WORKER)))
 
 
 def test_a_store_may_be_named_by_its_url_and_sentinels_get_its_login(tmp_path: Path) -> None:
     files = made(tmp_path, "--store", "redis+sentinel://s1:26379,s2:26379/main/0")
-    password = passwords_in(tmp_path / "passwords.json").worker
+    password = passwords_in(tmp_path / "passwords.json").of(WORKER)
     login = f"sentinel_username=penstock-worker&sentinel_password={password}"
     assert files["worker_url"] == f"redis+sentinel://penstock-worker:{password}@s1:26379,s2:26379/main/0?{login}"
     assert Settings.load(None, {"PENSTOCK_REDIS_URL": files["worker_url"]}).store.url == files["worker_url"]

@@ -39,10 +39,10 @@ def test_a_table_that_no_source_has_is_that_of_the_defaults() -> None:
 
 
 def test_faults_of_the_engine_and_of_extensions_are_told_together(tmp_path: Path) -> None:
-    found = faults(tmp_path, '[gateway]\nport = "x"\n[webhooks]\nconcurency = 2\n[pipelines.p]\nstages = [{}]\n')
+    found = faults(tmp_path, '[gateway]\nport = "x"\n[webhooks]\ncircut_s = 2\n[pipelines.p]\nstages = [{}]\n')
     origin = f" (from {tmp_path / 'penstock.toml'})"
     assert f"gateway.port: must be a whole number, not 'x'{origin}" in found
-    assert f"webhooks.concurency: no such setting; did you mean concurrency?{origin}" in found
+    assert f"webhooks.circut_s: no such setting; did you mean circuit_s?{origin}" in found
     assert any(fault.startswith("pipelines.p.stages.0.name: missing") for fault in found)
 
 

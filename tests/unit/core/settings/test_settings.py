@@ -38,13 +38,13 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_defau
     env = {"PENSTOCK_GATEWAY__PORT": "1002", "PENSTOCK_GATEWAY__HOST": "::1"}
     settings = Settings.load(config, env, flags={"gateway.port": 1003, "gateway.host": None})
     assert (settings.gateway.port, settings.gateway.host, settings.gateway.processes) == (1003, "::1", 2)
-    assert settings.gateway.max_json_depth == 64
+    assert settings.gateway.max_waits == 10_000
 
 
 def test_every_value_knows_where_it_came_from(tmp_path: Path) -> None:
     config = write(tmp_path, "[gateway]\nprocesses = 2\n")
     settings = Settings.load(config, {"PENSTOCK_GATEWAY__HOST": "::1"}, flags={"gateway.port": 1})
-    origins = [settings.origin(f"gateway.{key}") for key in ("port", "host", "processes", "max_json_depth")]
+    origins = [settings.origin(f"gateway.{key}") for key in ("port", "host", "processes", "max_waits")]
     assert origins == ["flag", "env PENSTOCK_GATEWAY__HOST", str(config), "default"]
 
 
@@ -221,9 +221,29 @@ def test_a_lease_must_outlast_a_lost_beat(tmp_path: Path) -> None:
     assert "at most half of lease_s" in fault
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[worker]\nsweep_s = 1\n", "worker.sweep_s: there is no such setting any more: it is a quarter of worker.beat_s"),
+        ("[webhooks]\ngive_up_s = 1\n", "webhooks.give_up_s: there is no such setting any more: an event is given up once all"),
+        ("[models.m]\nsource = 'm:S'\nprofile_every = 3\n", "models.m.profile_every: there is no such setting any more"),
+    ],
+)
+def test_a_setting_that_went_says_what_holds_instead(tmp_path: Path, text: str, why: str) -> None:
+    (fault,) = faults_of(write(tmp_path, text))
+    assert fault.startswith(why)
+
+
+def test_what_is_derived_follows_the_setting_that_it_is_derived_from(tmp_path: Path) -> None:
+    text = "[gateway]\nmax_connections = 400\nbody_timeout_s = 3\n[worker]\nbeat_s = 2\n[models_cache]\nmax_gib = 5\n"
+    settings = Settings.load(write(tmp_path, text), {})
+    assert (settings.gateway.max_connections_per_address, settings.gateway.head_timeout_s) == (100, 3.0)
+    assert (settings.worker.sweep_s, settings.models_cache.install_max_bytes) == (0.5, 1 << 30)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
 def test_a_duration_is_a_positive_number(tmp_path: Path, value: str) -> None:
-    assert "worker.sweep_s" in faults_of(write(tmp_path, f"[worker]\nsweep_s = {value}\n"))[0]
+    assert "worker.lease_s" in faults_of(write(tmp_path, f"[worker]\nlease_s = {value}\n"))[0]
 
 
 def test_redis_url_is_used_unless_ours_is_set() -> None:

@@ -16,6 +16,7 @@ from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.runner import run_batch
+from penstock.workers.child.shards import rows
 from penstock.workers.ipc.frames import Failed, Item, Outcome, Output
 
 ASYNC = """
@@ -215,9 +216,9 @@ def test_rows_of_a_run_are_tasks_as_well_and_metrics_count_them(tmp_path: Path) 
         """,
     )
     calls = Calls(loaded)
-    flow = runner.prepare_rows(loaded, "application/json", [1, 2, "three"], calls)
+    flow = rows.prepare_rows(loaded, "application/json", [1, 2, "three"], calls)
     runner.infer(loaded, flow, calls)
-    *good, bad = runner.complete_rows(loaded, flow).outputs
+    *good, bad = rows.complete_rows(loaded, flow).outputs
     assert good == [2, 4]
     assert isinstance(bad, Failure)
     assert [(one.name, one.value) for one in loaded.context.metrics.drain()] == [("rows", 2.0)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from threading import Timer
 
-from penstock.workers.child.pipeline import ONLINE_IN_A_ROW, DeviceQueue, DeviceTurns
+from penstock.workers.child.device_queue import ONLINE_IN_A_ROW, DeviceQueue, DeviceTurns
 
 
 def test_online_batches_go_first_and_a_micro_batch_has_every_ninth_turn() -> None:

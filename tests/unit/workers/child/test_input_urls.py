@@ -23,7 +23,8 @@ from penstock.outbound.pinned import resolve
 from penstock.outbound.urls import parse_url
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.input_urls import MOST_FILES, UrlFetcher, trust
-from penstock.workers.child.runner import _read, prepare_rows
+from penstock.workers.child.runner import _read
+from penstock.workers.child.shards.rows import prepare_rows
 from penstock.workers.ipc.frames import Item
 from tests.certificates import Authority
 

@@ -24,7 +24,6 @@ from penstock.workers.child.printed import Speaker
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
     BatchDone,
-    ChildWire,
     FromChild,
     Item,
     JobFacts,
@@ -32,9 +31,9 @@ from penstock.workers.ipc.frames import (
     Output,
     RunBatch,
     StopChild,
-    SupervisorWire,
 )
 from penstock.workers.ipc.progress_page import ProgressPage
+from penstock.workers.ipc.wire import ChildWire, SupervisorWire
 from tests.eventually import eventually
 
 MODEL = """

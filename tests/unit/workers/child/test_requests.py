@@ -19,7 +19,13 @@ from penstock.inputs.request import RequestInput, packed
 from penstock.job import Call, Payload
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.reports import ReportSender
-from penstock.workers.child.runner import complete, complete_rows, infer, prepare, prepare_rows, run_batch
+from penstock.workers.child.runner import (
+    complete,
+    infer,
+    prepare,
+    run_batch,
+)
+from penstock.workers.child.shards.rows import complete_rows, prepare_rows
 from penstock.workers.child.warmup import warm_up
 from penstock.workers.ipc.frames import (
     INPUT_MISSING_CODE,

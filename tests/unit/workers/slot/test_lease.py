@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.broker.store.notifications import Message, Wake
+from penstock.broker.records import Message, Wake
 from penstock.workers.slot.sources import Lease
 
 

@@ -63,8 +63,12 @@ def test_nothing_is_tried_again_that_neither_the_handler_nor_the_settings_name()
 
 
 def test_delays_are_those_of_the_settings() -> None:
-    limits = Limits(retry_delay_s=0.5, max_retry_delay_s=3.0)
-    assert [retry_delay_s(attempt, 1.0, limits) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    limits = Limits(retry_delay_s=10.0)
+    assert [retry_delay_s(attempt, 1.0, limits) for attempt in (1, 2, 3, 4, 5)] == [10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+def test_a_first_delay_of_more_than_a_minute_is_kept() -> None:
+    assert [retry_delay_s(attempt, 1.0, Limits(retry_delay_s=90.0)) for attempt in (1, 2)] == [90.0, 90.0]
 
 
 def test_the_stamp_describes_the_batch() -> None:

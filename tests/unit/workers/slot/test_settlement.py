@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from penstock.broker.records import (
 )
 from penstock.broker.store.ops import Operation, Reply
 from penstock.broker.store.registry import KeptTimes
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
@@ -133,7 +134,7 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 @pytest.fixture
 def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, observers=Observers())
+    return Settlements(ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=Observers())
 
 
 def names(store: ShakyStore) -> list[str]:
@@ -318,7 +319,9 @@ class Follower(Observer):
 def test_who_does_not_want_every_batch_hears_of_those_with_a_failure(store: ShakyStore, blobs: LocalBlobs) -> None:
     log, metrics, feed = Follower(every=False), Follower(every=True), Follower(every=False)
     observers = Observers(log, metrics, feed)
-    settlements = Settlements(ModelSpec("m", "m.py"), store, blobs, inline_bytes=65_536, observers=observers)
+    settlements = Settlements(
+        ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=observers
+    )
     failure = Ending(ID, "1:w:n", JobState.FAILED)
     settlements.owe(ended())
     settlements.owe(ended(ending(), failure))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Call, JobId, Payload, Priority
-from penstock.workers.slot.batcher import LaneProgress
+from penstock.workers.slot.reports import LaneProgress
 from penstock.workers.slot.sources import ShardLane
 
 ID, OTHER = JobId("0" * 26, "m"), JobId("1" * 26, "m")

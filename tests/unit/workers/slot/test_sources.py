@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from selectors import DefaultSelector
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.records import Claim, ClaimedJob, ClaimRequest
-from penstock.broker.store.notifications import Message
+from penstock.broker.records import Claim, ClaimedJob, ClaimRequest, Message
+from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, Priority, job_in, new_serial, queues_of
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch
-from penstock.workers.slot.batcher import KnownQueue
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
 from penstock.workers.slot.context import Observers, SlotContext
+from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency
 from penstock.workers.slot.sources import in_order
 from tests.unit.workers.slot.test_settlement import ShakyStore
@@ -81,7 +81,12 @@ class Asking:
     def __init__(self, folder: Path, queues: list[str]) -> None:
         self.store, self.deaf, self.names = Queues(), set[str](), dict[str, list[str]]()
         context = SlotContext(
-            lambda: self.store, self.listen, LocalBlobs(folder), Observers(), lease_s=15.0, inline_output_bytes=1
+            lambda: cast("RedisStore", self.store),
+            self.listen,
+            LocalBlobs(folder),
+            Observers(),
+            lease_s=15.0,
+            inline_output_bytes=1,
         )
         child: Any = SimpleNamespace(is_taking=True, is_taking_shards=False, in_flight=InFlight())
         spec = ModelSpec("m", "m.py")

@@ -4,7 +4,8 @@ from typing import Any
 
 from penstock.handlers.contract import Failure
 from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome
-from penstock.workers.child.runner import Flow, RowsOutcome
+from penstock.workers.child.runner import Flow
+from penstock.workers.child.shards.rows import RowsOutcome
 from penstock.workers.child.shards.work import ShardWork, shard_work
 from penstock.workers.ipc.frames import Output
 

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.broker.records import ClaimedJob
 from penstock.job import Payload, Priority, new_job_id
-from penstock.workers.ipc.frames import ChildWire, GiveUp, ItemReport, ItemReports, SupervisorWire
+from penstock.workers.ipc.frames import GiveUp, ItemReport, ItemReports
 from penstock.workers.ipc.progress_page import Lane, ProgressPage, Stage
+from penstock.workers.ipc.wire import ChildWire, SupervisorWire
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.in_flight import InFlight
 

@@ -12,17 +12,16 @@ from penstock.broker.records import ClaimedJob
 from penstock.job import Payload, Priority, new_job_id
 from penstock.workers.ipc.frames import (
     BatchDone,
-    ChildWire,
     GiveUp,
     Item,
     ItemReport,
     ItemReports,
     Output,
     RunBatch,
-    SupervisorWire,
 )
 from penstock.workers.ipc.progress_page import Lane, ProgressPage
 from penstock.workers.ipc.said import SaidLine
+from penstock.workers.ipc.wire import ChildWire, SupervisorWire
 from penstock.workers.slot.batch import SOLO, Batch
 from penstock.workers.slot.child.overlap import ItemsInFlight
 
