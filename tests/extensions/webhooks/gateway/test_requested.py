@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from penstock.errors import ConfigError, InvalidInput
 from penstock.extensions.webhooks.gateway.requested import check_defaults, webhook_of
+from penstock.extensions.webhooks.gateway.words import WebhookWords
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS, RUN_EVENTS, new_signing_key
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.jobs.extending import JobsHost
+from penstock.gateway.jobs.submitting.draft import Draft
 from penstock.gateway.jobs.submitting.submit_options import parse_submit_options
-from penstock.gateway.options import WebhookOptions
+from penstock.gateway.options import GatewayOptions, WebhookOptions
+
+if TYPE_CHECKING:
+    from penstock.broker.blobs.files import BlobStore
+    from penstock.broker.store.aio import AsyncStore
 
 URL, OF_KEY, OF_MODEL = (f"https://{name}.example/hooks" for name in ("named", "key", "model"))
 OPTIONS = WebhookOptions((new_signing_key(),), ("*",), of_models={"square": OF_MODEL}, max_undelivered=7)
@@ -59,3 +68,22 @@ def test_defaults_that_no_submit_could_use_are_faults_of_the_settings() -> None:
         check_defaults({"models.a.webhook": "http://10.0.0.1/"}, ["*"], is_on=True)
     with pytest.raises(ConfigError, match=r"webhooks are off: set webhooks.signing_keys"):
         check_defaults({"models.a.webhook": URL}, ["*"], is_on=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "caller", "is_awaited", "letters"),
+    [
+        ({"webhook": URL, "webhook_events": "job.failed"}, PLAIN, True, "f"),
+        ({"webhook": URL, "letters": "psR"}, PLAIN, True, "psR"),
+        ({"webhook_events": "job.failed"}, HOOKED, True, "f"),
+        ({}, HOOKED, False, "sfcx"),
+        ({}, PLAIN, False, "sfcx"),
+        ({}, HOOKED, True, ""),
+    ],
+)
+def test_the_word_of_a_job_has_the_webhook_that_its_request_asks_for(
+    said: dict[str, str], caller: Caller, is_awaited: bool, letters: str
+) -> None:
+    words = WebhookWords(JobsHost(GatewayOptions(webhooks=OPTIONS), cast("AsyncStore", None), cast("BlobStore", None)))
+    word = words.word(said, Draft(model="square", caller=caller, kind="jobs", is_awaited=is_awaited), "square")
+    assert word.partition(" ")[0] == letters
