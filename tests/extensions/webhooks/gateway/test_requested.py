@@ -75,7 +75,6 @@ def test_defaults_that_no_submit_could_use_are_faults_of_the_settings() -> None:
     [
         ({"webhook": URL, "webhook_events": "job.failed"}, PLAIN, True, "f"),
         ({"webhook": URL, "letters": "psR"}, PLAIN, True, "psR"),
-        ({"webhook_events": "job.failed"}, HOOKED, True, "f"),
         ({}, HOOKED, False, "sfcx"),
         ({}, PLAIN, False, "sfcx"),
         ({}, HOOKED, True, ""),
