@@ -7,5 +7,6 @@ extension = Extension(
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
     tune="penstock.extensions.pipelines.tune.command:tuned_pipeline",
     declared="penstock.extensions.pipelines.files:declared_pipelines",
+    gateway="penstock.extensions.pipelines.gateway.stage_jobs:gateway",
     worker="penstock.extensions.pipelines.worker.part:worker_part",
 )
