@@ -34,7 +34,7 @@ class DashboardPart:
 
     `pages`: whole pages, below `/ui/`. `menu`: the entries of those that are not reached from another page. `of_queues`,
     `of_model`, `of_job`: a section of the page of queues, of a model, of a job, or None where there is nothing to show.
-    `run_kinds`: what pages call a run, by the kind in its specification.
+    `run_words`: what pages call a run, by the kind in its record.
     """
 
     templates: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class DashboardPart:
     of_queues: Callable[[PageQuery], Awaitable[Section | None]] | None = None
     of_model: Callable[[ModelEntry, PageQuery], Awaitable[Section | None]] | None = None
     of_job: Callable[[Job], Awaitable[Section | None]] | None = None
-    run_kinds: Mapping[str, str] = field(default_factory=dict)
+    run_words: Mapping[str, str] = field(default_factory=dict)
 
 
 async def sections(asked: Iterable[Awaitable[Section | None]]) -> list[Section]:

@@ -42,14 +42,14 @@ class Pages:
         self._sessions = Sessions(services.store, services.auth)
         self._renderer = renderer = _renderer(services, extensions)
         self._poller = OverviewPoller(services.store, services.registry, is_stopping=services.lifetime.is_draining)
-        kinds = {kind: word for part in extensions for kind, word in part.run_kinds.items()}
+        words = {kind: word for part in extensions for kind, word in part.run_words.items()}
         self._parts: tuple[PageGroup, ...] = (
             OverviewPages(renderer, self._poller, services, extensions, document=document),
             JobPages(renderer, services, extensions),
             FailedPages(renderer, services),
             OperatorPages(renderer, services),
             TryPages(renderer, services),
-            RunPages(renderer, services.runs, kinds),
+            RunPages(renderer, services.runs, words),
             *(part.pages(renderer) for part in extensions if part.pages is not None),
         )
 

@@ -173,5 +173,5 @@ class OpenAIBatches:
 
 def gateway(services: Services) -> GatewayPart:
     routers = [kind(services).router() for kind in (Embeddings, OpenAIFiles, OpenAIBatches)]
-    pages = DashboardPart(run_kinds={"openai": "OpenAI batch"})
+    pages = DashboardPart(run_words={"openai": "OpenAI batch"})
     return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),), dashboard=pages)

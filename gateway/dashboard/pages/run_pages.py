@@ -22,12 +22,12 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
-    """The routes below /ui/runs. `kinds`: what pages call runs of other kinds than over files, by the kind."""
+    """The routes below /ui/runs. `words`: what pages call runs of kinds that extensions bring."""
 
-    def __init__(self, renderer: Renderer, service: RunService, kinds: Mapping[str, str]) -> None:
+    def __init__(self, renderer: Renderer, service: RunService, words: Mapping[str, str]) -> None:
         self._renderer = renderer
         self._service = service
-        self._kinds = kinds
+        self._words = words
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/runs", self.runs, methods=["GET"])
@@ -41,11 +41,11 @@ class RunPages:
             await self._service.visible(after, caller)
         found, more = await self._service.page(caller, after=after, limit=PAGE_RUNS, is_wanted=lambda run: True)
         now = await self._service.now()
-        rows = [run_row(run, now, self._kinds) for run in found]
+        rows = [run_row(run, now, self._words) for run in found]
         shown = {
             "here": "runs",
             "runs": rows,
-            "kinds": list(self._kinds.values()),
+            "words": list(self._words.values()),
             "live": any(row.live for row in rows),
             "first": not after,
             "after": after,
@@ -60,7 +60,7 @@ class RunPages:
         shown = {
             "here": "runs",
             "run": run,
-            "row": run_row(run, await self._service.now(), self._kinds),
+            "row": run_row(run, await self._service.now(), self._words),
             "input": self._service.files.id_of(run.spec.input) or run.spec.input,
             "output": files.output,
             "errors": files.errors,
