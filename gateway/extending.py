@@ -15,7 +15,9 @@ from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.runs.request import RunMembers
+from penstock.job import Job
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ class RpcPart:
 class GatewayPart:
     """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
     `scrape` text to the metrics. `run`: members of the body that starts a run. `listeners` answer before keys are looked at;
-    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own.
+    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own. `timeline`: what
+    the timeline of a job says besides ours.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -89,6 +92,8 @@ class GatewayPart:
     rpc: RpcPart | None = None
     asides: Callable[[Settings, bool], Sequence[ListeningSocket]] | None = None
     beside: Callable[[Callable[[], AsyncStore]], AbstractContextManager[None]] | None = None
+    timeline: Callable[[Job], Awaitable[Mapping[str, Any]]] | None = None
+    dashboard: DashboardPart | None = None
 
 
 def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.gateway.dashboard.router import Pages
 from penstock.gateway.extending import parts_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
@@ -60,8 +59,8 @@ class GatewayParts:
         services = self.services
         if not services.options.dashboard:
             return None
-        deliveries = Deliveries(services.store, services.registry, services.runs)
-        return Pages(services, deliveries, document=self._document)
+        parts = [part.dashboard for part in self.extensions if part.dashboard is not None]
+        return Pages(services, parts, document=self._document)
 
     def _document(self) -> dict[str, Any]:
         # The pages show it and are among its paths, so they are made before it.
@@ -85,7 +84,8 @@ class GatewayParts:
         many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=services.options.heartbeat_s)
         events = JobEvents(store, services.follower, lifetime=lifetime, waiting=waiting)
         cancels = CancelTagged(store, registry=services.registry, job_log=services.job_log)
-        reads, inbox = JobReads(services, many), InboxRoutes(services.inbox)
+        timelines = [part.timeline for part in self.extensions if part.timeline is not None]
+        reads, inbox = JobReads(services, many, timelines), InboxRoutes(services.inbox)
         # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
         parts = (SubmitMany(services), many, cancels, reads, services.replays, events, inbox)
         return [part.router() for part in parts]

@@ -16,11 +16,13 @@ from fastapi.routing import APIRoute
 from penstock.access import digest_of, new_secret
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.dashboard.router import is_page
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
+from penstock.gateway.serving import gateway_options
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}
@@ -28,6 +30,8 @@ UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
 _SERIAL = UNKNOWN_ID.partition("-")[0]
 OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL}
 REQUEST_ID = "the-callers-own"
+# With these settings every extension that has pages shows them.
+WITH_PAGES = {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def keyed_gateway(
 def _gateway() -> Gateway:
     """A gateway object that is never started; the tests only read its routes."""
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    options = gateway_options(Settings.load(None, WITH_PAGES))
+    return Gateway(options, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,20 @@ from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.eventually import eventually
-from tests.security.keyed import ALICE, BOB, BOSS, EXPIRED, PAGES, READER, SENDER, UNKNOWN_ID, TestKey, filled, keyed_gateway
+from tests.security.keyed import (
+    ALICE,
+    BOB,
+    BOSS,
+    EXPIRED,
+    PAGES,
+    READER,
+    SENDER,
+    UNKNOWN_ID,
+    WITH_PAGES,
+    TestKey,
+    filled,
+    keyed_gateway,
+)
 
 OURS = {"sec-fetch-site": "same-origin"}
 CLOSED = [(method, path) for method, path in PAGES if path not in PUBLIC_PAGES]
@@ -36,6 +49,19 @@ def signed_in(client: httpx2.Client, key: TestKey) -> dict[str, str]:
     # The caller keeps the cookie; the client must not, because other tests share the client.
     client.cookies.clear()
     return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+@pytest.fixture(scope="module")
+def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "pages.log"
+
+
+@pytest.fixture(scope="module")
+def gateway(redis_server: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    """In place of the one that this folder's tests share: this one takes up events, which tests of their owners wait for."""
+    folder = tmp_path_factory.mktemp("pages")
+    with gateway_log.open("wb") as log, keyed_gateway(redis_server, folder, log=log, env=WITH_PAGES) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from penstock.extensions.history.gateway.pages import dashboard
 from penstock.extensions.history.gateway.reader import HistoryBeat, HistoryReader
 from penstock.extensions.history.gateway.view import view
 from penstock.extensions.history.gateway.window import HistoryRange, asked_range
@@ -24,8 +25,8 @@ ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMEN
 
 
 class HistoryReads:
-    def __init__(self, services: Services) -> None:
-        self._reader = HistoryReader(services.store, services.registry)
+    def __init__(self, reader: HistoryReader) -> None:
+        self._reader = reader
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["queues"])
@@ -52,6 +53,7 @@ class HistoryReads:
 
 
 def gateway(services: Services) -> GatewayPart:
-    """The routes, and the beat that keeps what happens now."""
+    """The routes, the charts on pages, and the beat that keeps what happens now."""
+    reader = HistoryReader(services.store, services.registry)
     beat = (HistoryBeat(services.store, services.registry),) if services.options.history else ()
-    return GatewayPart(routers=(HistoryReads(services).router(),), lifespans=beat)
+    return GatewayPart(routers=(HistoryReads(reader).router(),), lifespans=beat, dashboard=dashboard(reader))

@@ -28,6 +28,7 @@ from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
@@ -172,4 +173,5 @@ class OpenAIBatches:
 
 def gateway(services: Services) -> GatewayPart:
     routers = [kind(services).router() for kind in (Embeddings, OpenAIFiles, OpenAIBatches)]
-    return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),))
+    pages = DashboardPart(run_words={"openai": "OpenAI batch"})
+    return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),), dashboard=pages)

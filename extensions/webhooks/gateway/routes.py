@@ -14,6 +14,7 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
+from penstock.extensions.webhooks.gateway.pages import dashboard
 from penstock.extensions.webhooks.gateway.requested import run_members
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
@@ -38,8 +39,8 @@ class ChosenEvents(Struct, forbid_unknown_fields=True):
 
 
 class WebhookRoutes:
-    def __init__(self, services: Services) -> None:
-        self._deliveries = Deliveries(services.store, services.registry, services.runs)
+    def __init__(self, services: Services, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
         self._options = services.options
         self._uploads = services.uploads
 
@@ -98,7 +99,8 @@ class WebhookRoutes:
 
 def gateway(services: Services) -> GatewayPart:
     options, webhooks = services.options, services.options.webhooks
-    routers, run = (WebhookRoutes(services).router(),), run_members(webhooks)
+    deliveries = Deliveries(services.store, services.registry, services.runs)
+    routers, run = (WebhookRoutes(services, deliveries).router(),), run_members(webhooks)
     if webhooks is None:
         return GatewayPart(routers=routers, run=run)
 
@@ -109,4 +111,4 @@ def gateway(services: Services) -> GatewayPart:
         count = services.metrics.count_delivery
         return delivering(options, webhooks, open_store=open_store, blobs=services.blobs, count=count)
 
-    return GatewayPart(routers=routers, run=run, beside=deliver)
+    return GatewayPart(routers=routers, run=run, beside=deliver, dashboard=dashboard(deliveries))
