@@ -41,12 +41,13 @@ from penstock.gateway.error_responses import problem_of
 from penstock.gateway.extending import ForeignDoor, ForeignTarget, words_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.services import services_of
 from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
+from penstock.settings.keys import loopback_names
+from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -58,23 +59,31 @@ class Gateway:
 
     def __init__(
         self,
-        options: GatewayOptions,
+        settings: Settings,
         *,
         store: AsyncStore,
         blobs: BlobStore,
         lifetime: Lifetime,
         tracing: Tracing | None = None,
+        shares_port: bool = False,
     ) -> None:
-        self._options = options
+        self._root, self._origins = settings.gateway.root_path, settings.gateway.cors_origins
+        self._hosts = loopback_names(settings.gateway.host)
         self._store = store
         self._lifetime = lifetime
         self._tracing = tracing
         self._open = 0
-        self._cross_origin = CrossOrigin(options.cors_origins) if options.cors_origins else None
+        self._cross_origin = CrossOrigin(self._origins) if self._origins else None
         self._starting: asyncio.Task[None] | None = None
         metrics = GatewayMetrics(open_requests=lambda: self._open)
         self.services = services = services_of(
-            options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, metrics=metrics
+            settings,
+            store=store,
+            blobs=blobs,
+            lifetime=lifetime,
+            tracing=tracing,
+            metrics=metrics,
+            shares_port=shares_port,
         )
         self.parts = parts = GatewayParts(services)
         self._auth, self._metrics = services.auth, services.metrics
@@ -89,7 +98,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope = self._below_root(scope) if self._options.root_path else scope
+            scope = self._below_root(scope) if self._root else scope
             if self._cross_origin is not None and not is_page(scope["path"]):
                 if await self._cross_origin.answer_preflight(scope, send):
                     return
@@ -104,7 +113,7 @@ class Gateway:
 
     def _below_root(self, scope: Scope) -> Scope:
         """The scope without the root path: some proxies strip their prefix and some do not, and both mean the same path."""
-        root, path = self._options.root_path, scope["path"]
+        root, path = self._root, scope["path"]
         return {**scope, "path": path[len(root) :] or "/"} if path == root or path.startswith(root + "/") else scope
 
     async def start(self) -> None:
@@ -176,13 +185,13 @@ class Gateway:
         """`is_safe`: the request runs nothing, so a page of another site may have sent it."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
-        hosts = self._options.hosts
+        hosts = self._hosts
         if hosts and host_name(head.get(b"host", b"")) not in hosts:
             raise WrongHost(
                 "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
-        if not is_safe and is_cross_site(head, self._options.cors_origins) and not is_page(scope["path"]):
+        if not is_safe and is_cross_site(head, self._origins) and not is_page(scope["path"]):
             raise CrossSite(
                 "a page of another site had this browser send the request",
                 hint="gateway.cors_origins names the pages that may. Programs send neither Sec-Fetch-Site nor Origin.",

@@ -54,7 +54,7 @@ class KeyRoutes:
         self._beat = services.key_beat
         self._auth = services.auth
         self._store = services.store
-        self._options = services.options
+        self._settings = services.settings
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -70,7 +70,7 @@ class KeyRoutes:
     async def make(self, request: Request, caller: CallerParam) -> Response:
         """The key with its secret, which nobody can read again. It counts at every gateway within `within_s` seconds."""
         self._require_operator(caller)
-        given = await json_body(request, self._options, self._uploads)
+        given = await json_body(request, self._settings.gateway, self._uploads)
         secret = new_secret()
         key = self._checked(given, digest_of(secret.encode("ascii")))
         await self._require_free(key.id)
@@ -86,7 +86,7 @@ class KeyRoutes:
         """The keys of this gateway's settings, and those that were made at run time."""
         self._require_operator(caller)
         await self._beat.beat()
-        ours = [key_view(key) for key in self._options.keys]
+        ours = [key_view(key) for key in self._settings.access_keys()]
         stored = [key_view(found.key, found) for name, found in sorted(self._beat.stored.items())]
         return json_response({"data": ours + [view for view in stored if not self._auth.declares(view["id"])]})
 
@@ -128,9 +128,9 @@ class KeyRoutes:
         """Raises `ConfigError` for a URL to which no event may be sent."""
         # Few keys have a webhook, and few gateways send any.
         from penstock.extensions.webhooks.gateway.requested import check_defaults
+        from penstock.extensions.webhooks.settings import WebhooksSettings
 
-        own = self._options.webhooks
-        check_defaults({"webhook": url}, own.urls if own else (), is_on=own is not None)
+        check_defaults({"webhook": url}, self._settings.extension(WebhooksSettings))
 
     async def _require_free(self, key_id: str) -> None:
         self._refuse_declared(key_id, "Choose another id")

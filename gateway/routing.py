@@ -28,7 +28,7 @@ class RoutedApi:
     def __init__(
         self, services: Services, routers: Sequence[APIRouter], pages: Pages | None, extensions: Sequence[GatewayPart]
     ) -> None:
-        self._options = services.options
+        self._root = services.settings.gateway.root_path
         self._routers = routers
         self._pages = pages
         self._auth = services.auth
@@ -47,7 +47,7 @@ class RoutedApi:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
-            servers=[{"url": self._options.root_path}] if self._options.root_path else None,
+            servers=[{"url": self._root}] if self._root else None,
             dependencies=[Depends(authorize)],
         )
         for router in self._routers:

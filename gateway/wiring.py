@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.gateway.dashboard.router import Pages
 from penstock.gateway.extending import parts_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
@@ -50,15 +51,15 @@ class GatewayParts:
 
     async def scrape(self, *, private: bool = False) -> bytes:
         """The metrics that the main port shows."""
-        services, options = self.services, self.services.options
-        shown = {"private": private, "webhooks": options.webhooks is not None}
-        text = await scrape(services.metrics, services.store, services.registry, blob_dir=options.blob_dir, **shown)
+        services, settings = self.services, self.services.settings
+        shown = {"private": private, "webhooks": settings.extension(WebhooksSettings).is_on}
+        text = await scrape(services.metrics, services.store, services.registry, blob_dir=settings.blob_disk, **shown)
         more = [await part.scrape() for part in self.extensions if part.scrape is not None]
         return b"".join((text, *more))
 
     def _dashboard(self) -> Pages | None:
         services = self.services
-        if not services.options.dashboard:
+        if not services.settings.has_dashboard:
             return None
         deliveries = Deliveries(services.store, services.registry, services.runs)
         return Pages(services, deliveries, document=self._document)
@@ -76,13 +77,13 @@ class GatewayParts:
             RunRoutes(services, [part.run for part in self.extensions if part.run is not None]).router(),
             *operator_routers(services),
             services.health.router(),
-            *([scrape_router(self.scrape)] if services.options.metrics else []),
+            *([scrape_router(self.scrape)] if services.shows_metrics else []),
             *([self.pages.router()] if self.pages else []),
         ]
 
     def _job_routers(self) -> list[APIRouter]:
         services, store, lifetime, waiting = self.services, self.services.store, self.services.lifetime, self.services.waiting
-        many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=services.options.heartbeat_s)
+        many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=services.settings.gateway.heartbeat_s)
         events = JobEvents(store, services.follower, lifetime=lifetime, waiting=waiting)
         cancels = CancelTagged(store, registry=services.registry, job_log=services.job_log)
         reads, inbox = JobReads(services, many), InboxRoutes(services.inbox)

@@ -119,6 +119,14 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def loopback_names(host: str) -> frozenset[str]:
+    """The Host names that a server bound to `host` answers to; an empty set means any.
+
+    They are for loopback only, against DNS rebinding: elsewhere a rebound page has no key, and names may be many.
+    """
+    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
+
+
 def local_url(host: str, port: int) -> str:
     """The URL at which this machine reaches a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)

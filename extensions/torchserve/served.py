@@ -10,7 +10,6 @@ from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.listening import bind
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.extending import GatewayPart, RpcPart
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
 from penstock.settings.tables import Settings
 
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 def gateway(services: Services) -> GatewayPart | None:
     """Few gateways speak TorchServe's protocol, and the others do without its modules."""
-    options, own = services.options, services.options.torchserve
-    if options.torchserve_access_log:
+    own = services.settings.extension(TorchServeSettings)
+    if own.access_log:
         from penstock.extensions.torchserve.gateway.access_log import AccessLog
 
         services.metrics.answers = AccessLog()
-    scrape = _scrape(services) if options.torchserve_metrics else None
-    if own is None:
+    scrape = _scrape(services) if own.metrics else None
+    if not own.enabled:
         return None if scrape is None else GatewayPart(scrape=scrape)
     from penstock.extensions.torchserve.gateway.door import TorchServeDoor
     from penstock.extensions.torchserve.management.app import management_of
@@ -48,12 +47,12 @@ def gateway(services: Services) -> GatewayPart | None:
     )
 
 
-def _take_tokens(services: Services, own: TorchServeOptions) -> None:
+def _take_tokens(services: Services, own: TorchServeSettings) -> None:
     """Raises `ConfigError` for a file that cannot be used."""
     from penstock.extensions.torchserve.gateway.tokens import TokenFile
 
     assert own.key_path is not None
-    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.options.keys)
+    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.settings.keys)
     services.auth.take_tokens(tokens.open())
 
 
@@ -61,7 +60,7 @@ def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:
     from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts, torchserve_text
 
     counts = TorchServeCounts()
-    metrics, registry, folder = services.metrics, services.registry, services.options.files_dir
+    metrics, registry, folder = services.metrics, services.registry, services.settings.files_dir
     metrics.predictions = counts
 
     async def scrape() -> bytes:
@@ -70,7 +69,7 @@ def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:
     return scrape
 
 
-def _ports_in(own: TorchServeOptions, settings: Settings) -> Mapping[str, int]:
+def _ports_in(own: TorchServeSettings, settings: Settings) -> Mapping[str, int]:
     if own.grpc_management_port:
         settings.extension(TorchServeSettings).management_access_rule(settings)
     return {
@@ -79,7 +78,7 @@ def _ports_in(own: TorchServeOptions, settings: Settings) -> Mapping[str, int]:
     }
 
 
-def _ports(services: Services, own: TorchServeOptions, management: Management, shared: RpcShared) -> Sequence[ServerBeside]:
+def _ports(services: Services, own: TorchServeSettings, management: Management, shared: RpcShared) -> Sequence[ServerBeside]:
     from penstock.extensions.torchserve.grpc.server import TorchServePorts
 
     return TorchServePorts(services, own, management.service, shared).ports()

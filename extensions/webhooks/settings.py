@@ -69,6 +69,10 @@ class WebhooksSettings(ExtensionTable, Table):
     max_undelivered: Count = 10_000
     public_url: Annotated[str, AfterValidator(_base)] = ""
 
+    @property
+    def is_on(self) -> bool:
+        return bool(self.signing_keys)
+
 
 class WebhookFields(ExtensionFields, Table):
     """`webhook`: where the events of a model's submits go if neither they nor their key name a URL."""
@@ -76,7 +80,7 @@ class WebhookFields(ExtensionFields, Table):
     webhook: str = ""
 
 
-def urls_of_models(settings: Settings) -> dict[str, str]:
-    """Where the events of models go by default, by the model's name."""
-    found = {name: model.webhook for name, model in settings.models.items() if isinstance(model, WebhookFields)}
-    return {name: url for name, url in found.items() if url}
+def url_of_model(settings: Settings, name: str) -> str:
+    """Where the events of a model go by default; empty if nowhere."""
+    model: object = settings.models.get(name)
+    return model.webhook if isinstance(model, WebhookFields) else ""

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.errors import PenstockError
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.keys import NOBODY, Caller
 from penstock.gateway.dashboard.pages.event_pages import EventPages
@@ -38,11 +39,12 @@ class Pages:
     """All pages of one gateway. `document` gives its OpenAPI document."""
 
     def __init__(self, services: Services, deliveries: Deliveries, *, document: Document) -> None:
-        options, store, registry = services.options, services.store, services.registry
+        settings, store, registry = services.settings, services.store, services.registry
         self._audit = services.audit
-        self._root = options.root_path
+        self._root = settings.gateway.root_path
         self._sessions = Sessions(store, services.auth)
-        self._renderer = Renderer(options.root_path, keyed=services.auth.keyed, webhooks=options.webhooks is not None)
+        is_on = settings.extension(WebhooksSettings).is_on
+        self._renderer = Renderer(self._root, keyed=services.auth.keyed, webhooks=is_on)
         self._poller = OverviewPoller(store, registry, is_stopping=services.lifetime.is_draining)
         self._parts = (
             OverviewPages(
@@ -52,7 +54,7 @@ class Pages:
                 registry=registry,
                 waiting=services.waiting,
                 document=document,
-                scraped=options.metrics,
+                scraped=services.shows_metrics,
             ),
             HistoryPages(self._renderer, store=store, registry=registry),
             JobPages(self._renderer, services),

@@ -29,11 +29,11 @@ from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 if TYPE_CHECKING:
     from penstock.extensions.webhooks.webhook import Webhook
+    from penstock.settings.tables import Settings
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -48,9 +48,9 @@ class Replay(NamedTuple):
 class Replays:
     """A replay is stored like any submit: admission, quota and idempotency apply to it too."""
 
-    def __init__(self, submitter: Submitter, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore) -> None:
+    def __init__(self, submitter: Submitter, settings: Settings, *, store: AsyncStore, blobs: BlobStore) -> None:
         self._submitter = submitter
-        self._webhooks = options.webhooks
+        self._settings = settings
         self._store = store
         self._blobs = blobs
         self._files = asyncio.Semaphore(_FILES_AT_ONCE)
@@ -123,11 +123,10 @@ class Replays:
 
     async def _webhook(self, old: Job) -> Webhook | None:
         """The new job's events go where those of the old one went."""
-        if self._webhooks is None:
-            return None
+        # Few jobs are replayed.
         from penstock.extensions.webhooks.gateway.requested import kept_webhook
 
-        return await kept_webhook(self._webhooks, self._store, old)
+        return await kept_webhook(self._settings, self._store, old)
 
     async def _as_it_failed(self, draft: Draft, old: Job) -> Draft:
         """With the version that failed; raises `Conflict` if it is gone, rather than choose another one silently."""

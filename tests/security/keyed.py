@@ -20,7 +20,7 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.dashboard.router import is_page
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}
@@ -85,7 +85,7 @@ def keyed_gateway(
 def _gateway() -> Gateway:
     """A gateway object that is never started; the tests only read its routes."""
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    return Gateway(Settings.load(None, {}), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:

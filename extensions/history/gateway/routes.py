@@ -53,5 +53,5 @@ class HistoryReads:
 
 def gateway(services: Services) -> GatewayPart:
     """The routes, and the beat that keeps what happens now."""
-    beat = (HistoryBeat(services.store, services.registry),) if services.options.history else ()
+    beat = (HistoryBeat(services.store, services.registry),) if services.settings.store.history else ()
     return GatewayPart(routers=(HistoryReads(services).router(),), lifespans=beat)

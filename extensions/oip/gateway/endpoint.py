@@ -16,6 +16,7 @@ from penstock.extensions.oip.gateway.infer_request import InferRequest, raw_requ
 from penstock.extensions.oip.gateway.inference import InferCaller, Inference
 from penstock.extensions.oip.gateway.metadata import input_ports
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.bodies import MAX_JSON_DEPTH
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
 from penstock.gateway.asgi.problems import MethodNotAllowed
@@ -73,7 +74,7 @@ class InferEndpoint:
 
     def __init__(self, services: Services, inference: Inference) -> None:
         self._inference = inference
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._uploads = services.uploads
 
     def target(self, scope: Scope) -> InferTarget | None:
@@ -106,7 +107,7 @@ class InferEndpoint:
         return 200
 
     async def _body(self, scope: Scope, receive: Receive, head: Head) -> bytes:
-        limit, owner = self._options.max_raw_bytes, scope["caller"].owner
+        limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
         refuse_foreign_type(head)
         body = await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
         encoding = head.get(b"content-encoding", b"").decode("latin-1")
@@ -114,7 +115,7 @@ class InferEndpoint:
 
     def _read(self, model: str, body: bytes, length: int | None, version: VersionEntry) -> InferRequest:
         if length != 0:
-            limits = {"max_json_bytes": self._options.max_json_bytes, "max_depth": self._options.max_json_depth}
+            limits = {"max_json_bytes": self._limits.max_json_bytes, "max_depth": MAX_JSON_DEPTH}
             return read_infer_request(body, length, **limits, model=model)
         ports = input_ports(version)
         if len(ports) != 1:

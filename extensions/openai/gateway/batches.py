@@ -69,7 +69,7 @@ class OpenAIBatches:
     def __init__(self, services: Services) -> None:
         self._service = services.runs
         self._registry = services.registry
-        self._options = services.options
+        self._settings = services.settings
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -84,10 +84,10 @@ class OpenAIBatches:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
+        wanted = read_body(await json_body(request, self._settings.gateway, self._uploads), BatchRequest)
         spec, ttl_s = await self._spec(wanted, caller)
         hook = webhook_of(
-            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
+            self._settings, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
         words = hook.word_of(caller.owner) if hook else {}
         key, digest = key_of(idempotency_key), fingerprint(wanted)

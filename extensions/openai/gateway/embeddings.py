@@ -56,7 +56,7 @@ class Embeddings:
         self._held = services.awaiting
         self._predict = services.predict
         self._submitter = services.submitter
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._store = services.store
         self._results = services.results
         self._lifetime = services.lifetime
@@ -76,7 +76,7 @@ class Embeddings:
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
         with self._submitter.counting():
-            wanted = read_request(await json_body(request, self._options, self._uploads))
+            wanted = read_request(await json_body(request, self._limits, self._uploads))
         requests = await self._requests(wanted, caller, request)
         jobs = [request.new_job_id() for request in requests]
         try:
@@ -118,7 +118,7 @@ class Embeddings:
 
     async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
         """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""
-        deadline_s = answer_deadline(requests[0], self._options.sync_timeout_s)
+        deadline_s = answer_deadline(requests[0], self._limits.sync_timeout_s)
         ttl_s, until = requests[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
         with ExitStack() as open_waiters:
             waiters = [open_waiters.enter_context(self._store.waiter(job)) for job in jobs]

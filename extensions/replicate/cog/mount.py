@@ -47,7 +47,7 @@ class CogMount:
 
     def __init__(self, services: Services) -> None:
         self._predictions = CogPredictions(services)
-        self._options = services.options
+        self._root = services.settings.gateway.root_path
         self._store = services.store
         self._registry = services.registry
 
@@ -66,7 +66,7 @@ class CogMount:
 
     async def root(self, model: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
-        own = f"{self._options.root_path}{PREFIX.format(model=entry.name)}"
+        own = f"{self._root}{PREFIX.format(model=entry.name)}"
         urls = {
             "docs_url": "/openapi.json",
             "openapi_url": "/openapi.json",
@@ -113,7 +113,7 @@ class CogMount:
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:
         asked = AskedOfCog(model, named, request, caller, SSE in accept)
         submit, known = await self._predictions.checked(asked)
-        base, given = base_url(request, self._options), asked.read.input
+        base, given = base_url(request, self._root), asked.read.input
         if asked.is_stream:
             connection = connection_of(request.scope)
             return StreamedResponse(lambda send: self._predictions.stream(submit, known, send, connection, base))

@@ -14,17 +14,17 @@ from penstock.extensions.torchserve.gateway.predict import TorchServePredictions
 from penstock.extensions.torchserve.gateway.refusals import word_refusals
 from penstock.extensions.torchserve.gateway.replies import FIXED_HEADERS, JSON_HEADER, pretty
 from penstock.extensions.torchserve.gateway.routes import API_DESCRIPTION, PING, TorchServeTarget, is_management, target_of
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import PROBLEM_JSON, request_id_of
 from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
 
 
 class TorchServeDoor:
     """One gateway's routes. A request without a target here is answered by somebody else."""
 
-    def __init__(self, services: Services, own: TorchServeOptions) -> None:
+    def __init__(self, services: Services, own: TorchServeSettings) -> None:
         self._registry = services.registry
         self._health = services.health
         answers = TorchServeAnswers(

@@ -36,6 +36,7 @@ from penstock.extensions.torchserve.management.routes import (
 )
 from penstock.extensions.torchserve.management.service import ManagementReply, ModelManagement
 from penstock.extensions.torchserve.management.workflows import WorkflowManagement
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.connection import connection_of
@@ -57,8 +58,8 @@ from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receiv
 from penstock.gateway.auth.audit import said_of
 from penstock.gateway.auth.keys import NOBODY, Caller
 from penstock.gateway.auth.roles import require_role
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
+from penstock.settings.keys import loopback_names
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +84,7 @@ class ManagementApp:
         self._requests = services.requests
         self._metrics = services.metrics
         self._hosts = hosts
-        self._origins = services.options.cors_origins
+        self._origins = services.settings.gateway.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -245,11 +246,14 @@ class Management:
     serves: Callable[[str], bool] = is_served_beside
 
 
-def management_of(services: Services, own: TorchServeOptions) -> Management:
-    reserve = DiskReserve(own.model_store, services.options.reserve_bytes)
+def management_of(services: Services, own: TorchServeSettings) -> Management:
+    settings = services.settings
+    is_beside = not own.has_own_port(settings)
+    reserve = DiskReserve(own.model_store, settings.store.reserve_bytes)
     limits = DownloadLimits(own.max_archive_bytes, _DOWNLOAD_S)
     models = ModelStore(own.model_store, own.allowed_urls, Downloader(limits, reserve))
     service = ModelManagement(services, own, models)
     workflows = WorkflowManagement(own, registry=services.registry, changes=services.changes, models=models)
-    app = ManagementApp(services, service, workflows, hosts=own.management_hosts)
-    return Management(app, service, StoreKeeper(own.model_store, services.store), is_beside=not own.is_management_apart)
+    hosts = loopback_names(settings.gateway.host if is_beside else own.management_host)
+    app = ManagementApp(services, service, workflows, hosts=hosts)
+    return Management(app, service, StoreKeeper(own.model_store, services.store), is_beside=is_beside)

@@ -14,13 +14,15 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
-from penstock.extensions.webhooks.gateway.requested import run_members
+from penstock.extensions.webhooks.gateway.requested import check_defaults, run_members
+from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.runs.request import read_body
 from penstock.gateway.services import Services
+from penstock.settings.tables import Settings
 
 _IDS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_IDS}
 _BODY = {
@@ -40,7 +42,8 @@ class ChosenEvents(Struct, forbid_unknown_fields=True):
 class WebhookRoutes:
     def __init__(self, services: Services) -> None:
         self._deliveries = Deliveries(services.store, services.registry, services.runs)
-        self._options = services.options
+        self._limits = services.settings.gateway
+        self._signing_keys = services.settings.extension(WebhooksSettings).signing_keys
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -60,10 +63,9 @@ class WebhookRoutes:
         return router
 
     async def secret(self, caller: CallerParam) -> Response:
-        webhooks = self._options.webhooks
-        if webhooks is None:
+        if not self._signing_keys:
             raise NotFound("webhooks are off on this gateway", hint="The operator sets webhooks.signing_keys.")
-        keys = [owner_secret(key, caller.owner) for key in webhooks.signing_keys]
+        keys = [owner_secret(key, caller.owner) for key in self._signing_keys]
         return json_response({"key": keys[0], "keys": keys}, headers={"cache-control": "no-store"})
 
     async def of_job(self, job_id: str, caller: CallerParam) -> Response:
@@ -93,13 +95,15 @@ class WebhookRoutes:
         return json_response({"dismissed": count})
 
     async def _chosen(self, request: Request) -> list[str]:
-        return read_body(await json_body(request, self._options, self._uploads), ChosenEvents).ids
+        return read_body(await json_body(request, self._limits, self._uploads), ChosenEvents).ids
 
 
 def gateway(services: Services) -> GatewayPart:
-    options, webhooks = services.options, services.options.webhooks
-    routers, run = (WebhookRoutes(services).router(),), run_members(webhooks)
-    if webhooks is None:
+    """Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
+    settings = services.settings
+    _check_defaults(settings)
+    routers, run = (WebhookRoutes(services).router(),), run_members(settings)
+    if not settings.extension(WebhooksSettings).is_on:
         return GatewayPart(routers=routers, run=run)
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
@@ -107,6 +111,12 @@ def gateway(services: Services) -> GatewayPart:
         from penstock.extensions.webhooks.gateway.thread import delivering
 
         count = services.metrics.count_delivery
-        return delivering(options, webhooks, open_store=open_store, blobs=services.blobs, count=count)
+        return delivering(settings, open_store=open_store, blobs=services.blobs, count=count)
 
     return GatewayPart(routers=routers, run=run, beside=deliver)
+
+
+def _check_defaults(settings: Settings) -> None:
+    defaults = {f"models.{name}.webhook": url for name in settings.models if (url := url_of_model(settings, name))}
+    defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
+    check_defaults(defaults, settings.extension(WebhooksSettings))

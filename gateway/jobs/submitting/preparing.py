@@ -13,7 +13,6 @@ from penstock.gateway.asgi import negotiation
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint, started_later
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import SendSpan, Tracing
 from penstock.inputs.request import packed
@@ -22,6 +21,7 @@ from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from penstock.extensions.webhooks.webhook import Webhook
+    from penstock.settings.tables import Settings
 
 # Whose refusal it is where a request names no model that is known.
 UNKNOWN = "unknown"
@@ -32,14 +32,14 @@ class Preparation:
 
     def __init__(
         self,
-        options: GatewayOptions,
+        settings: Settings,
         *,
         store: AsyncStore,
         registry: ModelRegistry,
         metrics: GatewayMetrics,
         tracing: Tracing | None,
     ) -> None:
-        self._webhooks = options.webhooks
+        self._settings = settings
         self._store = store
         self._registry = registry
         self._metrics = metrics
@@ -110,16 +110,16 @@ class Preparation:
         """Where the events of the job go. Raises `InvalidInput`."""
         if draft.replay_of is not None:
             return draft.webhook
-        webhooks = self._webhooks
         if not (options.webhook or options.webhook_events):
-            has_default = not draft.is_awaited and (draft.caller.webhook or (webhooks is not None and webhooks.of_models))
+            of_model = getattr(self._settings.models.get(model), "webhook", "")
+            has_default = not draft.is_awaited and (draft.caller.webhook or of_model)
             if not has_default:
                 return None
         # Few jobs have a webhook, and the others do without this import.
         from penstock.extensions.webhooks.gateway.requested import webhook_of
 
         return webhook_of(
-            webhooks,
+            self._settings,
             options.webhook,
             options.webhook_events,
             caller=draft.caller,

@@ -26,7 +26,6 @@ from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.inputs import InputReader
 from penstock.gateway.jobs.submitting.preparing import Preparation
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.job import JobId, Payload, Priority
@@ -34,6 +33,7 @@ from penstock.logs import JobLines
 
 if TYPE_CHECKING:
     from penstock.extensions.splits.gateway.shadows import Shadows
+    from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
@@ -64,7 +64,7 @@ class Submitter:
 
     def __init__(
         self,
-        options: GatewayOptions,
+        settings: Settings,
         *,
         store: AsyncStore,
         blobs: BlobStore,
@@ -73,15 +73,15 @@ class Submitter:
         uploads: BodyMemory,
         tracing: Tracing | None = None,
     ) -> None:
-        self.inputs = InputReader(options, uploads)
-        preparation = Preparation(options, store=store, registry=registry, metrics=metrics, tracing=tracing)
+        self.inputs = InputReader(settings.gateway, uploads)
+        preparation = Preparation(settings, store=store, registry=registry, metrics=metrics, tracing=tracing)
         # They are called as they are: each request would pay for a method that hands on.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
-        self._options = options
-        self._job_log = GatewayJobLog(options.log_jobs)
+        self._inline_bytes = settings.store.inline_input_bytes
+        self._job_log = GatewayJobLog(settings.log.jobs)
         self._store = store
         self._blobs = blobs
-        self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
+        self._reserve = DiskReserve(settings.blob_disk, settings.store.reserve_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs,
             size_of=lambda blob: len(blob[1]),
@@ -188,7 +188,7 @@ class Submitter:
         return submitted
 
     async def _put(self, payload: Payload, job: JobId) -> Payload:
-        if len(payload.data) <= self._options.inline_input_bytes:
+        if len(payload.data) <= self._inline_bytes:
             return payload
         # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = await self._blob_writes.commit((f"{job.serial}.in", payload.data))

@@ -19,11 +19,11 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
 from penstock.gateway.telemetry.scrape import StoreFigures, scrape
 from penstock.job import BatchRecord
 from penstock.model_spec import ModelInfo
+from penstock.settings.tables import Settings
 
 SERIES_LIMIT = 2_400
 MODELS = [f"model-{number}" for number in range(50)]
@@ -61,7 +61,7 @@ def of_store(*entries: ModelEntry) -> CollectorRegistry:
 @pytest.fixture(scope="module")
 def gateway() -> Gateway:
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    return Gateway(Settings.load(None, {}), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
