@@ -35,14 +35,13 @@ from penstock.gateway.asgi.negotiation import (
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller, Shares, cost_of
-from penstock.gateway.auth.roles import is_public, require_role
+from penstock.gateway.auth.rules import SUBMIT, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.extending import ForeignDoor, ForeignTarget, words_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.services import services_of
-from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
@@ -89,6 +88,7 @@ class Gateway:
         self._auth, self._metrics = services.auth, services.metrics
         self._submit, self._predict, self._explain = parts.submit, parts.predict, parts.explain
         self._pages = parts.pages
+        self._rules, self._uncounted = parts.rules, parts.rules.probes | {"/metrics"}
         self._doors_before = tuple(door for part in parts.extensions for door in part.doors_before)
         self._doors = tuple(door for part in parts.extensions for door in part.doors)
         self._listeners = tuple(listener for part in parts.extensions for listener in part.listeners)
@@ -157,7 +157,7 @@ class Gateway:
         door, target = self._target(scope)
         head = dict[bytes, bytes]()
         route = target.route if target is not None else "unknown"
-        is_probe = scope["path"] in PROBES
+        is_probe = scope["path"] in self._uncounted
         self._open += not is_probe
         try:
             head = read_head(scope["headers"])
@@ -198,7 +198,7 @@ class Gateway:
             )
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
-        if is_public(scope["path"]):
+        if self._rules.is_public(scope["path"]):
             return self._auth.identify(head.get(b"authorization"))
         return self._check_key(scope, head, cost=cost_of(scope["method"], scope["path"]))
 
@@ -218,7 +218,7 @@ class Gateway:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
-            require_role(caller, "POST", target.route)
+            require_role(caller, SUBMIT)
         endpoint = self._endpoint(target)
         places = self.services.requests if endpoint is self._submit else self._prediction_places(head)
         self._take(places, caller)
@@ -246,7 +246,7 @@ class Gateway:
             return await door(scope, receive, send, head, target)
         scope["caller"] = caller = self._check_key(scope, head)
         if Role.SUBMIT not in caller.roles:
-            require_role(caller, "POST", f"{PREDICT}{{model}}")
+            require_role(caller, SUBMIT)
         places = self._prediction_places(head)
         self._take(places, caller)
         try:
@@ -272,7 +272,7 @@ class Gateway:
 
     async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
         """Serve a page of the dashboard: a browser's session stands for a key, and a stranger gets the sign-in page."""
-        if not self._auth.keyed or b"authorization" in head or is_public(scope["path"]):
+        if not self._auth.keyed or b"authorization" in head or self._rules.is_public(scope["path"]):
             scope["caller"] = self._admit(scope, head)
             return await self._answer_with_fastapi(scope, receive, send)
         request = Request(scope, receive)
@@ -293,7 +293,7 @@ class Gateway:
         if scope["method"] == "HEAD":
             head_only = HeadOnly(scope, send)
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
-        if scope["path"] in PROBES:
+        if scope["path"] in self._uncounted:
             return await self._answer_routed(scope, receive, send)
         caller, places = scope["caller"], self.services.requests
         self._take(places, caller)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter
@@ -15,6 +15,7 @@ from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.runs.request import RunMembers
 from penstock.settings.tables import Settings
 
@@ -72,9 +73,10 @@ class RpcPart:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
-    """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
-    `scrape` text to the metrics. `run`: members of the body that starts a run. `listeners` answer before keys are looked at;
-    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own.
+    """`doors` answer paths that nobody else does, `doors_before` may take ours. `rules`: who may call the routes.
+    `document` adds routes to the OpenAPI document, `scrape` text to the metrics. `run`: members of the body that starts a run.
+    `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs for as long as the process
+    serves, with stores of its own.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -83,6 +85,7 @@ class GatewayPart:
     wordings: Sequence[Wording] = ()
     lifespans: Sequence[Lifespan] = ()
     listeners: Sequence[PathListener] = ()
+    rules: RouteRules = field(default_factory=RouteRules)
     document: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None
     scrape: Callable[[], Awaitable[bytes]] | None = None
     run: RunMembers | None = None

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from penstock.access import ANY_HEADER
 from penstock.extensions.oip.gateway.endpoint import INFER_BODY
 from penstock.gateway.asgi.problems import TITLES
-from penstock.gateway.auth.roles import security_of
+from penstock.gateway.auth.rules import SUBMIT, RouteRules, security
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
@@ -163,20 +163,20 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
             operation["responses"] = _read_responses(path, operation["responses"])
     described["paths"] |= _generic_paths()
     if keyed:
-        _add_roles(described)
+        _add_roles(described, app.state.rules)
     for entry in models.values():
         own = _model_paths(entry, schemas) | _batch_paths(entry, described["paths"])
         for operation in (operation for item in own.values() for operation in item.values() if keyed):
-            operation["security"] = security_of("POST", "/v1/models/{model}/jobs")
+            operation["security"] = security(SUBMIT)
         described["paths"] |= own
     return described
 
 
-def _add_roles(described: dict[str, Any]) -> None:
+def _add_roles(described: dict[str, Any], rules: RouteRules) -> None:
     described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ID.SECRET"}}
     for path, item in described["paths"].items():
         for method, operation in item.items():
-            operation["security"] = security_of(method.upper(), path)
+            operation["security"] = security(rules.roles_of(method.upper(), path))
 
 
 def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:

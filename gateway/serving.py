@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -24,8 +23,6 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
-from penstock.gateway.extending import GatewayPart
-from penstock.gateway.services import Services
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
@@ -66,7 +63,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             access=settings.access_rule(),
             asides=asides,
             wake=store.wake_waiters,
-            beside=grpc_ports(gateway.services, gateway.parts.extensions, settings, shared=shared),
+            beside=grpc_ports(gateway, settings, shared=shared),
         )
         # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
         # keeps a signal from getting lost: the server then ends right after its start.
@@ -93,11 +90,10 @@ def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> l
     return found
 
 
-def grpc_ports(
-    services: Services, extensions: Sequence[GatewayPart], settings: Settings, *, shared: bool
-) -> list[ServerBeside]:
+def grpc_ports(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ServerBeside]:
     """The gRPC ports that the settings name. Raises `ConfigError` if the packages for them are missing."""
-    parts = [part.rpc for part in extensions if part.rpc is not None]
+    services, rules = gateway.services, gateway.parts.rules
+    parts = [part.rpc for part in gateway.parts.extensions if part.rpc is not None]
     wanted = [setting for part in parts for setting, port in part.ports_in(settings).items() if port]
     if not wanted:
         return []
@@ -107,7 +103,7 @@ def grpc_ports(
     from penstock.gateway.rpc.server import RpcShared, message_places, stream_places
 
     table = settings.gateway
-    guard = RpcGuard(services.auth, services.metrics, messages=message_places(table), body_s=table.body_timeout_s)
+    guard = RpcGuard(services.auth, rules, services.metrics, messages=message_places(table), body_s=table.body_timeout_s)
     services.key_beat.on_revoked.append(guard.end_calls_of)
     common = RpcShared(guard, table, stream_places(table), shared)
     return [port for part in parts for port in part.ports(common)]

@@ -8,6 +8,8 @@ from fastapi import APIRouter, FastAPI
 
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.extensions.webhooks.settings import WebhooksSettings
+from penstock.gateway.auth.own_routes import OWN
+from penstock.gateway.auth.rules import joined
 from penstock.gateway.dashboard.router import Pages
 from penstock.gateway.extending import parts_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
@@ -36,9 +38,10 @@ class GatewayParts:
         self.predict, self.explain = services.predict, PredictEndpoint(services, call=Call.EXPLAIN)
         # Before the pages and the routes: an extension may say who is let in.
         self.extensions = parts_of(services)
+        self.rules = joined([OWN, *(part.rules for part in self.extensions)])
         self.pages = self._dashboard()
         self.routers = self._routers()
-        self._routed = RoutedApi(services, self.routers, self.pages, self.extensions)
+        self._routed = RoutedApi(services, self.rules, self.routers, self.pages, self.extensions)
 
     @property
     def api(self) -> FastAPI:
@@ -62,10 +65,10 @@ class GatewayParts:
         if not services.settings.has_dashboard:
             return None
         deliveries = Deliveries(services.store, services.registry, services.runs)
-        return Pages(services, deliveries, document=self._document)
+        return Pages(services, deliveries, document=self.document)
 
-    def _document(self) -> dict[str, Any]:
-        # The pages show it and are among its paths, so they are made before it.
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document. The pages show it and are among its paths, so they are made before it."""
         return self._routed.document()
 
     def _routers(self) -> list[APIRouter]:

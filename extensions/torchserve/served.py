@@ -6,11 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.listening import bind
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
+from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.extending import GatewayPart, RpcPart
 from penstock.gateway.services import Services
+from penstock.gateway.telemetry.health import Health
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
@@ -19,17 +26,38 @@ if TYPE_CHECKING:
     from penstock.extensions.torchserve.management.app import Management
     from penstock.gateway.rpc.server import RpcShared
 
+_AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+_RULES = RouteRules(probes=frozenset({"/ping"}))
 
-def gateway(services: Services) -> GatewayPart | None:
+
+class Ping:
+    """Whether the gateway is ready, in TorchServe's words. It is served without the other routes too."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["health"])
+        router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
+        return router
+
+    async def ping(self) -> Response:
+        """As TorchServe answers, body and status."""
+        healthy = await self._health.is_ready()
+        body = orjson.dumps({"status": "Healthy" if healthy else "Unhealthy"}, option=_AS_TORCHSERVE)
+        return Response(body, status_code=200 if healthy else 500, media_type=JSON)
+
+
+def gateway(services: Services) -> GatewayPart:
     """Few gateways speak TorchServe's protocol, and the others do without its modules."""
     own = services.settings.extension(TorchServeSettings)
     if own.access_log:
         from penstock.extensions.torchserve.gateway.access_log import AccessLog
 
         services.metrics.answers = AccessLog()
-    scrape = _scrape(services) if own.metrics else None
+    scrape, routers = _scrape(services) if own.metrics else None, (Ping(services.health).router(),)
     if not own.enabled:
-        return None if scrape is None else GatewayPart(scrape=scrape)
+        return GatewayPart(routers=routers, rules=_RULES, scrape=scrape)
     from penstock.extensions.torchserve.gateway.door import TorchServeDoor
     from penstock.extensions.torchserve.management.app import management_of
 
@@ -37,6 +65,8 @@ def gateway(services: Services) -> GatewayPart | None:
         _take_tokens(services, own)
     door, management = TorchServeDoor(services, own), management_of(services, own)
     return GatewayPart(
+        routers=routers,
+        rules=_RULES,
         doors_before=(door,),
         lifespans=(management.keeper,),
         listeners=(management,) if management.is_beside else (),

@@ -12,6 +12,7 @@ from penstock.extensions.history.gateway.view import view
 from penstock.extensions.history.gateway.window import HistoryRange, asked_range
 from penstock.extensions.history.store import LONGEST_S, SHORTEST_S
 from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.rules import SEE, RouteRules
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.services import Services
 
@@ -21,6 +22,8 @@ RangeParam = Annotated[
 ]
 FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
 ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
+
+_RULES = RouteRules({("GET", path): SEE for path in ("/v1/history", "/v1/models/{model}/history", "/ui/history")})
 
 
 class HistoryReads:
@@ -54,4 +57,4 @@ class HistoryReads:
 def gateway(services: Services) -> GatewayPart:
     """The routes, and the beat that keeps what happens now."""
     beat = (HistoryBeat(services.store, services.registry),) if services.settings.store.history else ()
-    return GatewayPart(routers=(HistoryReads(services).router(),), lifespans=beat)
+    return GatewayPart(routers=(HistoryReads(services).router(),), rules=_RULES, lifespans=beat)

@@ -28,6 +28,7 @@ from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import SEE, STOP, SUBMIT, RouteRules
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
@@ -61,6 +62,21 @@ _BODY = {
         }
     },
 }
+
+_RULES = RouteRules(
+    {
+        ("POST", "/v1/embeddings"): SUBMIT,
+        ("POST", "/v1/files"): SUBMIT,
+        ("GET", "/v1/files"): SEE,
+        ("GET", "/v1/files/{file_id}"): SEE,
+        ("GET", "/v1/files/{file_id}/content"): SEE,
+        ("DELETE", "/v1/files/{file_id}"): STOP,
+        ("POST", "/v1/batches"): SUBMIT,
+        ("GET", "/v1/batches"): SEE,
+        ("GET", "/v1/batches/{batch_id}"): SEE,
+        ("POST", "/v1/batches/{batch_id}/cancel"): STOP,
+    }
+)
 
 
 class OpenAIBatches:
@@ -172,4 +188,4 @@ class OpenAIBatches:
 
 def gateway(services: Services) -> GatewayPart:
     routers = [kind(services).router() for kind in (Embeddings, OpenAIFiles, OpenAIBatches)]
-    return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),))
+    return GatewayPart(routers=routers, rules=_RULES, wordings=(Wording(speaks_openai, as_openai),))

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import MANAGE, SEE, RouteRules
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import read_object
@@ -57,6 +58,12 @@ _BODY: dict[str, Any] = {
     },
 }
 
+_SPLIT = "/v1/models/{model}/split"
+_RULES = RouteRules(
+    {("PUT", _SPLIT): MANAGE, ("GET", _SPLIT): SEE, ("DELETE", _SPLIT): MANAGE},
+    acts={("PUT", _SPLIT): "split", ("DELETE", _SPLIT): "end split"},
+)
+
 
 class SplitRoutes:
     """PUT, GET and DELETE /v1/models/{model}/split."""
@@ -98,4 +105,4 @@ class SplitRoutes:
 
 
 def gateway(services: Services) -> GatewayPart:
-    return GatewayPart(routers=(SplitRoutes(services.store, services.registry).router(),))
+    return GatewayPart(routers=(SplitRoutes(services.store, services.registry).router(),), rules=_RULES)

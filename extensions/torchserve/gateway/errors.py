@@ -16,7 +16,7 @@ from penstock.errors import (
 )
 from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, refusal_text, status_of
 from penstock.gateway.auth.keys import TokenRefused
-from penstock.gateway.auth.roles import WrongToken
+from penstock.gateway.auth.rules import WrongToken
 
 NO_PATH = "Requested resource is not found, please refer to API document."
 NO_METHOD = "Requested method is not allowed, please refer to API document."

@@ -27,6 +27,7 @@ from penstock.extensions.torchserve.grpc.messages import (
     refusal_message,
     worded,
 )
+from penstock.extensions.torchserve.served import Ping
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import JSON
@@ -71,7 +72,7 @@ class InferenceApis:
         }
 
     async def _ping(self, rpc: Rpc, message: bytes) -> bytes:
-        health = bytes((await self._services.health.ping()).body).decode()
+        health = bytes((await Ping(self._services.health).ping()).body).decode()
         return POOL.written(f"{INFERENCE}.TorchServeHealthResponse", health=health)
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:

@@ -19,6 +19,7 @@ from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import SEE, STOP, SUBMIT, RouteRules
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.runs.request import read_body
 from penstock.gateway.services import Services
@@ -31,6 +32,24 @@ _BODY = {
         "application/json": {"schema": {"type": "object", "required": ["ids"], "properties": {"ids": _IDS}}},
     },
 }
+
+_RULES = RouteRules(
+    {
+        ("GET", "/v1/jobs/{job_id}/deliveries"): SEE,
+        ("GET", "/v1/runs/{run_id}/deliveries"): SEE,
+        ("GET", "/v1/webhooks/secret"): SUBMIT,
+        ("GET", "/v1/webhooks/undelivered"): SEE,
+        ("POST", "/v1/webhooks/replay"): STOP,
+        ("POST", "/v1/webhooks/dismiss"): STOP,
+        ("GET", "/replicate/v1/webhooks/default/secret"): SUBMIT,
+        ("GET", "/ui/webhooks"): SEE,
+        ("POST", "/ui/webhooks/replay"): STOP,
+        ("POST", "/ui/webhooks/dismiss"): STOP,
+    },
+    acts={
+        ("POST", f"{area}/{act}"): f"{act} events" for area in ("/v1/webhooks", "/ui/webhooks") for act in ("replay", "dismiss")
+    },
+)
 
 
 class ChosenEvents(Struct, forbid_unknown_fields=True):
@@ -104,7 +123,7 @@ def gateway(services: Services) -> GatewayPart:
     _check_defaults(settings)
     routers, run = (WebhookRoutes(services).router(),), run_members(settings)
     if not settings.extension(WebhooksSettings).is_on:
-        return GatewayPart(routers=routers, run=run)
+        return GatewayPart(routers=routers, rules=_RULES, run=run)
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
         # The thread is started once per process, with modules that nobody else needs.
@@ -113,7 +132,7 @@ def gateway(services: Services) -> GatewayPart:
         count = services.metrics.count_delivery
         return delivering(settings, open_store=open_store, blobs=services.blobs, count=count)
 
-    return GatewayPart(routers=routers, run=run, beside=deliver)
+    return GatewayPart(routers=routers, rules=_RULES, run=run, beside=deliver)
 
 
 def _check_defaults(settings: Settings) -> None:
