@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -23,7 +23,25 @@ RangeParam = Annotated[
 FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
 ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
 
-_RULES = RouteRules({("GET", path): SEE for path in ("/v1/history", "/v1/models/{model}/history", "/ui/history")})
+_PATHS = ("/v1/history", "/v1/models/{model}/history")
+_RULES = RouteRules({("GET", path): SEE for path in (*_PATHS, "/ui/history")})
+_SERIES = {"type": "array", "items": {"type": ["number", "null"]}, "description": "One value per moment of `at`"}
+_PERCENTILES = {"type": "object", "properties": dict.fromkeys(("p50", "p95", "p99"), _SERIES)}
+_HISTORY = {
+    "type": "object",
+    "required": ["model", "step_s", "percentile_error", "at"],
+    "properties": {
+        "model": {"type": ["string", "null"], "description": "null: all models together"},
+        "step_s": {"type": "integer"},
+        "percentile_error": {"type": "number", "description": "How far a percentile may be off, as a share of it"},
+        "at": {"type": "array", "items": {"type": "integer"}, "description": "Begin of each step in Unix seconds"},
+        "total_s": _PERCENTILES,
+        "queue_s": _PERCENTILES,
+        "releases": {"type": "object", "additionalProperties": _SERIES, "description": "Shares of the batches, by reason"},
+        "away": {"type": "array", "items": {"type": "string"}, "description": "Models whose store does not answer"},
+    },
+    "additionalProperties": _SERIES,
+}
 
 
 class HistoryReads:
@@ -57,4 +75,10 @@ class HistoryReads:
 def gateway(services: Services) -> GatewayPart:
     """The routes, and the beat that keeps what happens now."""
     beat = (HistoryBeat(services.store, services.registry),) if services.settings.store.history else ()
-    return GatewayPart(routers=(HistoryReads(services).router(),), rules=_RULES, lifespans=beat)
+    return GatewayPart(routers=(HistoryReads(services).router(),), rules=_RULES, lifespans=beat, document=_described)
+
+
+def _described(document: dict[str, Any], keyed: bool) -> dict[str, Any]:
+    for path in _PATHS:
+        document["paths"][path]["get"]["responses"]["200"]["content"] = {"application/json": {"schema": _HISTORY}}
+    return document

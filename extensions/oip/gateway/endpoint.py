@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import BadRequest
 from penstock.extensions.oip.gateway.compression import deflated, inflated
@@ -21,13 +21,15 @@ from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
 from penstock.gateway.asgi.problems import MethodNotAllowed
 from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send, read_body
+from penstock.gateway.auth.rules import SUBMIT, security
 from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.openapi import path_parameters, problem
 from penstock.gateway.services import Services
 
 _MODELS, _VERSIONS, _INFER = "/v2/models/", "versions/", "/infer"
 HEADER_LENGTH = b"inference-header-content-length"
 _ACCEPT_ENCODING = b"accept-encoding"
-INFER_BODY = {
+_INFER_BODY = {
     "required": True,
     "content": {
         JSON: {
@@ -58,6 +60,21 @@ INFER_BODY = {
         OCTETS: {"schema": {"type": "string", "format": "binary"}},
     },
 }
+
+
+def add_routes(document: dict[str, Any], keyed: bool) -> dict[str, Any]:
+    """The OpenAPI document with the routes of inference."""
+    for names, tail in ((("model",), ""), (("model", "version"), "/versions/{version}")):
+        operation = {
+            "tags": ["Open Inference Protocol"],
+            "summary": "Infer",
+            "parameters": path_parameters(*names),
+            "requestBody": _INFER_BODY,
+            "responses": {"200": {"description": "The outputs"}, "default": problem("Any refusal")},
+            **({"security": security(SUBMIT)} if keyed else {}),
+        }
+        document["paths"][f"{_MODELS}{{model}}{tail}{_INFER}"] = {"post": operation}
+    return document
 
 
 class InferTarget(NamedTuple):

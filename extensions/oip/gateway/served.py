@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.extensions.oip.gateway.endpoint import InferEndpoint
+from penstock.extensions.oip.gateway.endpoint import InferEndpoint, add_routes
 from penstock.extensions.oip.gateway.infer_answer import as_oip, speaks_oip
 from penstock.extensions.oip.gateway.inference import Inference
 from penstock.extensions.oip.gateway.repository import Repository
@@ -31,6 +31,7 @@ def gateway(services: Services) -> GatewayPart:
     return GatewayPart(
         routers=(repository.router(), OpenInference(services, inference).router(), ServerHealth(services).router()),
         rules=RULES,
+        document=add_routes,
         doors=(InferEndpoint(services, inference),),
         wordings=(Wording(speaks_oip, lambda problem, error: as_oip(problem)),),
         rpc=RpcPart(port_in, ports),
