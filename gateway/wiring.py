@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
-from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.gateway.auth.own_routes import OWN
 from penstock.gateway.auth.rules import joined
 from penstock.gateway.dashboard.router import Pages
@@ -55,10 +55,9 @@ class GatewayParts:
     async def scrape(self, *, private: bool = False) -> bytes:
         """The metrics that the main port shows."""
         services, settings = self.services, self.services.settings
-        shown = {"private": private, "webhooks": settings.extension(WebhooksSettings).is_on}
-        text = await scrape(services.metrics, services.store, services.registry, blob_dir=settings.blob_disk, **shown)
-        more = [await part.scrape() for part in self.extensions if part.scrape is not None]
-        return b"".join((text, *more))
+        own = scrape(services.metrics, services.store, services.registry, private=private, blob_dir=settings.blob_disk)
+        more = [part.scrape() for part in self.extensions if part.scrape is not None]
+        return b"".join(await asyncio.gather(own, *more))
 
     def _dashboard(self) -> Pages | None:
         services = self.services

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
+from penstock.extensions.webhooks.gateway.metrics import DeliveryCounts, scrape
 from penstock.extensions.webhooks.gateway.requested import check_defaults, run_members
 from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
@@ -122,6 +124,7 @@ def gateway(services: Services) -> GatewayPart:
     settings = services.settings
     _check_defaults(settings)
     routers, run = (WebhookRoutes(services).router(),), run_members(settings)
+    counts = DeliveryCounts(services.metrics.registry)
     if not settings.extension(WebhooksSettings).is_on:
         return GatewayPart(routers=routers, rules=_RULES, run=run)
 
@@ -129,10 +132,10 @@ def gateway(services: Services) -> GatewayPart:
         # The thread is started once per process, with modules that nobody else needs.
         from penstock.extensions.webhooks.gateway.thread import delivering
 
-        count = services.metrics.count_delivery
-        return delivering(settings, open_store=open_store, blobs=services.blobs, count=count)
+        return delivering(settings, open_store=open_store, blobs=services.blobs, count=counts.count)
 
-    return GatewayPart(routers=routers, rules=_RULES, run=run, beside=deliver)
+    more = partial(scrape, services.store, services.registry)
+    return GatewayPart(routers=routers, rules=_RULES, run=run, beside=deliver, scrape=more)
 
 
 def _check_defaults(settings: Settings) -> None:
