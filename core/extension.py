@@ -69,13 +69,17 @@ class Extension:
     store_users: Mapping[str, str] = field(default_factory=dict)
     # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
     tune: str = ""
+    # The titles of the codes of its errors; and what each of them means, an `Explanation` by its code.
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem_pages: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
     # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.worker)
+        tables = (self.version_settings, self.model_settings)
+        fields = (*tables, self.declared, self.tune, self.problem_pages, self.gateway, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
         return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from penstock.access import ANY_HEADER
-from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.problems import titles
 from penstock.gateway.auth.rules import SUBMIT, RouteRules, security
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
@@ -31,14 +31,14 @@ _HEADERS = [
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _NO_RESULT = "The job ended without an output; the code says how"
 _TEXT = {"type": "string"}
-_PROBLEM_SCHEMA = {
+_PROBLEM_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["type", "title", "status", "code", "detail", "request_id"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference"},
         "title": _TEXT,
         "status": {"type": "integer"},
-        "code": {"type": "string", "examples": sorted(TITLES)[:5]},
+        "code": _TEXT,
         "detail": _TEXT,
         "hint": _TEXT,
         "instance": _TEXT,
@@ -137,7 +137,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    schemas |= {"Job": JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
+    schemas |= {"Job": JOB_SCHEMA, "Problem": _problem_schema(), "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
     for path, item in described["paths"].items():
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])
@@ -150,6 +150,12 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
             operation["security"] = security(SUBMIT)
         described["paths"] |= own
     return described
+
+
+def _problem_schema() -> dict[str, Any]:
+    """With a few of the codes that this gateway answers with."""
+    code = {**_TEXT, "examples": sorted(titles())[:5]}
+    return {**_PROBLEM_SCHEMA, "properties": {**_PROBLEM_SCHEMA["properties"], "code": code}}
 
 
 def _add_roles(described: dict[str, Any], rules: RouteRules) -> None:

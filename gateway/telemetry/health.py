@@ -16,7 +16,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import JSON
-from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
+from penstock.gateway.asgi.problems import STORE_UNREACHABLE, NotReady, titles
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
@@ -83,8 +83,8 @@ class Health:
 
     async def problem(self, code: str, request: Request) -> Response:
         """The page behind the `type` of a problem, as text or, for a program that asks for it, as JSON."""
-        if code not in TITLES:
-            raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
+        if code not in titles():
+            raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(titles()))}.")
         # Read by people now and then: the texts are not loaded before.
         from penstock.gateway.telemetry import problem_pages
 

@@ -19,7 +19,7 @@ from penstock.errors import BadParameter
 from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import JSON, read_head
-from penstock.gateway.asgi.problems import NoAnswerYet
+from penstock.gateway.asgi.problems import Explanation, NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
@@ -46,6 +46,13 @@ _BODY = {
             }
         }
     },
+}
+EXPLANATIONS = {
+    "not_an_embedding": Explanation(
+        "500 of an answer-now request, else 409",
+        "`POST /v1/embeddings` was sent to a model whose output is no list of numbers.",
+        "Name a model that gives vectors, or call this one by `POST /predictions/{model}`.",
+    ),
 }
 
 

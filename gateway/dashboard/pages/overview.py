@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
 from penstock.broker.store.aio import AsyncStore
-from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.problems import titles
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
@@ -145,7 +145,7 @@ class OverviewPages:
         shown = {
             "here": "api",
             "paths": self._document()["paths"],
-            "codes": sorted(TITLES.items()),
+            "codes": sorted(titles().items()),
             "scraped": self._scraped,
             "origin": f"{request.url.scheme}://{request.headers.get('host', '')}{self._renderer.url('')}",
         }
