@@ -77,7 +77,7 @@ class GatewayParts:
             *self._job_routers(),
             *(router for part in self.extensions for router in part.routers),
             RunRoutes(services, [part.run for part in self.extensions if part.run is not None]).router(),
-            *operator_routers(services),
+            *operator_routers(services, self.extensions),
             services.health.router(),
             *([scrape_router(self.scrape)] if services.shows_metrics else []),
             *([self.pages.router()] if self.pages else []),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -78,6 +79,17 @@ class WebhookFields(ExtensionFields, Table):
     """`webhook`: where the events of a model's submits go if neither they nor their key name a URL."""
 
     webhook: str = ""
+
+
+class KeyWebhookFields(ExtensionFields, Table):
+    """`webhook`: where the events of a key's submits go that name no URL."""
+
+    webhook: str = ""
+
+
+def url_of_key(added: Mapping[str, Any]) -> str:
+    """Where the events of the submits of a key go by default; empty if nowhere. `added`: its `extension_settings`."""
+    return str(added.get("webhook", ""))
 
 
 def url_of_model(settings: Settings, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.errors import ConfigError, InvalidInput, QuotaSpent
-from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_model
+from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_key, url_of_model
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.extensions.webhooks.webhook import ENDS, JOB_EVENTS, RUN_EVENTS, Webhook, letters_of
 from penstock.gateway.auth.keys import Caller
@@ -41,7 +41,7 @@ def webhook_of(
         raise InvalidInput(
             "webhook_events says which events are sent, and no webhook says where", hint="Name a URL as webhook."
         )
-    url = url or caller.webhook or url_of_model(settings, model)
+    url = url or url_of_key(caller.extension_settings) or url_of_model(settings, model)
     if not url:
         return None
     table = settings.extension(WebhooksSettings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Annotated, Any
@@ -12,12 +13,13 @@ from fastapi import APIRouter, Query, Request
 from msgspec import Struct
 from starlette.responses import Response
 
+from penstock.access import Key
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
 from penstock.extensions.webhooks.gateway.metrics import DeliveryCounts, scrape
 from penstock.extensions.webhooks.gateway.requested import check_defaults, run_members
-from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_model
+from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_key, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
@@ -121,12 +123,12 @@ class WebhookRoutes:
 
 def gateway(services: Services) -> GatewayPart:
     """Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
-    settings = services.settings
+    settings, counts = services.settings, DeliveryCounts(services.metrics.registry)
     _check_defaults(settings)
-    routers, run = (WebhookRoutes(services).router(),), run_members(settings)
-    counts = DeliveryCounts(services.metrics.registry)
+    routers, check = (WebhookRoutes(services).router(),), partial(_check_key, settings)
+    part = GatewayPart(routers, rules=_RULES, run=run_members(settings), check_key=check)
     if not settings.extension(WebhooksSettings).is_on:
-        return GatewayPart(routers=routers, rules=_RULES, run=run)
+        return part
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
         # The thread is started once per process, with modules that nobody else needs.
@@ -134,11 +136,17 @@ def gateway(services: Services) -> GatewayPart:
 
         return delivering(settings, open_store=open_store, blobs=services.blobs, count=counts.count)
 
-    more = partial(scrape, services.store, services.registry)
-    return GatewayPart(routers=routers, rules=_RULES, run=run, beside=deliver, scrape=more)
+    return replace(part, beside=deliver, scrape=partial(scrape, services.store, services.registry))
+
+
+def _check_key(settings: Settings, key: Key) -> None:
+    """Raises `ConfigError` for a key with a URL to which no event may be sent."""
+    if url := url_of_key(key.extension_settings):
+        check_defaults({"webhook": url}, settings.extension(WebhooksSettings))
 
 
 def _check_defaults(settings: Settings) -> None:
     defaults = {f"models.{name}.webhook": url for name in settings.models if (url := url_of_model(settings, name))}
-    defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
+    keys = {key.id: url_of_key(key.extension_settings) for key in settings.access_keys()}
+    defaults |= {f"webhook of the key {name}": url for name, url in keys.items() if url}
     check_defaults(defaults, settings.extension(WebhooksSettings))

@@ -112,7 +112,7 @@ class Preparation:
             return draft.webhook
         if not (options.webhook or options.webhook_events):
             of_model = getattr(self._settings.models.get(model), "webhook", "")
-            has_default = not draft.is_awaited and (draft.caller.webhook or of_model)
+            has_default = not draft.is_awaited and (draft.caller.extension_settings.get("webhook") or of_model)
             if not has_default:
                 return None
         # Few jobs have a webhook, and the others do without this import.

@@ -24,7 +24,7 @@ ON = Settings.load(
     },
 )
 OFF = Settings.load(None, {})
-PLAIN, HOOKED = Caller("me"), Caller("me", webhook=OF_KEY)
+PLAIN, HOOKED = Caller("me"), Caller("me", extension_settings={"webhook": OF_KEY})
 
 
 @pytest.mark.parametrize(
