@@ -47,10 +47,10 @@ class Extension:
     """One capability. `name` is that of its folder and of its entry point in the group `penstock.extensions`.
 
     `verbs`: by their words, `mine`, or `models mine` for a verb of the group `models`.
-    `settings`: the class of each table in penstock.toml. `version_settings` and `model_settings`: classes whose fields join the
-    table of each version, and of each model. `source_kinds`: kinds of sources that it brings. `modules`: by the name that
-    model code imports, what fills such a module in a child. `declared`: reads a Python file that a command names, and returns
-    the models that it declares, or None.
+    `settings`: the class of each table in penstock.toml. `version_settings`, `model_settings` and `key_settings`: classes whose
+    fields join the table of each version, each model and each key. `source_kinds`: kinds of sources that it brings. `modules`:
+    by the name that model code imports, what fills such a module in a child. `declared`: reads a Python file that a command
+    names, and returns the models that it declares, or None.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Extension:
     options: Mapping[str, str] = field(default_factory=dict)
     version_settings: str = ""
     model_settings: str = ""
+    key_settings: str = ""
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
@@ -69,6 +70,9 @@ class Extension:
     store_users: Mapping[str, str] = field(default_factory=dict)
     # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
     tune: str = ""
+    # The titles of the codes of its errors; and what each of them means, an `Explanation` by its code.
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem_pages: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
     # Called before that; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
@@ -79,7 +83,8 @@ class Extension:
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.jobs, self.worker)
+        tables = (self.version_settings, self.model_settings, self.key_settings)
+        fields = (*tables, self.declared, self.tune, self.problem_pages, self.gateway, self.jobs, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
         return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter
 
+from penstock.access import Key
 from penstock.broker.store.aio import AsyncStore
 from penstock.extension import installed, load_part
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.runs.request import RunMembers
 from penstock.job import Job
@@ -74,10 +76,11 @@ class RpcPart:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
-    """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
-    `scrape` text to the metrics. `run`: members of the body that starts a run. `listeners` answer before keys are looked at;
-    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own. `timeline`: what
-    the timeline of a job says besides ours.
+    """`doors` answer paths that nobody else does, `doors_before` may take ours. `rules`: who may call the routes.
+    `check_key` raises `ConfigError` for a key that is made at run time with settings of the extension that it cannot have.
+    `document` adds routes to the OpenAPI document, `scrape` text to the metrics. `run`: members of the body that starts a run.
+    `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs for as long as the process
+    serves, with stores of its own. `timeline`: what the timeline of a job says besides ours.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -86,6 +89,8 @@ class GatewayPart:
     wordings: Sequence[Wording] = ()
     lifespans: Sequence[Lifespan] = ()
     listeners: Sequence[PathListener] = ()
+    rules: RouteRules = field(default_factory=RouteRules)
+    check_key: Callable[[Key], None] | None = None
     document: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None
     scrape: Callable[[], Awaitable[bytes]] | None = None
     run: RunMembers | None = None

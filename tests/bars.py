@@ -52,14 +52,14 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
     lines = sum(one.lines for one in found if one.path.parts[0] in COUNTED)
     long = [one for one in found if one.lines > LONG_FILE_LINES and one.path.as_posix() not in house.TABLES]
     return [
-        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 25, 50),
-        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 42, 50),
-        Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 51, 50),
-        Bar("imports of extensions by the engine", len(engine_imports(found)), 7, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 130, 0),
+        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 24, 50),
+        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 41, 50),
+        Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 50, 50),
+        Bar("imports of extensions by the engine", len(engine_imports(found)), 0, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 8, 0),
         Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 56, 56),
-        Bar("lines of core, broker, workers and gateway", lines, 45_945, 46_000),
-        Bar(f"files over {LONG_FILE_LINES} lines", len(long), 4, 5),
+        Bar("lines of core, broker, workers and gateway", lines, 45_777, 46_000),
+        Bar(f"files over {LONG_FILE_LINES} lines", len(long), 3, 5),
         Bar("commands", len(commands()), 54, 55),
         Bar("settings", len(setting_rows()), 165, 165),
     ]

@@ -55,6 +55,10 @@ SHARED = ("lib", "gather", "lines", "ending", "turns")
 _TOKEN = re.compile(r"@(\w+\.\w+)")
 
 
+# A function that writes nothing is registered so; what another one writes may be lost where its file declares it.
+_READS = re.compile(r"^register\('(\w+)', [\w.]+, \{[^}]*'no-writes'|^-- unwaited: (\w+)", re.MULTILINE)
+
+
 def engine_files() -> dict[str, str]:
     folder = files("penstock.broker") / "functions"
     return {name: (folder / f"{name}.lua").read_text("utf-8") for name in ORDER}
@@ -83,6 +87,12 @@ def words() -> tuple[str, ...]:
 @cache
 def body() -> str:
     return assembled(engine_files(), installed())
+
+
+@cache
+def unwaited() -> frozenset[str]:
+    """The functions whose answers need not wait until a replica has what they wrote."""
+    return frozenset(reading or declared for reading, declared in _READS.findall(body()))
 
 
 def assembled(engine: Mapping[str, str], extensions: Sequence[LuaExtension]) -> str:

@@ -209,6 +209,11 @@ class Settings(Table):
         return self.store.blob_dir or self.store.state_dir / "blobs"
 
     @property
+    def blob_disk(self) -> Path | None:
+        """The folder whose disk payloads fill; None if they are objects elsewhere."""
+        return None if self.store.blob_url else self.blob_dir
+
+    @property
     def blob_place(self) -> BlobPlace:
         return BlobPlace(self.blob_dir, self.store.blob_url, self.store.state_dir / "blob-copies")
 

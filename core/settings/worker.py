@@ -18,11 +18,10 @@ class WorkerSettings(Table):
     loaded at run time. Set `pinning` to none for
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
     its code changes. `keep_tracebacks`: what holds for models that do not say so themselves; unless set, what `reload` says.
-    `models`: which models of these
-    settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of Kubernetes that this worker runs in; it
-    then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`: what models on the CPU whose
-    slots follow their work may take together; None: nine tenths of the control group's limit, or of the machine.
-    `min_stay_s`: how long one of them stays at least, once it is loaded, while another one waits for its room.
+    `models`: which models of these settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of
+    Kubernetes that this worker runs in; it then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`:
+    what models on the CPU whose slots follow their work may take together; None: nine tenths of the control group's limit, or
+    of the machine. `min_stay_s`: how long one of them stays at least, once it is loaded, while another one waits for its room.
     """
 
     lease_s: Seconds = 15.0

@@ -29,5 +29,6 @@ extension = Extension(
         "keys new": "penstock.extensions.webhooks.cli:options_of_key",
     },
     settings={"webhooks": "penstock.extensions.webhooks.settings:WebhooksSettings"},
+    key_settings="penstock.extensions.webhooks.settings:KeyWebhookFields",
     model_settings="penstock.extensions.webhooks.settings:WebhookFields",
 )

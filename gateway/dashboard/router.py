@@ -38,7 +38,7 @@ class Pages:
 
     def __init__(self, services: Services, extensions: Sequence[DashboardPart], *, document: Document) -> None:
         self._audit = services.audit
-        self._root = services.options.root_path
+        self._root = services.settings.gateway.root_path
         self._sessions = Sessions(services.store, services.auth)
         self._renderer = renderer = _renderer(services, extensions)
         self._poller = OverviewPoller(services.store, services.registry, is_stopping=services.lifetime.is_draining)
@@ -133,7 +133,7 @@ class Pages:
 
 def _renderer(services: Services, extensions: Sequence[DashboardPart]) -> Renderer:
     return Renderer(
-        services.options.root_path,
+        services.settings.gateway.root_path,
         keyed=services.auth.keyed,
         menu=[entry for part in extensions for entry in part.menu],
         templates={name: package for part in extensions for name, package in part.templates.items()},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.broker.store.aio import AsyncStore
     from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
     from penstock.gateway.jobs.submitting.submitter import Submitter
-    from penstock.gateway.options import GatewayOptions
+    from penstock.settings.tables import Settings
 
 # By the extension's name: what a request says to it, by the names of query parameters.
 Said = Mapping[str, Mapping[str, str]]
@@ -48,7 +48,7 @@ OnChosen = Callable[["Submitter", "SubmitRequest", JobId], None]
 class JobsHost:
     """What a gateway lends to an extension before its doors are made."""
 
-    options: GatewayOptions
+    settings: Settings
     store: AsyncStore
     blobs: BlobStore
 

@@ -44,7 +44,7 @@ class PredictEndpoint:
         self._route = "explanations" if call is Call.EXPLAIN else "predictions"
         self._job_log = services.job_log
         self._submitter = services.submitter
-        self._options = services.options
+        self._sync_timeout_s = services.settings.gateway.sync_timeout_s
         self._store = services.store
         self._registry = services.registry
         self._results = services.results
@@ -63,7 +63,7 @@ class PredictEndpoint:
         # Most requests ask for one answer, and pass none of the code of streams.
         accept = head.get(b"accept", b"")
         has_events = is_streamed(accept)
-        longest_s = request.model.info.limits.deadline_s if has_events else self._options.sync_timeout_s
+        longest_s = request.model.info.limits.deadline_s if has_events else self._sync_timeout_s
         deadline_s = answer_deadline(request, longest_s)
         if not request.version.capacity.is_served:
             await self.require_worker(request)

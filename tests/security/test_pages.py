@@ -14,7 +14,7 @@ import pytest
 
 from penstock.access import Role
 from penstock.broker.records import NewJob
-from penstock.gateway.auth.roles import PUBLIC_PAGES, ROLES, roles_of
+from penstock.gateway.auth.own_routes import PUBLIC_PAGES
 from penstock.gateway.dashboard.render import HEADERS
 from penstock.gateway.dashboard.sessions import COOKIE, MAX_FORM_BYTES
 from penstock.job import Payload, new_job_id
@@ -28,6 +28,7 @@ from tests.security.keyed import (
     EXPIRED,
     PAGES,
     READER,
+    RULES,
     SENDER,
     UNKNOWN_ID,
     WITH_PAGES,
@@ -86,7 +87,7 @@ def failed_job(hand: Hand, owner: str, *, message: str = "no", content_type: str
 
 
 def test_the_pages_are_these() -> None:
-    assert set(CLOSED) <= ROLES.keys()
+    assert set(CLOSED) <= RULES.roles.keys()
     assert {path for _, path in PAGES} > PUBLIC_PAGES
     assert len(PAGES) == 41
 
@@ -121,7 +122,7 @@ def test_a_session_opens_the_pages_of_its_keys_roles_and_no_others(
         return
     body: dict[str, Any] = {"data": FORM} if method == "POST" else {}
     answer = gateway.request(method, filled(path), headers={**OURS, **cookies[key.id]}, **body)
-    if set(roles_of(method, path)).isdisjoint(map(Role, key.roles)):
+    if set(RULES.roles_of(method, path)).isdisjoint(map(Role, key.roles)):
         assert answer.status_code == 403
         assert "needs the role" in answer.text
     else:

@@ -60,8 +60,9 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.options import GatewayOptions
-Gateway(GatewayOptions(), store=AsyncStore("redis://127.0.0.1:1"), blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+from penstock.settings.tables import Settings
+store, blobs = AsyncStore("redis://127.0.0.1:1"), LocalBlobs(Path("nowhere"))
+Gateway(Settings.load(None, {}), store=store, blobs=blobs, lifetime=Lifetime())
 """
 OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webhooks.gateway.thread", "grpc"}
 

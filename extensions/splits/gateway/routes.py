@@ -11,6 +11,7 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import MANAGE, SEE, RouteRules
 from penstock.gateway.dashboard.parts import DashboardPart, PageQuery, Section
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
@@ -58,6 +59,12 @@ _BODY: dict[str, Any] = {
     },
 }
 
+_SPLIT = "/v1/models/{model}/split"
+_RULES = RouteRules(
+    {("PUT", _SPLIT): MANAGE, ("GET", _SPLIT): SEE, ("DELETE", _SPLIT): MANAGE},
+    acts={("PUT", _SPLIT): "split", ("DELETE", _SPLIT): "end split"},
+)
+
 
 class SplitRoutes:
     """PUT, GET and DELETE /v1/models/{model}/split, and the split on the model's page."""
@@ -104,4 +111,4 @@ class SplitRoutes:
 def gateway(services: Services) -> GatewayPart:
     routes = SplitRoutes(services.store, services.registry)
     page = DashboardPart(templates={"splits": "penstock.extensions.splits.gateway"}, of_model=routes.section)
-    return GatewayPart(routers=(routes.router(),), dashboard=page)
+    return GatewayPart((routes.router(),), rules=_RULES, dashboard=page)

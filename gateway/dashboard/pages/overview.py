@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
-from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.problems import titles
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
@@ -62,7 +62,7 @@ class OverviewPages:
         self._extensions = extensions
         self._document = document
         # Whether /metrics is served beside the API.
-        self._scraped = services.options.metrics
+        self._scraped = services.shows_metrics
         self._tables: dict[bool, tuple[int, str]] = {}
 
     def add_routes(self, router: APIRouter) -> None:
@@ -141,7 +141,7 @@ class OverviewPages:
         shown = {
             "here": "api",
             "paths": self._document()["paths"],
-            "codes": sorted(TITLES.items()),
+            "codes": sorted(titles().items()),
             "scraped": self._scraped,
             "origin": f"{request.url.scheme}://{request.headers.get('host', '')}{self._renderer.url('')}",
         }

@@ -56,16 +56,16 @@ class Submitter:
     """Turns drafts into stored jobs."""
 
     def __init__(self, services: Services) -> None:
-        options = services.options
-        self.inputs = InputReader(options, services.uploads)
+        settings = services.settings
+        self.inputs = InputReader(settings.gateway, services.uploads)
         preparation = Preparation(services)
         # They are called as they are: each request would pay for a method that hands on.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
-        self._options = options
-        self._job_log = GatewayJobLog(options.log_jobs)
+        self._inline_bytes = settings.store.inline_input_bytes
+        self._job_log = GatewayJobLog(settings.log.jobs)
         self._store = services.store
         self._blobs = services.blobs
-        self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
+        self._reserve = DiskReserve(settings.blob_disk, settings.store.reserve_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs,
             size_of=lambda blob: len(blob[1]),
@@ -162,7 +162,7 @@ class Submitter:
         return submitted
 
     async def _put(self, payload: Payload, job: JobId) -> Payload:
-        if len(payload.data) <= self._options.inline_input_bytes:
+        if len(payload.data) <= self._inline_bytes:
             return payload
         # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = await self._blob_writes.commit((f"{job.serial}.in", payload.data))

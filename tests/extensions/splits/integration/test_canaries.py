@@ -24,8 +24,8 @@ from penstock.extensions.splits.store import count_split
 from penstock.gateway.jobs.extending import JobsHost
 from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.settings.tables import Settings
 
 INFO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": VersionInfo()})
 PLAN = Canary("2", steps=(10.0, 100.0), step_s=60.0, min_samples=20)
@@ -42,7 +42,7 @@ def play(redis_url: str, scene: Scene, *, gateways: int = 2) -> None:
             with closing(RedisStore(redis_url)) as worker:
                 worker.announce_model(INFO)
                 announce(worker, "1", "2")
-                host = JobsHost(GatewayOptions(), store, LocalBlobs(Path("nowhere")))
+                host = JobsHost(Settings.load(None, {}), store, LocalBlobs(Path("nowhere")))
                 part = jobs(host).models
                 assert part is not None
                 registries = [ModelRegistry(store, [INFO], [part]) for _ in range(gateways)]
