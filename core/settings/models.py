@@ -253,8 +253,6 @@ def _fault(table: Mapping[str, Any], said: Set[str]) -> str:
     return next((fault for fields in version_fields() if (fault := fields.fault(table, said))), "")
 
 
-# With `profile`, one of so many batches of each slot is recorded.
-_PROFILE_EVERY = 100
 _PLACE = ("slots", "threads", "device", "slots_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
@@ -274,7 +272,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         **{key: value for own in version_fields() for key, value in own.of_spec(table).items()},
         modules=lent_modules(),
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
-        profile_every=_PROFILE_EVERY if table["profile"] else None,
+        profile_every=100 if table["profile"] else None,
     )
 
 
