@@ -54,6 +54,8 @@ class Extension:
     """
 
     name: str
+    # The package and the folder of its Lua files, as package:folder (broker/store/library.py).
+    functions: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     # By the words of a verb of the engine: a function with the options that it is to take besides (cli/lazy.py).
@@ -84,14 +86,16 @@ class Extension:
 
     def parts(self) -> list[str]:
         tables = (self.version_settings, self.model_settings, self.key_settings)
-        fields = (*tables, self.declared, self.tune, self.problem_pages, self.gateway, self.jobs, self.worker)
+        own = (self.functions, *tables, self.declared, self.tune, self.problem_pages, self.gateway, self.jobs, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
-        return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
+        return [*verbs, *filter(None, own), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:
         if wrong := [part for part in self.parts() if ":" not in part]:
             raise ConfigError(f"extension {self.name!r} names parts as module:attribute, and not {', '.join(wrong)}")
+        if self.functions and not self.name.isidentifier():
+            raise ConfigError(f"extension {self.name!r} has functions in Lua, where its name must be an identifier")
 
 
 @dataclass(frozen=True, slots=True)

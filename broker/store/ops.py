@@ -33,7 +33,7 @@ from penstock.broker.records import (
     SweepReport,
     Unfinished,
 )
-from penstock.broker.store import library, replies
+from penstock.broker.store import replies
 from penstock.broker.store.positions import Arg, ClaimArgs, FinishHead, FinishItem, ReportItem, SubmitHead, SubmitItem
 from penstock.broker.store.replies import SHORT_REASONS
 from penstock.errors import InternalError
@@ -363,6 +363,9 @@ def _submit_item(job: NewJob) -> SubmitItem:
 
 def words(of: Mapping[str, Arg]) -> list[Arg]:
     """What extensions are told of a new job or run, as the functions take it. `of`: by the names of extensions."""
+    # A slot has these operations and submits nothing, so it does without the library.
+    from penstock.broker.store import library
+
     if unknown := of.keys() - (known := library.words()):
         raise InternalError(f"words for {', '.join(sorted(unknown))}; the functions know {', '.join(known)}")
     return [of.get(name, "") for name in known]

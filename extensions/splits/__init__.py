@@ -4,6 +4,7 @@ from penstock.extension import Extension, Verb
 
 extension = Extension(
     "splits",
+    functions="penstock.extensions.splits:functions",
     gateway="penstock.extensions.splits.gateway.routes:gateway",
     jobs="penstock.extensions.splits.gateway.part:jobs",
     verbs={

@@ -4,6 +4,7 @@ from penstock.extension import Extension, Panel, Verb
 
 extension = Extension(
     "webhooks",
+    functions="penstock.extensions.webhooks:functions",
     gateway="penstock.extensions.webhooks.gateway.routes:gateway",
     jobs="penstock.extensions.webhooks.gateway.words:jobs",
     parameters={
