@@ -11,9 +11,12 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "penstock.extensions"
 
@@ -115,13 +118,49 @@ def declared_in(path: Path) -> DeclaredInFile | None:
 @cache
 def installed() -> tuple[Extension, ...]:
     """The extensions of this environment, by name: ours and those that other packages bring. Raises `ConfigError`."""
-    # Reading the metadata of all packages takes milliseconds, which a model's process never pays.
+    # Reading the metadata of all packages takes tens of milliseconds, which a model's process never pays.
     from importlib.metadata import entry_points
 
-    found = {point.name: point.load() for point in entry_points(group=GROUP)}
-    if wrong := [name for name, value in found.items() if not isinstance(value, Extension) or value.name != name]:
-        raise ConfigError(f"entry points of {GROUP} that name no Extension of their own name: {', '.join(sorted(wrong))}")
-    return tuple(found[name] for name in sorted(found))
+    from penstock.distribution import NAME
+
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    names = [point.name for point in points]
+    if missing := sorted(_ours() - set(names)):
+        raise ConfigError(
+            f"extensions of penstock have no entry point here: {', '.join(missing)}; {NAME} is only on the path, "
+            "or was installed before they existed",
+            hint=f"In a checkout: pip install -e . Elsewhere: pip install --force-reinstall --no-deps {NAME}",
+        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        packages = ", ".join(_package(point) for point in points if point.name in twice)
+        raise ConfigError(f"two packages bring the extension {', '.join(twice)}: {packages}; uninstall one of them")
+    return tuple(map(_declaration, points))
+
+
+def _ours() -> set[str]:
+    """The extensions that penstock itself has, by their folders."""
+    from penstock import extensions
+
+    return {path.parent.name for path in Path(extensions.__path__[0]).glob("*/__init__.py")}
+
+
+def _declaration(point: EntryPoint) -> Extension:
+    package = _package(point)
+    try:
+        found = point.load()
+    except Exception as error:
+        why = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"the extension {point.name!r} of the package {package} cannot be imported from {point.value}: {why}",
+            hint=f"Install a release of {package} that fits this penstock, or: pip uninstall {package}",
+        ) from error
+    if not isinstance(found, Extension) or found.name != point.name:
+        raise ConfigError(f"{point.value} of the package {package} is not an Extension of the name {point.name!r}")
+    return found
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module
 
 
 @cache
@@ -136,6 +175,11 @@ def lent_modules() -> dict[str, str]:
 
 
 def load_part(part: str) -> Any:
-    """Import what `module:attribute` names."""
+    """Import what `module:attribute` names. Raises `ConfigError` if that is in another package and cannot be imported."""
     module, _, attribute = part.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if module.partition(".")[0] == "penstock":
+            raise
+        raise ConfigError(f"{part}, a part of an extension, cannot be imported: {error}") from error
