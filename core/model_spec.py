@@ -376,7 +376,8 @@ class WorkerInfo:
     have, by model and version; None for a worker of an earlier release, which does not say. `followed`: the state of each
     model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time. `scaling`:
     by model and version, those whose slots follow their work; versions that an operator scaled are not among them. `drained`:
-    an operator has it take no jobs. `holding`: how many jobs it has at present.
+    an operator has it take no jobs. `holding`: how many jobs it has at present. `extensions`: those with functions in the
+    store that it has installed; None for a worker of an earlier release.
     """
 
     name: str
@@ -393,3 +394,4 @@ class WorkerInfo:
     scaling: dict[str, dict[str, ScalingInfo]] = field(default_factory=dict)
     drained: bool = False
     holding: int = 0
+    extensions: tuple[str, ...] | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
 from fastapi import APIRouter
 
 from penstock.access import Key
@@ -20,11 +21,14 @@ from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.runs.request import RunMembers
 from penstock.job import Job
+from penstock.model_spec import WorkerInfo
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
     from penstock.gateway.rpc.server import RpcShared
     from penstock.gateway.services import Services
+
+log = structlog.get_logger(__name__)
 
 
 class ForeignTarget(Protocol):
@@ -109,3 +113,23 @@ def parts_of(services: Services) -> tuple[GatewayPart, ...]:
     """What the extensions of this environment serve. An extension that is off returns None, and has imported nothing."""
     found = [load_part(one.gateway)(services) for one in installed() if one.gateway]
     return tuple(part for part in found if part is not None)
+
+
+class DifferingWorkers:
+    """Workers whose extensions are not this gateway's, so that what an extension does in the store is done by half (D136).
+
+    `ours`: the extensions with functions that are installed here.
+    """
+
+    def __init__(self, ours: Iterable[str]) -> None:
+        self._ours = frozenset(ours)
+        self._logged: set[str] = set()
+
+    def look(self, workers: Sequence[WorkerInfo]) -> None:
+        """Log once of each worker what is missing there or here. A worker of an earlier release does not say what it has."""
+        differing = {one.name: set(one.extensions) for one in workers if one.extensions is not None}
+        differing = {name: theirs for name, theirs in differing.items() if theirs != self._ours}
+        for name in sorted(differing.keys() - self._logged):
+            there, here = sorted(self._ours - differing[name]), sorted(differing[name] - self._ours)
+            log.warning("extensions_differ", worker=name, missing_there=there, missing_here=here)
+        self._logged = set(differing)

@@ -7,10 +7,11 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
+from penstock.broker.store.library import lua_extensions
 from penstock.gateway.auth.own_routes import OWN
 from penstock.gateway.auth.rules import joined
 from penstock.gateway.dashboard.router import Pages
-from penstock.gateway.extending import parts_of
+from penstock.gateway.extending import DifferingWorkers, parts_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
 from penstock.gateway.jobs.events.routes import JobEvents
 from penstock.gateway.jobs.inbox import InboxRoutes
@@ -37,6 +38,7 @@ class GatewayParts:
         self.predict, self.explain = services.predict, PredictEndpoint(services, call=Call.EXPLAIN)
         # Before the pages and the routes: an extension may say who is let in.
         self.extensions = parts_of(services)
+        services.registry.watchers.append(DifferingWorkers(one.name for one in lua_extensions()).look)
         self.rules = joined([OWN, *(part.rules for part in self.extensions)])
         self.pages = self._dashboard()
         self.routers = self._routers()

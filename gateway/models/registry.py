@@ -116,6 +116,8 @@ class ModelRegistry:
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
         self.parts = tuple(parts)
+        # Called with the live workers at each refresh.
+        self.watchers: list[Callable[[Sequence[WorkerInfo]], None]] = []
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -275,6 +277,8 @@ class ModelRegistry:
         for worker in workers:
             for slot in () if worker.drained else worker.slots:
                 slots.setdefault((slot.model, slot.version), []).append(slot)
+        for look in self.watchers:
+            look(workers)
         self.workers = workers
         self._stored = stored
         self.models = {
