@@ -4,15 +4,17 @@
 -- The word of a submit: the method.
 -- Field of the record: rpc, the same.
 -- Beside the record:
---   rpc   hash  method, state and owner, separated by spaces -> how many jobs ended so
+--   rpc   hash  method, state and owner, separated by spaces -> how many jobs ended so; gone KEPT_MS after the last of them
+
+local KEPT_MS = 30 * 86400000
 
 -- hook: drafted
 function own.drafted(p, word, owner, call, record) append(record, {'rpc', word}) end
 
 -- hook: ended
--- Gathered behind the end itself, which is one command.
+-- The end itself is one command. Counts are gathered, and follow in one command for all jobs of a batch.
 function own.ended(p, serial, job, state, now, todo)
-  later(todo, 'HINCRBY', p .. 'rpc', job.rpc .. ' ' .. state .. ' ' .. (job.owner or ''), 1)
+  count_in(todo, p .. 'rpc', job.rpc .. ' ' .. state .. ' ' .. (job.owner or ''), KEPT_MS)
 end
 
 -- rpc_tally: what was counted of one owner.
