@@ -175,11 +175,13 @@ def lent_modules() -> dict[str, str]:
 
 
 def load_part(part: str) -> Any:
-    """Import what `module:attribute` names. Raises `ConfigError` if that is in another package and cannot be imported."""
+    """Import what `module:attribute` names. Raises `ConfigError` if another package has it, and it cannot be imported."""
     module, _, attribute = part.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        if module.partition(".")[0] == "penstock":
+    except Exception as error:
+        # What is missing for a part of ours, the command says by the names of our extras.
+        if module.partition(".")[0] == "penstock" or isinstance(error, PenstockError):
             raise
-        raise ConfigError(f"{part}, a part of an extension, cannot be imported: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{part}, a part of an extension, cannot be imported: {why}") from error

@@ -87,6 +87,21 @@ def test_a_part_of_another_package_that_cannot_be_imported_is_named() -> None:
         load_part("nothing_of_the_kind:gateway")
 
 
+@pytest.mark.parametrize("module", ["penstock.gateway", "penstock.workers", "penstock.runs", "penstock"])
+def test_a_process_says_of_which_package_the_functions_are_missing(tmp_path: Path, module: str) -> None:
+    (tmp_path / "mine_lua").mkdir()
+    (tmp_path / "mine_lua" / "__init__.py").touch()
+    installed_with(tmp_path, DECLARED.replace("('mine')", "('mine', functions='mine_lua:functions')"), "elsewhere")
+    verb = ["store", "load", "--redis-url", "redis://127.0.0.1:1"] if module == "penstock" else []
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *verb], capture_output=True, text=True, check=False, env=env, cwd=tmp_path, timeout=60
+    )
+    said = done.stdout + done.stderr
+    assert "extension 'mine' declares functions in mine_lua:functions, where no Lua file is installed" in said
+    assert (done.returncode != 0, "Traceback" in said) == (True, False)
+
+
 def test_the_name_of_an_extension_with_functions_is_one_in_lua() -> None:
     with pytest.raises(ConfigError, match="identifier"):
         Extension("my-own", functions="my_own:functions")
