@@ -44,7 +44,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-test
-	$(BIN)/mypy -p penstock -p benchmarks -p tests
+	$(BIN)/mypy -p penstock -p benchmarks -p tests -p penstock_jsonrpc -m rpc_doors -m test_rpc
 
 imports: $(VENV)/.installed-test
 	@rm -rf build/lint && mkdir -p build && cp -RL src build/lint && cp -RL benchmarks build/lint/

@@ -7,9 +7,10 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from penstock.errors import TooLarge
 
@@ -80,7 +81,8 @@ class Key:
     """One API key as declared. Only the hash of its secret is known here.
 
     `rate_per_s` and `burst` bound its requests, `max_open_jobs` the jobs of its owner that have not ended, per model (None: a
-    quarter of the model's queue). `expires_at` is Unix seconds. `webhook`: where the events of its submits go that name no URL.
+    quarter of the model's queue). `expires_at` is Unix seconds. `extension_settings`: those that
+    extensions add, by their names.
     """
 
     id: str
@@ -91,7 +93,7 @@ class Key:
     burst: int = 200
     max_open_jobs: int | None = None
     expires_at: float | None = None
-    webhook: str = ""
+    extension_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def new_secret() -> str:

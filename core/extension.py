@@ -11,9 +11,12 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "penstock.extensions"
 
@@ -47,19 +50,22 @@ class Extension:
     """One capability. `name` is that of its folder and of its entry point in the group `penstock.extensions`.
 
     `verbs`: by their words, `mine`, or `models mine` for a verb of the group `models`.
-    `settings`: the class of each table in penstock.toml. `version_settings` and `model_settings`: classes whose fields join the
-    table of each version, and of each model. `source_kinds`: kinds of sources that it brings. `modules`: by the name that
-    model code imports, what fills such a module in a child. `declared`: reads a Python file that a command names, and returns
-    the models that it declares, or None.
+    `settings`: the class of each table in penstock.toml. `version_settings`, `model_settings` and `key_settings`: classes whose
+    fields join the table of each version, each model and each key. `source_kinds`: kinds of sources that it brings. `modules`:
+    by the name that model code imports, what fills such a module in a child. `declared`: reads a Python file that a command
+    names, and returns the models that it declares, or None.
     """
 
     name: str
+    # The package and the folder of its Lua files, as package:folder (broker/store/library.py).
+    functions: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     # By the words of a verb of the engine: a function with the options that it is to take besides (cli/lazy.py).
     options: Mapping[str, str] = field(default_factory=dict)
     version_settings: str = ""
     model_settings: str = ""
+    key_settings: str = ""
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
@@ -69,20 +75,30 @@ class Extension:
     store_users: Mapping[str, str] = field(default_factory=dict)
     # Called with settings, a name and words of `penstock tune` for a name that is no model (cli/measure/tune.py).
     tune: str = ""
+    # The titles of the codes of its errors; and what each of them means, an `Explanation` by its code.
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem_pages: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
+    # Called before that; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
+    jobs: str = ""
+    # By their names, the query parameters of submits that it reads, as OpenAPI has them.
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Called in each worker with what the worker lends; returns what the extension brings (workers/fleet/parts.py).
     worker: str = ""
 
     def parts(self) -> list[str]:
-        fields = (self.version_settings, self.model_settings, self.declared, self.tune, self.gateway, self.worker)
+        tables = (self.version_settings, self.model_settings, self.key_settings)
+        own = (self.functions, *tables, self.declared, self.tune, self.problem_pages, self.gateway, self.jobs, self.worker)
         verbs = [verb.part for verb in self.verbs.values()]
         named = (self.settings, self.options, self.modules, self.run_kinds, self.store_users)
-        return [*verbs, *filter(None, fields), *self.source_kinds, *(part for parts in named for part in parts.values())]
+        return [*verbs, *filter(None, own), *self.source_kinds, *(part for parts in named for part in parts.values())]
 
     def __post_init__(self) -> None:
         if wrong := [part for part in self.parts() if ":" not in part]:
             raise ConfigError(f"extension {self.name!r} names parts as module:attribute, and not {', '.join(wrong)}")
+        if self.functions and not self.name.isidentifier():
+            raise ConfigError(f"extension {self.name!r} has functions in Lua, where its name must be an identifier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +118,55 @@ def declared_in(path: Path) -> DeclaredInFile | None:
 @cache
 def installed() -> tuple[Extension, ...]:
     """The extensions of this environment, by name: ours and those that other packages bring. Raises `ConfigError`."""
-    # Reading the metadata of all packages takes milliseconds, which a model's process never pays.
+    # Reading the metadata of all packages takes tens of milliseconds, which a model's process never pays.
     from importlib.metadata import entry_points
 
-    found = {point.name: point.load() for point in entry_points(group=GROUP)}
-    if wrong := [name for name, value in found.items() if not isinstance(value, Extension) or value.name != name]:
-        raise ConfigError(f"entry points of {GROUP} that name no Extension of their own name: {', '.join(sorted(wrong))}")
-    return tuple(found[name] for name in sorted(found))
+    from penstock.distribution import NAME
+
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    names = [point.name for point in points]
+    if missing := sorted(_ours() - set(names)):
+        raise ConfigError(
+            f"extensions of penstock have no entry point here: {', '.join(missing)}; {NAME} is only on the path, "
+            "or was installed before they existed",
+            hint=f"In a checkout: pip install -e . Elsewhere: pip install --force-reinstall --no-deps {NAME}",
+        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        packages = ", ".join(_package(point) for point in points if point.name in twice)
+        raise ConfigError(f"two packages bring the extension {', '.join(twice)}: {packages}; uninstall one of them")
+    return tuple(map(_declaration, points))
+
+
+def _ours() -> set[str]:
+    """The extensions that penstock itself has, by their folders."""
+    from penstock import extensions
+
+    return {path.parent.name for path in Path(extensions.__path__[0]).glob("*/__init__.py")}
+
+
+def _declaration(point: EntryPoint) -> Extension:
+    package = _package(point)
+    try:
+        found = point.load()
+    except Exception as error:
+        why = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"the extension {point.name!r} of the package {package} cannot be imported from {point.value}: {why}",
+            hint=f"Install a release of {package} that fits this penstock, or: pip uninstall {package}",
+        ) from error
+    if not isinstance(found, Extension) or found.name != point.name:
+        raise ConfigError(f"{point.value} of the package {package} is not an Extension of the name {point.name!r}")
+    return found
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module
+
+
+@cache
+def submit_parameters() -> dict[str, str]:
+    """By the name of each query parameter of submits that an extension reads: the extension's name."""
+    return {parameter: extension.name for extension in installed() for parameter in extension.parameters}
 
 
 def lent_modules() -> dict[str, str]:
@@ -117,6 +175,13 @@ def lent_modules() -> dict[str, str]:
 
 
 def load_part(part: str) -> Any:
-    """Import what `module:attribute` names."""
+    """Import what `module:attribute` names. Raises `ConfigError` if another package has it, and it cannot be imported."""
     module, _, attribute = part.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        # What is missing for a part of ours, the command says by the names of our extras.
+        if module.partition(".")[0] == "penstock" or isinstance(error, PenstockError):
+            raise
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{part}, a part of an extension, cannot be imported: {why}") from error

@@ -379,8 +379,7 @@ def split_media_type(content_type: str) -> tuple[str, str]:
 
 def is_media_accepted(media: str, kinds: Sequence[str]) -> bool:
     """Whether one of the kinds is this media type; a kind may also be `image/*` or `*/*`."""
-    family = media.partition("/")[0]
-    return any(kind in (media, "*/*", f"{family}/*") for kind in kinds)
+    return media in kinds or "*/*" in kinds or f"{media.partition('/')[0]}/*" in kinds
 
 
 @dataclass(frozen=True, slots=True)

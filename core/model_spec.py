@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
 from penstock.job import MODEL_NAME, RESERVED_NAME
 
 DEFAULT_VERSION = "1"
@@ -122,7 +121,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How the slots of a version follow its work, in each worker process (docs/production/autoscaling.md). Times in seconds.
+    """How the slots of a version follow its work, in each worker process. Times in seconds.
 
     At least `min_slots`, at most `max_slots`, unless nothing was asked for during `idle_unload_s`: then none. `goal_s`: waiting
     jobs that would take longer than this are worth more slots.
@@ -187,8 +186,9 @@ class ModelSpec:
     loader: str = ""
     # What fills the modules that extensions lend to its code, by the name that the code imports.
     modules: dict[str, str] = field(default_factory=dict)
-    # The stages that run instead of code of its own (docs/reference/pipelines.md); such a model has no source.
-    pipeline: PipelineSpec | None = None
+    # The extension that runs a model without code and source, and what it alone reads of the model.
+    driven_by: str = ""
+    driven_how: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,8 @@ class VersionInfo:
     streams: bool = False
     # The media types of the outputs, as the return annotation has them; empty: any.
     answers: tuple[str, ...] = ()
-    # Of a pipeline.
-    stages: tuple[PipelineStage, ...] = ()
+    # Of a model that an extension drives: its parts as that extension announces them, in JSON.
+    stages: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +376,8 @@ class WorkerInfo:
     have, by model and version; None for a worker of an earlier release, which does not say. `followed`: the state of each
     model's rollout that it has taken up. `loads`: whether it has a folder from which it loads versions at run time. `scaling`:
     by model and version, those whose slots follow their work; versions that an operator scaled are not among them. `drained`:
-    an operator has it take no jobs. `holding`: how many jobs it has at present.
+    an operator has it take no jobs. `holding`: how many jobs it has at present. `extensions`: those with functions in the
+    store that it has installed; None for a worker of an earlier release.
     """
 
     name: str
@@ -393,3 +394,4 @@ class WorkerInfo:
     scaling: dict[str, dict[str, ScalingInfo]] = field(default_factory=dict)
     drained: bool = False
     holding: int = 0
+    extensions: tuple[str, ...] | None = None

@@ -39,7 +39,7 @@ class Rollout:
     elsewhere its jobs are run to their end, and then workers forget it. A version of the settings that was removed without a
     reset stays removed, whatever they say.
     `scale` maps versions to the number of their slots in each worker process; for all others the settings say it.
-    `split` divides the requests that name no version (`penstock.extensions.splits`); empty: it does not.
+    `split` divides the requests that name no version; empty: it does not. Only its extension reads it.
     `paused`: jobs are accepted and wait, and workers claim none. `limits` stand over those of the settings, by name.
     """
 

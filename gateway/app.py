@@ -35,18 +35,18 @@ from penstock.gateway.asgi.negotiation import (
 from penstock.gateway.asgi.problems import CrossSite, MethodNotAllowed, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.keys import Caller, Shares, cost_of
-from penstock.gateway.auth.roles import is_public, require_role
+from penstock.gateway.auth.rules import SUBMIT, require_role
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import problem_of
 from penstock.gateway.extending import ForeignDoor, ForeignTarget, words_of
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.services import services_of
-from penstock.gateway.telemetry.health import PROBES
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
+from penstock.settings.keys import loopback_names
+from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -58,28 +58,37 @@ class Gateway:
 
     def __init__(
         self,
-        options: GatewayOptions,
+        settings: Settings,
         *,
         store: AsyncStore,
         blobs: BlobStore,
         lifetime: Lifetime,
         tracing: Tracing | None = None,
+        shares_port: bool = False,
     ) -> None:
-        self._options = options
+        self._root, self._origins = settings.gateway.root_path, settings.gateway.cors_origins
+        self._hosts = loopback_names(settings.gateway.host)
         self._store = store
         self._lifetime = lifetime
         self._tracing = tracing
         self._open = 0
-        self._cross_origin = CrossOrigin(options.cors_origins) if options.cors_origins else None
+        self._cross_origin = CrossOrigin(self._origins) if self._origins else None
         self._starting: asyncio.Task[None] | None = None
         metrics = GatewayMetrics(open_requests=lambda: self._open)
         self.services = services = services_of(
-            options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing, metrics=metrics
+            settings,
+            store=store,
+            blobs=blobs,
+            lifetime=lifetime,
+            tracing=tracing,
+            metrics=metrics,
+            shares_port=shares_port,
         )
         self.parts = parts = GatewayParts(services)
         self._auth, self._metrics = services.auth, services.metrics
         self._submit, self._predict, self._explain = parts.submit, parts.predict, parts.explain
         self._pages = parts.pages
+        self._rules, self._uncounted = parts.rules, parts.rules.probes | {"/metrics"}
         self._doors_before = tuple(door for part in parts.extensions for door in part.doors_before)
         self._doors = tuple(door for part in parts.extensions for door in part.doors)
         self._listeners = tuple(listener for part in parts.extensions for listener in part.listeners)
@@ -89,7 +98,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope = self._below_root(scope) if self._options.root_path else scope
+            scope = self._below_root(scope) if self._root else scope
             if self._cross_origin is not None and not is_page(scope["path"]):
                 if await self._cross_origin.answer_preflight(scope, send):
                     return
@@ -104,7 +113,7 @@ class Gateway:
 
     def _below_root(self, scope: Scope) -> Scope:
         """The scope without the root path: some proxies strip their prefix and some do not, and both mean the same path."""
-        root, path = self._options.root_path, scope["path"]
+        root, path = self._root, scope["path"]
         return {**scope, "path": path[len(root) :] or "/"} if path == root or path.startswith(root + "/") else scope
 
     async def start(self) -> None:
@@ -148,7 +157,7 @@ class Gateway:
         door, target = self._target(scope)
         head = dict[bytes, bytes]()
         route = target.route if target is not None else "unknown"
-        is_probe = scope["path"] in PROBES
+        is_probe = scope["path"] in self._uncounted
         self._open += not is_probe
         try:
             head = read_head(scope["headers"])
@@ -176,20 +185,20 @@ class Gateway:
         """`is_safe`: the request runs nothing, so a page of another site may have sent it."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
-        hosts = self._options.hosts
+        hosts = self._hosts
         if hosts and host_name(head.get(b"host", b"")) not in hosts:
             raise WrongHost(
                 "this gateway answers only to its loopback names",
                 hint="Call it as localhost or 127.0.0.1, or bind another host.",
             )
-        if not is_safe and is_cross_site(head, self._options.cors_origins) and not is_page(scope["path"]):
+        if not is_safe and is_cross_site(head, self._origins) and not is_page(scope["path"]):
             raise CrossSite(
                 "a page of another site had this browser send the request",
                 hint="gateway.cors_origins names the pages that may. Programs send neither Sec-Fetch-Site nor Origin.",
             )
 
     def _admit(self, scope: Scope, head: Head) -> Caller:
-        if is_public(scope["path"]):
+        if self._rules.is_public(scope["path"]):
             return self._auth.identify(head.get(b"authorization"))
         return self._check_key(scope, head, cost=cost_of(scope["method"], scope["path"]))
 
@@ -209,7 +218,7 @@ class Gateway:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{scope['method'][:20]} is not a method of this path; it takes POST", allow="POST")
         if Role.SUBMIT not in caller.roles:
-            require_role(caller, "POST", target.route)
+            require_role(caller, SUBMIT)
         endpoint = self._endpoint(target)
         permits = self.services.requests if endpoint is self._submit else self._prediction_permits(head)
         self._take(permits, caller)
@@ -237,7 +246,7 @@ class Gateway:
             return await door(scope, receive, send, head, target)
         scope["caller"] = caller = self._check_key(scope, head)
         if Role.SUBMIT not in caller.roles:
-            require_role(caller, "POST", f"{PREDICT}{{model}}")
+            require_role(caller, SUBMIT)
         permits = self._prediction_permits(head)
         self._take(permits, caller)
         try:
@@ -263,7 +272,7 @@ class Gateway:
 
     async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
         """Serve a page of the dashboard: a browser's session stands for a key, and a stranger gets the sign-in page."""
-        if not self._auth.keyed or b"authorization" in head or is_public(scope["path"]):
+        if not self._auth.keyed or b"authorization" in head or self._rules.is_public(scope["path"]):
             scope["caller"] = self._admit(scope, head)
             return await self._answer_with_fastapi(scope, receive, send)
         request = Request(scope, receive)
@@ -284,7 +293,7 @@ class Gateway:
         if scope["method"] == "HEAD":
             head_only = HeadOnly(scope, send)
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
-        if scope["path"] in PROBES:
+        if scope["path"] in self._uncounted:
             return await self._answer_routed(scope, receive, send)
         caller, permits = scope["caller"], self.services.requests
         self._take(permits, caller)

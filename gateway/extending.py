@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
 from fastapi import APIRouter
 
+from penstock.access import Key
 from penstock.broker.store.aio import AsyncStore
 from penstock.extension import installed, load_part
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
 from penstock.gateway.asgi.wire import Receive, Scope, Send
+from penstock.gateway.auth.rules import RouteRules
+from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.runs.request import RunMembers
+from penstock.job import Job
+from penstock.model_spec import WorkerInfo
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
     from penstock.gateway.rpc.server import RpcShared
     from penstock.gateway.services import Services
+
+log = structlog.get_logger(__name__)
 
 
 class ForeignTarget(Protocol):
@@ -72,9 +80,11 @@ class RpcPart:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
-    """`doors` answer paths that nobody else does, `doors_before` may take ours. `document` adds routes to the OpenAPI document,
-    `scrape` text to the metrics. `run`: members of the body that starts a run. `listeners` answer before keys are looked at;
-    `asides` are ports of their own. `beside` runs for as long as the process serves, with stores of its own.
+    """`doors` answer paths that nobody else does, `doors_before` may take ours. `rules`: who may call the routes.
+    `check_key` raises `ConfigError` for a key that is made at run time with settings of the extension that it cannot have.
+    `document` adds routes to the OpenAPI document, `scrape` text to the metrics. `run`: members of the body that starts a run.
+    `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs for as long as the process
+    serves, with stores of its own. `timeline`: what the timeline of a job says besides ours.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -83,12 +93,16 @@ class GatewayPart:
     wordings: Sequence[Wording] = ()
     lifespans: Sequence[Lifespan] = ()
     listeners: Sequence[PathListener] = ()
+    rules: RouteRules = field(default_factory=RouteRules)
+    check_key: Callable[[Key], None] | None = None
     document: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None
     scrape: Callable[[], Awaitable[bytes]] | None = None
     run: RunMembers | None = None
     rpc: RpcPart | None = None
     asides: Callable[[Settings, bool], Sequence[ListeningSocket]] | None = None
     beside: Callable[[Callable[[], AsyncStore]], AbstractContextManager[None]] | None = None
+    timeline: Callable[[Job], Awaitable[Mapping[str, Any]]] | None = None
+    dashboard: DashboardPart | None = None
 
 
 def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:
@@ -99,3 +113,23 @@ def parts_of(services: Services) -> tuple[GatewayPart, ...]:
     """What the extensions of this environment serve. An extension that is off returns None, and has imported nothing."""
     found = [load_part(one.gateway)(services) for one in installed() if one.gateway]
     return tuple(part for part in found if part is not None)
+
+
+class DifferingWorkers:
+    """Workers whose extensions are not this gateway's, so that what an extension does in the store is done by half (D136).
+
+    `ours`: the extensions with functions that are installed here.
+    """
+
+    def __init__(self, ours: Iterable[str]) -> None:
+        self._ours = frozenset(ours)
+        self._logged: set[str] = set()
+
+    def look(self, workers: Sequence[WorkerInfo]) -> None:
+        """Log once of each worker what is missing there or here. A worker of an earlier release does not say what it has."""
+        differing = {one.name: set(one.extensions) for one in workers if one.extensions is not None}
+        differing = {name: theirs for name, theirs in differing.items() if theirs != self._ours}
+        for name in sorted(differing.keys() - self._logged):
+            there, here = sorted(self._ours - differing[name]), sorted(differing[name] - self._ours)
+            log.warning("extensions_differ", worker=name, missing_there=there, missing_here=here)
+        self._logged = set(differing)

@@ -3,7 +3,7 @@
 # D113: docs/design/gateway.md
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.settings.keys import declared
+from penstock.settings.keys import added_key_settings, declared, key_class
 
 if TYPE_CHECKING:
     from penstock.gateway.services import Services
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 _COUNT = {"type": "integer", "minimum": 1}
-MAKE = {
+_MAKE: dict[str, Any] = {
     "type": "object",
     "required": ["id", "roles"],
     "properties": {
@@ -40,27 +40,28 @@ MAKE = {
         "burst": _COUNT,
         "max_open_jobs": _COUNT,
         "expires_at": {"type": "string", "format": "date-time"},
-        "webhook": {"type": "string"},
     },
     "additionalProperties": False,
 }
+_OF_PYDANTIC = ("title", "default")
 _SECRET = {"cache-control": "no-store"}
 
 
 class KeyRoutes:
     """Over HTTP; `penstock keys` and the clients send what they have to say here."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, checks: Sequence[Callable[[Key], None]]) -> None:
+        self._checks = checks
         self._beat = services.key_beat
         self._auth = services.auth
         self._store = services.store
-        self._options = services.options
+        self._settings = services.settings
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response)
         tags: list[str | Enum] = ["keys"]
-        body = {"requestBody": {"required": True, "content": {"application/json": {"schema": MAKE}}}}
+        body = {"requestBody": {"required": True, "content": {"application/json": {"schema": _make_schema()}}}}
         add = router.add_api_route
         add("/v1/keys", self.make, methods=["POST"], tags=tags, summary="Make a key", status_code=201, openapi_extra=body)
         add("/v1/keys", self.show, methods=["GET"], tags=tags, summary="The keys, without their secrets")
@@ -70,7 +71,7 @@ class KeyRoutes:
     async def make(self, request: Request, caller: CallerParam) -> Response:
         """The key with its secret, which nobody can read again. It counts at every gateway within `within_s` seconds."""
         self._require_operator(caller)
-        given = await json_body(request, self._options, self._uploads)
+        given = await json_body(request, self._settings.gateway, self._uploads)
         secret = new_secret()
         key = self._checked(given, digest_of(secret.encode("ascii")))
         await self._require_free(key.id)
@@ -86,7 +87,7 @@ class KeyRoutes:
         """The keys of this gateway's settings, and those that were made at run time."""
         self._require_operator(caller)
         await self._beat.beat()
-        ours = [key_view(key) for key in self._options.keys]
+        ours = [key_view(key) for key in self._settings.access_keys()]
         stored = [key_view(found.key, found) for name, found in sorted(self._beat.stored.items())]
         return json_response({"data": ours + [view for view in stored if not self._auth.declares(view["id"])]})
 
@@ -105,32 +106,28 @@ class KeyRoutes:
         return json_response({"id": key_id, "revoked": True, "within_s": KNOWN_WITHIN_S})
 
     def _require_operator(self, caller: Caller) -> None:
-        """A token of TorchServe's expires, and a key that was made with it would not."""
+        """A token expires, and a key that was made with it would not."""
         if not self._auth.keyed:
             raise Conflict(
                 "this gateway has no keys: it serves every program on this machine",
                 hint="Declare the first key in [[keys]]: `penstock keys new admin --role manage --toml` prints its lines.",
             )
         if caller.has_token:
-            raise WrongRole("TorchServe's tokens make no keys", hint="Use a key of [[keys]] with the role manage.")
+            taken = self._settings.credentials()
+            raise WrongRole(
+                f"{taken.what if taken else 'tokens'} make no keys", hint="Use a key of [[keys]] with the role manage."
+            )
 
     def _checked(self, given: Any, sha256: str) -> Key:
         if not isinstance(given, dict) or "sha256" in given:
             raise InvalidInput("the body is an object with `id` and `roles`; the gateway makes the secret itself")
         try:
-            if given.get("webhook"):
-                self._check_webhook(str(given["webhook"]))
-            return declared({**given, "sha256": sha256}).key()
+            key = declared({**given, "sha256": sha256}).key()
+            for check in self._checks:
+                check(key)
+            return key
         except ConfigError as wrong:
             raise InvalidInput("this key cannot be made", errors=[_fault(fault) for fault in wrong.faults]) from None
-
-    def _check_webhook(self, url: str) -> None:
-        """Raises `ConfigError` for a URL to which no event may be sent."""
-        # Few keys have a webhook, and few gateways send any.
-        from penstock.extensions.webhooks.gateway.requested import check_defaults
-
-        own = self._options.webhooks
-        check_defaults({"webhook": url}, own.urls if own else (), is_on=own is not None)
 
     async def _require_free(self, key_id: str) -> None:
         self._refuse_declared(key_id, "Choose another id")
@@ -152,6 +149,15 @@ class KeyRoutes:
             raise Overloaded(f"there are {MOST_KEYS} keys already", retry_after_s=60.0, hint="Revoke those that nobody uses.")
 
 
+def _make_schema() -> dict[str, Any]:
+    """With the settings that extensions add."""
+    known = key_class().model_json_schema()["properties"]
+    own = {
+        name: {word: value for word, value in known[name].items() if word not in _OF_PYDANTIC} for name in added_key_settings()
+    }
+    return {**_MAKE, "properties": {**_MAKE["properties"], **own}}
+
+
 def key_view(key: Key, made: StoredKey | None = None) -> Mapping[str, Any]:
     """What may be shown of a key. `made` None: it is declared in the settings."""
     return {
@@ -162,7 +168,7 @@ def key_view(key: Key, made: StoredKey | None = None) -> Mapping[str, Any]:
         "burst": key.burst,
         "max_open_jobs": key.max_open_jobs,
         "expires_at": None if key.expires_at is None else _moment(key.expires_at),
-        "webhook": key.webhook or None,
+        **{name: key.extension_settings.get(name) or None for name in added_key_settings()},
         "source": "settings" if made is None else "store",
         "made_at": None if made is None else _moment(made.made_at),
         "made_by": None if made is None else made.made_by,

@@ -9,9 +9,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from penstock.access import ANY_HEADER
-from penstock.extensions.oip.gateway.endpoint import INFER_BODY
-from penstock.gateway.asgi.problems import TITLES
-from penstock.gateway.auth.roles import security_of
+from penstock.gateway.asgi.problems import titles
+from penstock.gateway.auth.rules import SUBMIT, RouteRules, security
 from penstock.gateway.jobs.schemas import ANSWER_PARAMETERS, JOB_PARAMETERS, JOB_SCHEMA, TIMELINE_SCHEMA
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.views import rebased
@@ -32,14 +31,14 @@ _HEADERS = [
 _PREFER = {"name": "Prefer", "in": "header", "description": "wait=N, respond-async", "schema": {"type": "string"}}
 _NO_RESULT = "The job ended without an output; the code says how"
 _TEXT = {"type": "string"}
-_PROBLEM_SCHEMA = {
+_PROBLEM_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["type", "title", "status", "code", "detail", "request_id"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference"},
         "title": _TEXT,
         "status": {"type": "integer"},
-        "code": {"type": "string", "examples": sorted(TITLES)[:5]},
+        "code": _TEXT,
         "detail": _TEXT,
         "hint": _TEXT,
         "instance": _TEXT,
@@ -76,23 +75,6 @@ _QUEUE_SCHEMA = {
 }
 _QUEUE_REF = {"$ref": "#/components/schemas/Queue"}
 _QUEUE_LIST = {"type": "object", "properties": {"data": {"type": "array", "items": _QUEUE_REF}}}
-_SERIES = {"type": "array", "items": {"type": ["number", "null"]}, "description": "One value per moment of `at`"}
-_PERCENTILES = {"type": "object", "properties": dict.fromkeys(("p50", "p95", "p99"), _SERIES)}
-_HISTORY = {
-    "type": "object",
-    "required": ["model", "step_s", "percentile_error", "at"],
-    "properties": {
-        "model": {"type": ["string", "null"], "description": "null: all models together"},
-        "step_s": {"type": "integer"},
-        "percentile_error": {"type": "number", "description": "How far a percentile may be off, as a share of it"},
-        "at": {"type": "array", "items": {"type": "integer"}, "description": "Begin of each step in Unix seconds"},
-        "total_s": _PERCENTILES,
-        "queue_s": _PERCENTILES,
-        "releases": {"type": "object", "additionalProperties": _SERIES, "description": "Shares of the batches, by reason"},
-        "away": {"type": "array", "items": _TEXT, "description": "Models whose store does not answer"},
-    },
-    "additionalProperties": _SERIES,
-}
 _WORK = {"type": "number", "minimum": 0, "description": "Seconds that one worker would work on all that waits, is due or runs"}
 _SCALING = {
     "type": "object",
@@ -142,8 +124,6 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
     f"{_JOB_PATH}/events": {"text/event-stream": {}, "application/x-ndjson": {}},
     "/v1/jobs/events": {"text/event-stream": {}},
     "/v1/scaling": {"application/json": {"schema": _SCALING}},
-    "/v1/history": {"application/json": {"schema": _HISTORY}},
-    "/v1/models/{model}/history": {"application/json": {"schema": _HISTORY}},
     "/v1/queues": {"application/json": {"schema": _QUEUE_LIST}},
     "/v1/queues/{model}": {"application/json": {"schema": _QUEUE_REF}},
     "/metrics": {"text/plain": {}},
@@ -157,26 +137,32 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    schemas |= {"Job": JOB_SCHEMA, "Problem": _PROBLEM_SCHEMA, "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
+    schemas |= {"Job": JOB_SCHEMA, "Problem": _problem_schema(), "Timeline": TIMELINE_SCHEMA, "Queue": _QUEUE_SCHEMA}
     for path, item in described["paths"].items():
         for operation in item.values():
             operation["responses"] = _read_responses(path, operation["responses"])
     described["paths"] |= _generic_paths()
     if keyed:
-        _add_roles(described)
+        _add_roles(described, app.state.rules)
     for entry in models.values():
         own = _model_paths(entry, schemas) | _batch_paths(entry, described["paths"])
         for operation in (operation for item in own.values() for operation in item.values() if keyed):
-            operation["security"] = security_of("POST", "/v1/models/{model}/jobs")
+            operation["security"] = security(SUBMIT)
         described["paths"] |= own
     return described
 
 
-def _add_roles(described: dict[str, Any]) -> None:
+def _problem_schema() -> dict[str, Any]:
+    """With a few of the codes that this gateway answers with."""
+    code = {**_TEXT, "examples": sorted(titles())[:5]}
+    return {**_PROBLEM_SCHEMA, "properties": {**_PROBLEM_SCHEMA["properties"], "code": code}}
+
+
+def _add_roles(described: dict[str, Any], rules: RouteRules) -> None:
     described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ID.SECRET"}}
     for path, item in described["paths"].items():
         for method, operation in item.items():
-            operation["security"] = security_of(method.upper(), path)
+            operation["security"] = security(rules.roles_of(method.upper(), path))
 
 
 def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
@@ -184,24 +170,24 @@ def _read_responses(path: str, declared: dict[str, Any]) -> dict[str, Any]:
     content = _READ_CONTENT.get(path, {"application/json": {}})
     responses = {
         success: {"description": declared[success]["description"], "content": content},
-        "default": _problem("Any refusal"),
+        "default": problem("Any refusal"),
     }
     if path.startswith(f"{_JOB_PATH}/result"):
         responses["202"] = {"description": "The job has not ended yet", "content": _JOB_CONTENT}
         responses["206"] = {"description": "The bytes that Range asks for", "content": content}
         responses["304"] = {"description": "If-None-Match names this result"}
-        responses["416"] = _problem("Range begins behind the end of the output")
-        responses["409"] = _problem(_NO_RESULT)
+        responses["416"] = problem("Range begins behind the end of the output")
+        responses["409"] = problem(_NO_RESULT)
     if path == _JOB_PATH and success == "200":
         responses["304"] = {"description": "Unchanged since If-None-Match"}
     return responses
 
 
-def _problem(description: str) -> dict[str, Any]:
+def problem(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/problem+json": {"schema": PROBLEM_REF}}}
 
 
-def _path_parameters(*names: str) -> list[dict[str, Any]]:
+def path_parameters(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
 
 
@@ -210,12 +196,11 @@ def _generic_paths() -> dict[str, Any]:
     any_answer: dict[str, Any] = {"application/json": {}, "*/*": {}}
     paths = {}
     for names, tail in ((("model",), ""), (("model", "version"), "/versions/{version}")):
-        own = _path_parameters(*names)
+        own = path_parameters(*names)
         paths[f"/v1/models/{{model}}{tail}/jobs"] = {"post": _submit(own, any_body, any_answer)}
         named = "/".join(f"{{{name}}}" for name in names)
         paths[f"/predictions/{named}"] = {"post": _predict(own, any_body, any_answer)}
         paths[f"/explanations/{named}"] = {"post": _predict(own, any_body, any_answer, summary="Explain an answer")}
-        paths[f"/v2/models/{{model}}{tail}/infer"] = {"post": _infer(own)}
     return paths
 
 
@@ -322,19 +307,9 @@ def _submit(own: list[dict[str, Any]], body: dict[str, Any], answer: dict[str, A
         "responses": {
             "200": {"description": "The output, if the job ended within the seconds of Prefer: wait", "content": answer},
             "202": {"description": "Stored", "content": _JOB_CONTENT},
-            "409": _problem(_NO_RESULT),
-            "default": _problem("Any refusal"),
+            "409": problem(_NO_RESULT),
+            "default": problem("Any refusal"),
         },
-    }
-
-
-def _infer(own: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "tags": ["Open Inference Protocol"],
-        "summary": "Infer",
-        "parameters": own,
-        "requestBody": INFER_BODY,
-        "responses": {"200": {"description": "The outputs"}, "default": _problem("Any refusal")},
     }
 
 
@@ -350,5 +325,5 @@ def _predict(
         "summary": summary,
         "parameters": [*own, *ANSWER_PARAMETERS, *_HEADERS],
         "requestBody": {"required": True, "content": body},
-        "responses": {"200": {"description": "The output", "content": answer}, "default": _problem("Any refusal")},
+        "responses": {"200": {"description": "The output", "content": answer}, "default": problem("Any refusal")},
     }

@@ -1,7 +1,8 @@
-"""The routes of operators: models, their splits, profiles and queues, keys, and `GET /v1/audit`, which says who did what."""
+"""The routes of operators: models, profiles and queues, keys, and `GET /v1/audit`, which says who did what."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -11,6 +12,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import MOST_READ, Act, read_acts
 from penstock.gateway.asgi.wire import json_response, rfc3339
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.key_routes import KeyRoutes
 from penstock.gateway.models.profiles import Profiles
 from penstock.gateway.models.queues import QueueReads
@@ -21,14 +23,14 @@ from penstock.gateway.services import Services
 Limit = Annotated[int, Query(ge=1, le=MOST_READ)]
 
 
-def operator_routers(services: Services) -> list[APIRouter]:
+def operator_routers(services: Services, extensions: Sequence[GatewayPart]) -> list[APIRouter]:
     store, registry = services.store, services.registry
     return [
         Rollouts(services.changes, registry).router(),
         OperationRoutes(services.operations).router(),
         Profiles(store, registry).router(),
         QueueReads(store, registry=registry).router(),
-        KeyRoutes(services).router(),
+        KeyRoutes(services, [part.check_key for part in extensions if part.check_key is not None]).router(),
         AuditRoutes(store).router(),
     ]
 

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, headers_for, json_response
 from penstock.gateway.auth.roles import authorize
+from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.dashboard.router import Pages, is_page
 from penstock.gateway.error_responses import from_framework, problem_of
 from penstock.gateway.extending import GatewayPart, words_of
@@ -26,9 +27,14 @@ class RoutedApi:
     """`app` serves `routers`, the last of which is that of `pages` if there are pages."""
 
     def __init__(
-        self, services: Services, routers: Sequence[APIRouter], pages: Pages | None, extensions: Sequence[GatewayPart]
+        self,
+        services: Services,
+        rules: RouteRules,
+        routers: Sequence[APIRouter],
+        pages: Pages | None,
+        extensions: Sequence[GatewayPart],
     ) -> None:
-        self._options = services.options
+        self._root = services.settings.gateway.root_path
         self._routers = routers
         self._pages = pages
         self._auth = services.auth
@@ -37,6 +43,7 @@ class RoutedApi:
         self._documents = [part.document for part in extensions if part.document is not None]
         self._words = words_of(extensions)
         self.app = self._build()
+        self.app.state.rules = rules
 
     def _build(self) -> FastAPI:
         # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
@@ -47,7 +54,7 @@ class RoutedApi:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
-            servers=[{"url": self._options.root_path}] if self._options.root_path else None,
+            servers=[{"url": self._root}] if self._root else None,
             dependencies=[Depends(authorize)],
         )
         for router in self._routers:

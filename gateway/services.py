@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.space import DiskReserve, FileCensus
@@ -12,12 +14,13 @@ from penstock.broker.blobs.uploads import FileStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.asgi.wire import BodyMemory
+from penstock.gateway.asgi.wire import MAX_BODIES_BYTES, BodyMemory
 from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.events.follow import JobFollower
+from penstock.gateway.jobs.extending import JobsHost, OnChosen, WordReader, jobs_parts
 from penstock.gateway.jobs.inbox import Inbox
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.replay import Replays
@@ -27,25 +30,29 @@ from penstock.gateway.jobs.submitting.submitter import GatewayJobLog, Submitter
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.operations import Operations
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.file_quota import FileQuota
 from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.uploads import FileUploads
 from penstock.gateway.telemetry.health import Health
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.gateway.telemetry.tracing import Tracing
+from penstock.settings.keys import is_loopback
+
+if TYPE_CHECKING:
+    from penstock.settings.tables import Settings
 
 Held = AbstractContextManager[None]
 
 
 @dataclass(frozen=True)
 class Services:
-    """`requests`, `predictions`, `streams`: the permits of callers, by what they wait for. `files`: where uploads lie.
+    """`requests`, `predictions`, `streams`: the permits of callers, by what they wait for. `shares_port`: siblings bind
+    the same port. `on_chosen`: what is called for each stored job of a version that a chooser took.
 
     What stands below the fields is made when it is first asked for, out of them.
     """
 
-    options: GatewayOptions
+    settings: Settings
     store: AsyncStore
     blobs: BlobStore
     lifetime: Lifetime
@@ -58,18 +65,21 @@ class Services:
     predictions: Shares
     streams: Shares
     waiting: WaitingResponses
+    words: WordReader
+    on_chosen: Sequence[OnChosen]
+    shares_port: bool
+
+    @property
+    def shows_metrics(self) -> bool:
+        """Whether /metrics is served beside the API: never on a port that siblings share, where each scrape would reach another
+        process, and every counter would jump.
+        """
+        table = self.settings.gateway
+        return is_loopback(table.host) and not table.metrics_port and not self.shares_port
 
     @cached_property
     def submitter(self) -> Submitter:
-        return Submitter(
-            self.options,
-            store=self.store,
-            blobs=self.blobs,
-            registry=self.registry,
-            metrics=self.metrics,
-            uploads=self.uploads,
-            tracing=self.tracing,
-        )
+        return Submitter(self)
 
     @cached_property
     def results(self) -> ResultReader:
@@ -77,11 +87,11 @@ class Services:
 
     @cached_property
     def follower(self) -> JobFollower:
-        return JobFollower(self.store, heartbeat_s=self.options.heartbeat_s)
+        return JobFollower(self.store, heartbeat_s=self.settings.gateway.heartbeat_s)
 
     @cached_property
     def job_log(self) -> GatewayJobLog:
-        return GatewayJobLog(self.options.log_jobs)
+        return GatewayJobLog(self.settings.log.jobs)
 
     @cached_property
     def predict(self) -> PredictEndpoint:
@@ -93,7 +103,7 @@ class Services:
 
     @cached_property
     def replays(self) -> Replays:
-        return Replays(self.submitter, self.options, store=self.store, blobs=self.blobs)
+        return Replays(self)
 
     @cached_property
     def inbox(self) -> Inbox:
@@ -101,21 +111,21 @@ class Services:
 
     @cached_property
     def files(self) -> FileStore:
-        return FileStore(self.options.files_dir)
+        return FileStore(self.settings.files_dir)
 
     @cached_property
     def quota(self) -> FileQuota:
-        options, reserve = self.options, DiskReserve(self.options.files_dir, self.options.reserve_bytes)
-        most = {"max_files": options.max_owner_files, "max_bytes": options.max_owner_bytes}
-        return FileQuota(FileCensus(self.files), reserve, **most)
+        settings, table = self.settings, self.settings.runs
+        reserve = DiskReserve(settings.files_dir, settings.store.reserve_bytes)
+        return FileQuota(FileCensus(self.files), reserve, max_bytes=table.max_owner_bytes)
 
     @cached_property
     def file_uploads(self) -> FileUploads:
-        return FileUploads(self.files, self.options, self.quota)
+        return FileUploads(self.files, self.settings.runs, self.quota)
 
     @cached_property
     def runs(self) -> RunService:
-        return RunService(AsyncRunStore(self.store), self.files, self.options, require_room=self.quota.require_room)
+        return RunService(AsyncRunStore(self.store), self.files, self.settings.runs, require_room=self.quota.require_room)
 
     @cached_property
     def changes(self) -> ModelChanges:
@@ -150,27 +160,33 @@ class Services:
 
 
 def services_of(
-    options: GatewayOptions,
+    settings: Settings,
     *,
     store: AsyncStore,
     blobs: BlobStore,
     lifetime: Lifetime,
     tracing: Tracing | None,
     metrics: GatewayMetrics,
+    shares_port: bool,
 ) -> Services:
-    requests = Shares("requests", options.max_requests, setting="gateway.max_requests")
+    parts = jobs_parts(JobsHost(settings, store, blobs))
+    table = settings.gateway
+    requests = Shares("requests", table.max_requests, setting="gateway.max_requests")
     return Services(
-        options,
+        settings,
         store,
         blobs,
         lifetime,
         tracing,
-        auth=KeyAuth(options.keys, rate_per_s=options.rate_per_s, burst=options.burst),
+        auth=KeyAuth(settings.access_keys(), rate_per_s=table.rate_per_s, burst=table.burst),
         metrics=metrics,
-        registry=ModelRegistry(store, options.models),
-        uploads=BodyMemory(options.max_upload_bytes),
+        registry=ModelRegistry(store, tuple(settings.model_infos()), [part.models for part in parts.values() if part.models]),
+        uploads=BodyMemory(MAX_BODIES_BYTES),
         requests=requests,
-        predictions=Shares("predictions", options.max_predictions, setting="gateway.max_predictions"),
-        streams=Shares("streamed predictions", options.max_streams, setting="gateway.max_streams"),
-        waiting=WaitingResponses(options.max_waits, requests=requests),
+        predictions=Shares("predictions", table.max_predictions, setting="gateway.max_predictions"),
+        streams=Shares("streamed predictions", table.max_streams, setting="gateway.max_streams"),
+        waiting=WaitingResponses(table.max_waits, requests=requests),
+        words=WordReader({name: part.words for name, part in parts.items() if part.words is not None}),
+        on_chosen=tuple(part.on_chosen for part in parts.values() if part.on_chosen is not None),
+        shares_port=shares_port,
     )

@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any
 
 import structlog
 
@@ -21,19 +19,14 @@ from penstock.broker.blobs.opening import open_blobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
-from penstock.extensions.torchserve.settings.table import TorchServeSettings
-from penstock.extensions.webhooks.settings import WebhooksSettings, urls_of_models
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
-from penstock.gateway.extending import GatewayPart
-from penstock.gateway.options import GatewayOptions, TorchServeOptions, WebhookOptions
-from penstock.gateway.services import Services
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
-from penstock.settings.keys import is_loopback
+from penstock.settings.keys import loopback_names
 from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
@@ -56,8 +49,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     lifetime = Lifetime()
     open_store = partial(AsyncStore, settings.job_store_url, replicated=settings.store.durability == "replicated")
     store, blobs = open_store(), open_blobs(settings.blob_location)
-    options = gateway_options(settings, shared=shared)
-    gateway = Gateway(options, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing())
+    gateway = Gateway(settings, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing(), shares_port=shared)
     table = settings.gateway
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))
@@ -71,7 +63,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
             access=settings.access_rule(),
             asides=asides,
             wake=store.wake_waiters,
-            beside=grpc_ports(gateway.services, gateway.parts.extensions, settings, shared=shared),
+            beside=grpc_ports(gateway, settings, shared=shared),
         )
         # The server handles both signals from its start on, and raises them again once it has drained. Until then this handler
         # keeps a signal from getting lost: the server then ends right after its start.
@@ -98,11 +90,10 @@ def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> l
     return found
 
 
-def grpc_ports(
-    services: Services, extensions: Sequence[GatewayPart], settings: Settings, *, shared: bool
-) -> list[ServerBeside]:
+def grpc_ports(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ServerBeside]:
     """The gRPC ports that the settings name. Raises `ConfigError` if the packages for them are missing."""
-    parts = [part.rpc for part in extensions if part.rpc is not None]
+    services, rules = gateway.services, gateway.parts.rules
+    parts = [part.rpc for part in gateway.parts.extensions if part.rpc is not None]
     wanted = [setting for part in parts for setting, port in part.ports_in(settings).items() if port]
     if not wanted:
         return []
@@ -111,10 +102,10 @@ def grpc_ports(
     from penstock.gateway.rpc.guard import RpcGuard
     from penstock.gateway.rpc.server import RpcShared, message_permits, stream_permits
 
-    options, table = services.options, settings.gateway
-    guard = RpcGuard(services.auth, services.metrics, messages=message_permits(options), body_s=table.body_timeout_s)
+    table = settings.gateway
+    guard = RpcGuard(services.auth, rules, services.metrics, messages=message_permits(table), body_s=table.body_timeout_s)
     services.key_beat.on_revoked.append(guard.end_calls_of)
-    common = RpcShared(guard, options, table, stream_permits(options), shared)
+    common = RpcShared(guard, table, stream_permits(table), shared)
     return [port for part in parts for port in part.ports(common)]
 
 
@@ -133,86 +124,6 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def gateway_options(settings: Settings, *, shared: bool = False) -> GatewayOptions:
-    """Raises `ConfigError` if this gateway would serve the network without keys. `shared`: siblings bind the same port."""
-    table = settings.gateway
-    settings.access_rule()
-    return GatewayOptions(
-        models=tuple(settings.model_infos()),
-        hosts=loopback_names(table.host),
-        keys=tuple(settings.access_keys()),
-        rate_per_s=table.rate_per_s,
-        burst=table.burst,
-        metrics=_shows_metrics(settings, shared=shared),
-        torchserve_metrics=settings.extension(TorchServeSettings).metrics,
-        torchserve_access_log=settings.extension(TorchServeSettings).access_log,
-        blob_dir=None if settings.store.blob_url else settings.blob_dir,
-        max_requests=table.max_requests,
-        max_predictions=table.max_predictions,
-        max_streams=table.max_streams,
-        max_waits=table.max_waits,
-        max_json_bytes=table.max_json_bytes,
-        max_raw_bytes=table.max_raw_bytes,
-        inline_input_bytes=settings.store.inline_input_bytes,
-        sync_timeout_s=table.sync_timeout_s,
-        heartbeat_s=table.heartbeat_s,
-        log_jobs=settings.log.jobs,
-        history=settings.store.history,
-        dashboard=settings.has_dashboard,
-        root_path=table.root_path,
-        cors_origins=table.cors_origins,
-        files_dir=settings.files_dir,
-        max_file_bytes=settings.runs.max_file_bytes,
-        file_ttl_s=settings.runs.file_ttl_s,
-        max_owner_bytes=settings.runs.max_owner_bytes,
-        max_owner_runs=settings.runs.max_owner_runs,
-        reserve_bytes=settings.store.reserve_bytes,
-        run_roots=settings.runs.roots,
-        webhooks=webhook_options(settings),
-        torchserve=torchserve_options(settings),
-    )
-
-
-def _shows_metrics(settings: Settings, *, shared: bool) -> bool:
-    """Never on a port that siblings share: each scrape would reach another process, and every counter would jump."""
-    return is_loopback(settings.gateway.host) and not settings.gateway.metrics_port and not shared
-
-
-def webhook_options(settings: Settings) -> WebhookOptions | None:
-    """None if webhooks are off. Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
-    table, models = settings.extension(WebhooksSettings), urls_of_models(settings)
-    defaults = {f"models.{name}.webhook": url for name, url in models.items()}
-    defaults |= {f"webhook of the key {key.id}": key.webhook for key in settings.keys if key.webhook}
-    if table.signing_keys or defaults:
-        # Few gateways have webhooks, and the others do without this import.
-        from penstock.extensions.webhooks.gateway.requested import check_defaults
-
-        check_defaults(defaults, table.urls, is_on=bool(table.signing_keys))
-    if not table.signing_keys:
-        return None
-    return WebhookOptions(**dict(table), of_models=models)
-
-
-def torchserve_options(settings: Settings) -> TorchServeOptions | None:
-    """None if TorchServe's routes are not served."""
-    table = settings.extension(TorchServeSettings)
-    if not table.enabled:
-        return None
-    own = {name: value for name, value in table if name in TorchServeOptions.__dataclass_fields__}
-    apart = table.has_own_port(settings)
-    return TorchServeOptions(
-        **own,
-        is_management_apart=apart,
-        management_hosts=loopback_names(table.management_host if apart else settings.gateway.host),
-        sources={(spec.name, spec.version): spec.source for spec in settings.specs()},
-    )
-
-
-def loopback_names(host: str) -> frozenset[str]:
-    """The Host names that a gateway bound to `host` answers to; an empty set means any."""
-    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
 
 
 class SideBySide:
@@ -266,22 +177,15 @@ def _spawn(environment: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def child_environment(settings: Settings, *, port: int, number: int = 0) -> dict[str, str]:
-    """This process's environment with the settings in force written out, so that command line flags reach the children too.
+    """This process's environment, for one process of several.
 
     All children share the API's port; each serves its metrics on a port of its own, counted up from `metrics_port`.
     """
     metrics_port = settings.gateway.metrics_port
-    settled: dict[str, Any] = {
-        **{f"PENSTOCK_GATEWAY__{name.upper()}": value for name, value in settings.gateway},
-        **{f"PENSTOCK_STORE__{name.upper()}": value for name, value in settings.store},
-        **{f"PENSTOCK_TORCHSERVE__{name.upper()}": value for name, value in settings.extension(TorchServeSettings)},
+    own = {
         "PENSTOCK_GATEWAY__PROCESSES": 1,
         "PENSTOCK_GATEWAY__PORT": port,
         "PENSTOCK_GATEWAY__METRICS_PORT": metrics_port + number if metrics_port else 0,
         PARENT_VARIABLE: 1,
     }
-    return {**os.environ, **{name: _as_text(value) for name, value in settled.items() if value is not None}}
-
-
-def _as_text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return {**os.environ, **{name: str(value) for name, value in own.items()}}

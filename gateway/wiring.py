@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from penstock.extensions.webhooks.gateway.deliveries import Deliveries
+from penstock.broker.store.library import lua_extensions
+from penstock.gateway.auth.own_routes import OWN
+from penstock.gateway.auth.rules import joined
 from penstock.gateway.dashboard.router import Pages
-from penstock.gateway.extending import parts_of
+from penstock.gateway.extending import DifferingWorkers, parts_of
 from penstock.gateway.jobs.cancel_tagged import CancelTagged
 from penstock.gateway.jobs.events.routes import JobEvents
 from penstock.gateway.jobs.inbox import InboxRoutes
@@ -35,9 +38,11 @@ class GatewayParts:
         self.predict, self.explain = services.predict, PredictEndpoint(services, call=Call.EXPLAIN)
         # Before the pages and the routes: an extension may say who is let in.
         self.extensions = parts_of(services)
+        services.registry.watchers.append(DifferingWorkers(one.name for one in lua_extensions()).look)
+        self.rules = joined([OWN, *(part.rules for part in self.extensions)])
         self.pages = self._dashboard()
         self.routers = self._routers()
-        self._routed = RoutedApi(services, self.routers, self.pages, self.extensions)
+        self._routed = RoutedApi(services, self.rules, self.routers, self.pages, self.extensions)
 
     @property
     def api(self) -> FastAPI:
@@ -50,21 +55,20 @@ class GatewayParts:
 
     async def scrape(self, *, private: bool = False) -> bytes:
         """The metrics that the main port shows."""
-        services, options = self.services, self.services.options
-        shown = {"private": private, "webhooks": options.webhooks is not None}
-        text = await scrape(services.metrics, services.store, services.registry, blob_dir=options.blob_dir, **shown)
-        more = [await part.scrape() for part in self.extensions if part.scrape is not None]
-        return b"".join((text, *more))
+        services, settings = self.services, self.services.settings
+        own = scrape(services.metrics, services.store, services.registry, private=private, blob_dir=settings.blob_disk)
+        more = [part.scrape() for part in self.extensions if part.scrape is not None]
+        return b"".join(await asyncio.gather(own, *more))
 
     def _dashboard(self) -> Pages | None:
         services = self.services
-        if not services.options.dashboard:
+        if not services.settings.has_dashboard:
             return None
-        deliveries = Deliveries(services.store, services.registry, services.runs)
-        return Pages(services, deliveries, document=self._document)
+        parts = [part.dashboard for part in self.extensions if part.dashboard is not None]
+        return Pages(services, parts, document=self.document)
 
-    def _document(self) -> dict[str, Any]:
-        # The pages show it and are among its paths, so they are made before it.
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document. The pages show it and are among its paths, so they are made before it."""
         return self._routed.document()
 
     def _routers(self) -> list[APIRouter]:
@@ -74,18 +78,19 @@ class GatewayParts:
             *self._job_routers(),
             *(router for part in self.extensions for router in part.routers),
             RunRoutes(services, [part.run for part in self.extensions if part.run is not None]).router(),
-            *operator_routers(services),
+            *operator_routers(services, self.extensions),
             services.health.router(),
-            *([scrape_router(self.scrape)] if services.options.metrics else []),
+            *([scrape_router(self.scrape)] if services.shows_metrics else []),
             *([self.pages.router()] if self.pages else []),
         ]
 
     def _job_routers(self) -> list[APIRouter]:
         services, store, lifetime, waiting = self.services, self.services.store, self.services.lifetime, self.services.waiting
-        many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=services.options.heartbeat_s)
+        many = ManyJobs(store, lifetime=lifetime, waiting=waiting, heartbeat_s=services.settings.gateway.heartbeat_s)
         events = JobEvents(store, services.follower, lifetime=lifetime, waiting=waiting)
         cancels = CancelTagged(store, registry=services.registry, job_log=services.job_log)
-        reads, inbox = JobReads(services, many), InboxRoutes(services.inbox)
+        timelines = [part.timeline for part in self.extensions if part.timeline is not None]
+        reads, inbox = JobReads(services, many, timelines), InboxRoutes(services.inbox)
         # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
         parts = (SubmitMany(services), many, cancels, reads, services.replays, events, inbox)
         return [part.router() for part in parts]

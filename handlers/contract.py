@@ -157,8 +157,8 @@ class Handler:
     cost_stage: ClassVar[CostStage] = "item"
     # The most items and the most cost, padding included, of one call of `inference`; set it where more is never better.
     call_bounds: tuple[int, float] = (NO_LIMIT, inf)
-    # Why no call may have more than one item; empty if calls may. Set `call_bounds` with it.
-    one_by_one: str = ""
+    # Events that the worker logs as warnings once the model is ready, each with its reason.
+    warnings: tuple[tuple[str, str], ...] = ()
     # Whether `inference` sends chunks of its items' streams, although it does not yield them.
     sends_chunks: bool = False
     # One input as the first stage gets it. A worker runs it in batches of every size, and times them, before it is ready.

@@ -323,7 +323,7 @@ def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec
         may_look=_may_look(handler),
         streams=streams or handler.sends_chunks,
         at_once=at_once,
-        one_by_one=handler.one_by_one,
+        warnings=handler.warnings,
     )
 
 

@@ -49,8 +49,8 @@ class Loaded:
     streams: bool = False
     # How many items run side by side, as coroutines; 0: the model takes a list at a time.
     at_once: int = 0
-    # Why each call of `inference` has one item only, although batches have more; empty if calls have more.
-    one_by_one: str = ""
+    # Events that the worker logs once the model is ready, each with its reason.
+    warnings: tuple[tuple[str, str], ...] = ()
     input_urls: tuple[str, ...] = ()
     input_urls_s: float = 10.0
     input_urls_ca: str = ""

@@ -26,6 +26,7 @@ def main() -> int:
     leave_at_once()
     with loading():
         from penstock import logs
+        from penstock.broker.store.library import library
         from penstock.errors import ConfigError
         from penstock.runs.execution import RunServices
         from penstock.runs.runner import Runner
@@ -35,6 +36,8 @@ def main() -> int:
         settings = Settings.load()
         if not settings.store.url:
             raise ConfigError("no Redis is configured, and a runner starts none", hint="set PENSTOCK_REDIS_URL")
+        # What extensions declare and do not bring is refused with the settings.
+        library()
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT

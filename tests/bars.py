@@ -20,10 +20,11 @@ ENGINE = ("core", "broker", "workers", "handlers", "gateway", "runs", "cli")
 CLIENT = ("client",)
 COUNTED = ("core", "broker", "workers", "gateway")
 LONG_FILE_LINES = 350
-# Names of capabilities. `pipeline` alone is also the three threads of a child, and `split` also what text does.
+# Names of capabilities. `pipeline` alone is also the three threads of a child, `split` also what text does, and
+# `autoscale` an option of Celery's.
 CAPABILITIES = re.compile(
     r"openai|\boip\b|open_inference|replicate(?!d)|\bcog\b|torchserve|celery_client|webhook|outbox|canar|shadow|\bsplits\b"
-    r"|\bpipelines\b|autoscal|\bhistory\b",
+    r"|\bpipelines\b|autoscal(?!e\b)|\bhistory\b",
     re.IGNORECASE,
 )
 # The modules whose imports are the start of a process on a job's way: what they reach at import must be read and loaded.
@@ -51,16 +52,16 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
     lines = sum(one.lines for one in found if one.path.parts[0] in COUNTED)
     long = [one for one in found if one.lines > LONG_FILE_LINES and one.path.as_posix() not in house.TABLES]
     return [
-        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 61, 50),
-        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 58, 50),
-        Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 58, 50),
-        Bar("imports of extensions by the engine", len(engine_imports(found)), 30, 0),
-        Bar("lines of the engine that name a capability", len(list(named(found))), 281, 0),
+        Bar("modules that `predict` imports", len(closure(found, ENTRIES["predict"])), 24, 50),
+        Bar("modules that `slot` imports", len(closure(found, ENTRIES["slot"])), 41, 50),
+        Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 50, 50),
+        Bar("imports of extensions by the engine", len(engine_imports(found)), 0, 0),
+        Bar("lines of the engine that name a capability", len(list(named(found))), 8, 0),
         Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 56, 56),
-        Bar("lines of core, broker, workers and gateway", lines, 45_945, 46_000),
-        Bar(f"files over {LONG_FILE_LINES} lines", len(long), 20, 5),
+        Bar("lines of core, broker, workers and gateway", lines, 45_777, 46_000),
+        Bar(f"files over {LONG_FILE_LINES} lines", len(long), 3, 5),
         Bar("commands", len(commands()), 54, 55),
-        Bar("settings", len(setting_rows()), 191, 165),
+        Bar("settings", len(setting_rows()), 165, 165),
     ]
 
 

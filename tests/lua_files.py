@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.broker.store.library import engine_files, installed
+from penstock.broker.store.library import engine_files, lua_extensions
 
 ENGINE = engine_files()
-OF_EXTENSIONS = {file: text for extension in installed() for file, text in extension.texts.items()}
+OF_EXTENSIONS = {file: text for extension in lua_extensions() for file, text in extension.texts.items()}
 LUA = ENGINE | OF_EXTENSIONS

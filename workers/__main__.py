@@ -32,7 +32,10 @@ def main() -> int:
         # Imported here, because building the app reads the settings and may refuse them.
         with loading():
             from penstock.broker.celery_app import app
+            from penstock.broker.store.library import library
             from penstock.workers.bootstep import consumer, pool, program  # noqa: F401 - Celery names them, and finds them loaded
+        # What extensions declare and do not bring is refused here; in the midst of Celery's start it would be a traceback.
+        library()
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT

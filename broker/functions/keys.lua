@@ -70,4 +70,5 @@ local function spend(keys, args)
   return reply
 end
 
+-- unwaited: spend, because it counts anew all the time
 register('spend', spend, {'allow-oom'})

@@ -204,4 +204,5 @@ register('records', records, {'no-writes', 'allow-stale'})
 register('stats', stats, {'no-writes', 'allow-stale'})
 register('unfinished', unfinished, {'no-writes', 'allow-stale'})
 register('demand', demand, {'no-writes', 'allow-stale'})
+-- unwaited: watch, because the next look heals its loss
 register('watch', watch, {'allow-oom'})

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from penstock.errors import ConfigError
+
 _HOOK = re.compile(r"^-- hook: (.*)$", re.MULTILINE)
 _FIELD = re.compile(r"^-- field: (\w+)$", re.MULTILINE)
 _MARK = re.compile(r"^-- mark: ([^\w\s,=+'])$", re.MULTILINE)
@@ -95,9 +97,9 @@ class LuaExtension:
         found = [point for text in self.texts.values() for point in _HOOK.findall(text)]
         for point in found:
             if point not in POINTS:
-                raise ValueError(f"the Lua of {self.name} is to be called at {point!r}; there are {', '.join(POINTS)}")
+                raise ConfigError(f"the Lua of {self.name} is to be called at {point!r}; there are {', '.join(POINTS)}")
             if sum(f"\nfunction own.{point}(" in text for text in self.texts.values()) != 1:
-                raise ValueError(f"the Lua of {self.name} is to be called at {point!r} and has not one function own.{point}")
+                raise ConfigError(f"the Lua of {self.name} is to be called at {point!r} and has not one function own.{point}")
         return frozenset(found)
 
     @cached_property
@@ -106,7 +108,7 @@ class LuaExtension:
         found = [field for text in self.texts.values() for field in _FIELD.findall(text)]
         needs_one = any(POINTS[point].asks is _Asks.FOR_A_FIELD for point in self.points)
         if len(found) != needs_one:
-            raise ValueError(f"the Lua of {self.name} declares {len(found)} fields of a record, and needs {int(needs_one)}")
+            raise ConfigError(f"the Lua of {self.name} declares {len(found)} fields of a record, and needs {int(needs_one)}")
         return "".join(found)
 
     @cached_property
@@ -114,7 +116,7 @@ class LuaExtension:
         """The mark of the extension among a job's watchers; empty if it watches none."""
         found = [mark for text in self.texts.values() for mark in _MARK.findall(text)]
         if len(found) != ("watched" in self.points):
-            raise ValueError(f"the Lua of {self.name} declares {len(found)} marks, and needs {int('watched' in self.points)}")
+            raise ConfigError(f"the Lua of {self.name} declares {len(found)} marks, and needs {int('watched' in self.points)}")
         return "".join(found)
 
     @property

@@ -1,7 +1,7 @@
 """The Redis Function library, assembled from Lua files, named by its hash, and loaded into a store that lacks it.
 
 The hash is part of every function's name, so two versions of penstock run side by side on one Redis during a rolling deploy.
-All processes of a deployment have the same extensions installed, and so the same library.
+All processes of a deployment have the same extensions with functions installed, and so the same library.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 from penstock.broker.store import hooks, positions
 from penstock.broker.store.hooks import LuaExtension
+from penstock.errors import ConfigError
+from penstock.extension import Extension, installed
 
 # The engine's files. D10 (docs/design/store.md)
 ORDER = (
@@ -55,34 +56,48 @@ SHARED = ("lib", "gather", "lines", "ending", "turns")
 _TOKEN = re.compile(r"@(\w+\.\w+)")
 
 
+# A function that writes nothing is registered so; what another one writes may be lost where its file declares it.
+_READS = re.compile(r"^register\('(\w+)', [\w.]+, \{[^}]*'no-writes'|^-- unwaited: (\w+)", re.MULTILINE)
+
+
 def engine_files() -> dict[str, str]:
     folder = files("penstock.broker") / "functions"
     return {name: (folder / f"{name}.lua").read_text("utf-8") for name in ORDER}
 
 
 @cache
-def installed() -> tuple[LuaExtension, ...]:
-    """The extensions that have Lua files, in the order of their names."""
-    folders = sorted(files("penstock.extensions").iterdir(), key=lambda entry: entry.name)
-    return tuple(LuaExtension(entry.name, found) for entry in folders if (found := _files_in(entry / "functions")))
+def lua_extensions() -> tuple[LuaExtension, ...]:
+    """The extensions that declare Lua files, in the order of their names. Raises `ConfigError`."""
+    return tuple(LuaExtension(one.name, _files_of(one)) for one in installed() if one.functions)
 
 
-def _files_in(folder: Traversable) -> dict[str, str]:
-    if not folder.is_dir():
-        return {}
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".lua")), key=lambda entry: entry.name)
-    return {entry.name.removesuffix(".lua"): entry.read_text("utf-8") for entry in found}
+def _files_of(extension: Extension) -> dict[str, str]:
+    package, _, folder = extension.functions.partition(":")
+    place = files(package) / folder
+    found = sorted(place.iterdir(), key=lambda entry: entry.name) if place.is_dir() else []
+    if texts := {entry.name.removesuffix(".lua"): entry.read_text("utf-8") for entry in found if entry.name.endswith(".lua")}:
+        return texts
+    raise ConfigError(
+        f"extension {extension.name!r} declares functions in {extension.functions}, where no Lua file is installed",
+        hint="A wheel has them only if its build declares them: [tool.setuptools.package-data] in pyproject.toml.",
+    )
 
 
 @cache
 def words() -> tuple[str, ...]:
     """The names of the words that stand behind a job's own arguments in a submit."""
-    return hooks.words_of(installed())
+    return hooks.words_of(lua_extensions())
 
 
 @cache
 def body() -> str:
-    return assembled(engine_files(), installed())
+    return assembled(engine_files(), lua_extensions())
+
+
+@cache
+def unwaited() -> frozenset[str]:
+    """The functions whose answers need not wait until a replica has what they wrote."""
+    return frozenset(reading or declared for reading, declared in _READS.findall(body()))
 
 
 def assembled(engine: Mapping[str, str], extensions: Sequence[LuaExtension]) -> str:

@@ -1,7 +1,6 @@
 """The ends of jobs that the store pushes to a gateway process, for its requests that wait.
 
-A push is a hint with the result in it. It may be lost, because pub/sub survives no reconnect: then the gateway reads the
-record.
+A push is a hint with the result in it, and may be lost, as pub/sub survives no reconnect: a gateway then reads the record.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from penstock.broker.records import (
     SweepReport,
     Unfinished,
 )
-from penstock.broker.store import library, replies
+from penstock.broker.store import replies
 from penstock.broker.store.positions import Arg, ClaimArgs, FinishHead, FinishItem, ReportItem, SubmitHead, SubmitItem
 from penstock.broker.store.replies import SHORT_REASONS
 from penstock.errors import InternalError
@@ -50,6 +50,8 @@ PRIORITY_SEPARATOR = "\x06\x16"
 IDEMPOTENCY_TTL_S = 48 * 3600.0
 _WITHOUT_OUTPUT, _WITH_OUTPUT = "0", "1"
 _NO_OUTPUT = Payload("")
+# Characters of a job's serial.
+_SERIAL_CHARS = 26
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -315,6 +317,16 @@ def digest(owner: str, key: str) -> str:
     return hashlib.blake2b(f"{owner}\0{key}".encode(), digest_size=16).hexdigest() if key else ""
 
 
+def first_job(queue: str, owner: str, key: str) -> Command[JobId | None]:
+    """The job that an earlier request of this owner made with the same idempotency key; None if there is none."""
+    return Command(("GET", f"{prefix(queue)}idem:{digest(owner, key)}"), partial(_first_job, queue=queue))
+
+
+def _first_job(reply: bytes | None, *, queue: str) -> JobId | None:
+    # Behind the serial stands the fingerprint of the request.
+    return None if reply is None else job_in(reply[:_SERIAL_CHARS].decode(), queue)
+
+
 def submit_args(jobs: Sequence[NewJob], max_depth: int) -> list[Arg]:
     told = any(job.words for job in jobs)
     args: list[Arg] = [*SubmitHead(max_depth=max_depth, key_ttl=ms(IDEMPOTENCY_TTL_S), told="1" if told else "")]
@@ -351,6 +363,9 @@ def _submit_item(job: NewJob) -> SubmitItem:
 
 def words(of: Mapping[str, Arg]) -> list[Arg]:
     """What extensions are told of a new job or run, as the functions take it. `of`: by the names of extensions."""
+    # A slot has these operations and submits nothing, so it does without the library.
+    from penstock.broker.store import library
+
     if unknown := of.keys() - (known := library.words()):
         raise InternalError(f"words for {', '.join(sorted(unknown))}; the functions know {', '.join(known)}")
     return [of.get(name, "") for name in known]

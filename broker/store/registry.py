@@ -6,7 +6,7 @@ Gateways read all of it here, so that none of them needs to load model code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -103,6 +103,7 @@ class KeyLevels:
 _ENTRY, _KEPT = msgspec.json.Decoder(_RegistryEntry), msgspec.json.Decoder(KeptTimes)
 _MODEL, _ROLLOUT = msgspec.json.Decoder(ModelInfo), msgspec.json.Decoder(Rollout)
 _STORED_KEY = msgspec.json.Decoder(StoredKey)
+_OF_KEYS = frozenset(own.name for own in fields(Key))
 _LOCATION, _WISH = msgspec.json.Decoder(SlotLocation), msgspec.json.Decoder(ProfileWish)
 
 
@@ -220,7 +221,7 @@ def stored_keys() -> Command[dict[str, StoredKey]]:
 
 def put_key(found: StoredKey | None, wanted: StoredKey) -> Operation[int]:
     """1 if `wanted` is kept, 0 if another process changed the key first, -1 if there are `MOST_KEYS`."""
-    text = msgspec.json.encode(replace(wanted, text=b""))
+    text = msgspec.json.encode(_flat(wanted))
     return Operation("change_key", KEYS_PREFIX, [wanted.key.id, found.text if found else b"", text, MOST_KEYS], int)
 
 
@@ -318,10 +319,23 @@ def _stored_keys(entries: Mapping[bytes, bytes]) -> dict[str, StoredKey]:
         if name == _EDITION:
             continue
         try:
-            found[name.decode()] = replace(_STORED_KEY.decode(text), text=text)
+            found[name.decode()] = _stored_key(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("stored_key_unreadable", key=name.decode("ascii", "replace")[:32], reason=str(error))
     return found
+
+
+def _flat(stored: StoredKey) -> dict[str, Any]:
+    """As JSON has it: the settings of extensions stand beside the key's own, as in [[keys]]."""
+    table = msgspec.to_builtins(replace(stored, text=b""))
+    own = {name: value for name, value in table["key"].items() if name != "extension_settings"}
+    return {**table, "key": own | dict(stored.key.extension_settings)}
+
+
+def _stored_key(text: bytes) -> StoredKey:
+    stored = _STORED_KEY.decode(text)
+    added = {name: value for name, value in msgspec.json.decode(text)["key"].items() if name not in _OF_KEYS}
+    return replace(stored, key=replace(stored.key, extension_settings=added), text=text)
 
 
 def _levels(reply: Sequence[Any]) -> KeyLevels:

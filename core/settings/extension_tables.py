@@ -17,9 +17,9 @@ from penstock.errors import ConfigError
 from penstock.extension import installed, load_part
 from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.settings.faults import explain
-from penstock.settings.keys import Credentials
 
 if TYPE_CHECKING:
+    from penstock.settings.keys import Credentials
     from penstock.settings.layers import Layer
     from penstock.settings.tables import Settings
 
@@ -72,7 +72,7 @@ class ExtensionTable:
 
 
 class ExtensionFields:
-    """Base of the fields that an extension adds to the table of each version, or of each model, beside `Table`."""
+    """Base of the fields that an extension adds to the table of each version, of each model, or of each key, beside `Table`."""
 
     @classmethod
     def fault(cls, table: Mapping[str, Any], said: Set[str]) -> str:
@@ -95,6 +95,12 @@ def version_fields() -> tuple[type[Any], ...]:
 def model_fields() -> tuple[type[Any], ...]:
     """What the installed extensions add to the table of a model alone."""
     return tuple(load_part(extension.model_settings) for extension in installed() if extension.model_settings)
+
+
+@cache
+def key_fields() -> tuple[type[Any], ...]:
+    """What the installed extensions add to the table of a key."""
+    return tuple(load_part(extension.key_settings) for extension in installed() if extension.key_settings)
 
 
 @cache
@@ -134,6 +140,16 @@ def hidden_settings() -> set[str]:
     """The paths of the settings of extensions that nobody is shown: those that their tables keep out of their `repr`."""
     kinds = {name: table_class(name) for name in table_parts()}
     return {f"{name}.{key}" for name, kind in kinds.items() if kind for key, own in kind.model_fields.items() if not own.repr}
+
+
+def driven_spec(name: str, version: str, table: Mapping[str, Any]) -> ModelSpec | None:
+    """The spec of a version that is added at run time and that an extension drives; None: it has a source.
+
+    Raises `ConfigError`.
+    """
+    kinds: list[type[ExtensionTable]] = [load_part(part) for part in table_parts().values()]
+    specs = (kind.added(name, version, table) for kind in kinds)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def is_mapping(name: str) -> bool:

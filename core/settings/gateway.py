@@ -13,7 +13,6 @@ from penstock.settings.models import Count, Seconds
 
 KIB = 1024
 MIB = 1024 * KIB
-_HEAD_TIMEOUT_S = 10.0
 
 
 def _network(text: str) -> str:
@@ -73,7 +72,7 @@ class GatewaySettings(Table):
     @property
     def head_timeout_s(self) -> float:
         """How long the head of a request may take: no longer than its body."""
-        return min(_HEAD_TIMEOUT_S, self.body_timeout_s)
+        return min(10.0, self.body_timeout_s)
 
     @property
     def max_connections_per_address(self) -> int:

@@ -6,13 +6,24 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    create_model,
+)
 
 from penstock.access import KEY_ID, OWNER, Key, Role, is_weak
 from penstock.errors import ConfigError
+from penstock.settings.extension_tables import key_fields
 from penstock.settings.faults import explain
 from penstock.words import plural
 
@@ -61,7 +72,9 @@ def _some(roles: tuple[Role, ...]) -> tuple[Role, ...]:
 
 
 class KeySettings(Table):
-    """One `[[keys]]` table, as `penstock keys new --toml` writes it. Without `owner`, jobs belong to the id of the key."""
+    """One `[[keys]]` table, as `penstock keys new --toml` writes it. Without `owner`, jobs belong to the id of the key.
+    Extensions add fields: `key_class`.
+    """
 
     id: Annotated[str, AfterValidator(_id)]
     sha256: Annotated[str, AfterValidator(_hash)] = Field(repr=False)
@@ -71,7 +84,6 @@ class KeySettings(Table):
     burst: int = Field(default=200, ge=1)
     max_open_jobs: int | None = Field(default=None, ge=1)
     expires_at: AwareDatetime | None = None
-    webhook: str = ""
 
     def key(self) -> Key:
         return Key(
@@ -83,8 +95,19 @@ class KeySettings(Table):
             burst=self.burst,
             max_open_jobs=self.max_open_jobs,
             expires_at=self.expires_at.timestamp() if self.expires_at else None,
-            webhook=self.webhook,
+            extension_settings={name: getattr(self, name) for name in added_key_settings()},
         )
+
+
+@cache
+def key_class() -> type[KeySettings]:
+    """The table of a key with the fields of the installed extensions."""
+    return create_model("KeySettings", __base__=(KeySettings, *key_fields()))
+
+
+def added_key_settings() -> list[str]:
+    """The names of the settings that extensions add to keys."""
+    return [name for name in key_class().model_fields if name not in KeySettings.model_fields]
 
 
 def _all_different(keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
@@ -94,15 +117,15 @@ def _all_different(keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
     return keys
 
 
-Keys = Annotated[tuple[KeySettings, ...], AfterValidator(_all_different)]
+Keys = Annotated[tuple[Annotated[KeySettings, Whole(key_class)], ...], AfterValidator(_all_different)]
 
 
 def declared(table: Mapping[str, Any]) -> KeySettings:
     """Read one key from its table alone; raises `ConfigError` with every fault."""
     try:
-        return KeySettings.model_validate(table)
+        return key_class().model_validate(table)
     except ValidationError as invalid:
-        raise ConfigError("this key cannot be used:", faults=explain(invalid, KeySettings, {})) from None
+        raise ConfigError("this key cannot be used:", faults=explain(invalid, key_class(), {})) from None
 
 
 class Credentials(NamedTuple):
@@ -117,6 +140,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def loopback_names(host: str) -> frozenset[str]:
+    """The Host names that a server bound to `host` answers to; an empty set means any.
+
+    They are for loopback only, against DNS rebinding: elsewhere a rebound page has no key, and names may be many.
+    """
+    return frozenset({"localhost", "127.0.0.1", "[::1]", host.lower()}) if is_loopback(host) else frozenset()
 
 
 def local_url(host: str, port: int) -> str:

@@ -260,7 +260,7 @@ def _with_secrets_read(env: Mapping[str, str], layer: Layer) -> dict[str, str]:
 
 
 def _put_tables(layer: Layer, section: str, text: str) -> None:
-    """Read the tables of models or pipelines by name."""
+    """Read tables by the names that users chose."""
     variable = f"{PREFIX}{section.upper()}"
     try:
         tables = json.loads(text)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS
 from penstock.errors import ConfigError
-from penstock.extension import lent_modules
+from penstock.extension import lent_modules, submit_parameters
 from penstock.job import MOST_PARTITIONS
 from penstock.model_spec import (
     DEFAULT_VERSION,
@@ -65,7 +65,7 @@ def _requirement(line: str) -> str:
 
 
 # The names of our own query parameters; tests/unit/core/settings compares them with those that a gateway reads.
-OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events"})
+OWN_PARAMETERS = frozenset({"priority", "deadline_s", "delay_s", "not_before", "tags"})
 
 
 def _header(name: str) -> str:
@@ -81,7 +81,7 @@ def _named_or_all(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parameter(name: str) -> str:
-    if name in OWN_PARAMETERS:
+    if name in OWN_PARAMETERS or name in submit_parameters():
         raise ValueError(f"{name} is a query parameter of penstock itself")
     return name
 
@@ -253,8 +253,6 @@ def _fault(table: Mapping[str, Any], said: Set[str]) -> str:
     return next((fault for fields in version_fields() if (fault := fields.fault(table, said))), "")
 
 
-# With `profile`, one of so many batches of each slot is recorded.
-_PROFILE_EVERY = 100
 _PLACE = ("slots", "threads", "device", "slots_per_device", "placement", "device_memory_bytes")
 _CODE = ("requirements", "trust_remote_code")
 _REQUEST = ("request_headers", "query")
@@ -274,7 +272,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
         **{key: value for own in version_fields() for key, value in own.of_spec(table).items()},
         modules=lent_modules(),
         keep_tracebacks=keeps_tracebacks if kept is None else kept,
-        profile_every=_PROFILE_EVERY if table["profile"] else None,
+        profile_every=100 if table["profile"] else None,
     )
 
 

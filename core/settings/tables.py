@@ -24,7 +24,7 @@ from penstock.model_spec import (
     ModelInfo,
     ModelSpec,
 )
-from penstock.settings.extension_tables import ExtensionTable, checked_tables, table_parts, tables_in
+from penstock.settings.extension_tables import ExtensionTable, checked_tables, driven_spec, table_parts, tables_in
 from penstock.settings.faults import explain
 from penstock.settings.gateway import GatewaySettings
 from penstock.settings.keys import Credentials, Keys, Table, Whole, access_rule, is_loopback
@@ -205,6 +205,11 @@ class Settings(Table):
         return self.store.blob_dir or self.store.state_dir / "blobs"
 
     @property
+    def blob_disk(self) -> Path | None:
+        """The folder whose disk payloads fill; None if they are objects elsewhere."""
+        return None if self.store.blob_url else self.blob_dir
+
+    @property
     def blob_location(self) -> BlobLocation:
         return BlobLocation(self.blob_dir, self.store.blob_url, self.store.state_dir / "blob-copies")
 
@@ -281,10 +286,8 @@ class Settings(Table):
         """Return the spec of a version that is added at run time; what `table` leaves out comes from the model. Raises
         `ConfigError`.
         """
-        kinds: list[type[ExtensionTable]] = [load_part(part) for part in table_parts().values()]
-        for kind in kinds:
-            if (driven := kind.added(name, version, table)) is not None:
-                return driven
+        if (driven := driven_spec(name, version, table)) is not None:
+            return driven
         refuse_local(table)
         model = self.models.get(name)
         shared = {field: getattr(model, field) for field in version_class().model_fields} if model else {}

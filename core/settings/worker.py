@@ -18,11 +18,10 @@ class WorkerSettings(Table):
     loaded at run time. Set `pinning` to none for
     workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
     its code changes. `keep_tracebacks`: what holds for models that do not say so themselves; unless set, what `reload` says.
-    `models`: which models and pipelines of these
-    settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of Kubernetes that this worker runs in; it
-    then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`: what models on the CPU whose
-    slots follow their work may take together; None: nine tenths of the control group's limit, or of the machine.
-    `min_stay_s`: how long one of them stays at least, once it is loaded, while another one waits for its room.
+    `models`: which models of these settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of
+    Kubernetes that this worker runs in; it then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`:
+    what models on the CPU whose slots follow their work may take together; None: nine tenths of the control group's limit, or
+    of the machine. `min_stay_s`: how long one of them stays at least, once it is loaded, while another one waits for its room.
     """
 
     lease_s: Seconds = 15.0
@@ -66,7 +65,5 @@ def unfit_patterns(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """A fault for each pattern of `worker.models` that fits none of the names."""
     known = ", ".join(names) or "none"
     return [
-        f"worker.models: {pattern!r} fits none of the models and pipelines: {known}"
-        for pattern in patterns
-        if not fitting([pattern], names)
+        f"worker.models: {pattern!r} fits none of the models: {known}" for pattern in patterns if not fitting([pattern], names)
     ]

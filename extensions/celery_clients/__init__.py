@@ -4,6 +4,7 @@ from penstock.extension import Extension
 
 extension = Extension(
     "celery_clients",
+    functions="penstock.extensions.celery_clients:functions",
     worker="penstock.extensions.celery_clients.worker.part:worker_part",
     store_users={"penstock-celery": "penstock.extensions.celery_clients.ops:CLIENT_RULES"},
 )

@@ -4,6 +4,7 @@ from penstock.extension import Extension, Panel, Verb
 
 extension = Extension(
     "history",
+    functions="penstock.extensions.history:functions",
     gateway="penstock.extensions.history.gateway.routes:gateway",
     verbs={
         "history": Verb(

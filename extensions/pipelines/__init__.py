@@ -7,5 +7,7 @@ extension = Extension(
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
     tune="penstock.extensions.pipelines.tune.command:tuned_pipeline",
     declared="penstock.extensions.pipelines.files:declared_pipelines",
+    gateway="penstock.extensions.pipelines.gateway.stage_jobs:gateway",
+    jobs="penstock.extensions.pipelines.gateway.models:jobs",
     worker="penstock.extensions.pipelines.worker.part:worker_part",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, RootModel, ValidationError, model_validator
 
 from penstock.errors import ConfigError
-from penstock.extensions.pipelines.spec import MOST_AT_ONCE, PipelineSpec, PipelineStage, circle_of, faults
+from penstock.extensions.pipelines.spec import MOST_AT_ONCE, NAME, PipelineSpec, PipelineStage, circle_of, faults
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, ModelSpec
 from penstock.settings.extension_tables import ExtensionTable
 from penstock.settings.faults import explain
@@ -71,7 +71,8 @@ def pipeline_spec(name: str, table: PipelineSettings) -> ModelSpec:
         policy=_CLAIMED,
         limits=table.limits(),
         request_headers=table.request_headers,
-        pipeline=table.pipeline(),
+        driven_by=NAME,
+        driven_how=table.pipeline(),
     )
 
 

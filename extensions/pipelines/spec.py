@@ -5,14 +5,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock.errors import ConfigError
 from penstock.job import JobId
+from penstock.model_spec import ModelSpec, VersionInfo
 
+# Of the extension.
+NAME = "pipelines"
 # Stands for the input of the pipeline where a stage or the result names where its data comes from.
 INPUT = "input"
 MOST_STAGES = 64
@@ -59,6 +64,21 @@ class PipelineStage:
     input: Wanted = ""
     form: bool = False
     as_bytes: bool = False
+
+
+def announced(stages: Sequence[PipelineStage]) -> tuple[dict[str, Any], ...]:
+    """The stages as a worker announces them, and as a gateway reads them back."""
+    return msgspec.json.decode(msgspec.json.encode(stages), type=tuple[dict[str, Any], ...])
+
+
+def announced_stages(info: VersionInfo | None) -> tuple[PipelineStage, ...]:
+    """The stages of a pipeline that a worker drives; none of another model."""
+    return msgspec.convert(info.stages, tuple[PipelineStage, ...]) if info is not None and info.stages else ()
+
+
+def pipeline_of(spec: ModelSpec) -> PipelineSpec | None:
+    """None for a model that is no pipeline."""
+    return spec.driven_how if spec.driven_by == NAME else None
 
 
 @dataclass(frozen=True, slots=True)

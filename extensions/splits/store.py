@@ -1,22 +1,23 @@
-"""What the store counts of a split: how the jobs of each version ended, and how the copies for a shadow compare. Pure.
+"""What the store counts of a split: how the jobs of each version ended, and how the copies for a shadow compare.
 
 The ends are counted in the call that ends the job (`split.lua`), so no gateway has to live for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from penstock.broker.store.ops import Command, Operation, digest, prefix
+from penstock.broker.partitions import queues_of_model
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.ops import Command, Operation, prefix
 from penstock.broker.store.positions import Arg
-from penstock.job import JobId, job_in
+from penstock.model_spec import ModelInfo
 
 # The name of the word that a job's submit has for these functions: the name of the figures in which its end is counted.
 WORD = "splits"
-# Characters of a job's serial.
-_SERIAL = 26
 
 
 def split_counts(queue: str, name: str) -> Command[Mapping[str, int]]:
@@ -32,14 +33,12 @@ def count_split(queue: str, name: str, counts: Mapping[str, int]) -> Operation[N
     return Operation("count_split", prefix(queue), args, _nothing)
 
 
-def first_job(queue: str, owner: str, key: str) -> Command[JobId | None]:
-    """The job that an earlier request of this owner made with the same idempotency key; None if there is none."""
-    return Command(("GET", f"{prefix(queue)}idem:{digest(owner, key)}"), partial(_job, queue=queue))
-
-
-def _job(reply: bytes | None, *, queue: str) -> JobId | None:
-    # Behind the serial stands the fingerprint of the request.
-    return None if reply is None else job_in(reply[:_SERIAL].decode(), queue)
+async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
+    """What all partitions counted of a split under this name."""
+    found = Counter[str]()
+    for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
+        found.update(counts)
+    return found
 
 
 def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:

@@ -18,5 +18,13 @@ extension = Extension(
     },
     version_settings="penstock.extensions.torchserve.settings.table:RegisteredFields",
     source_kinds=("penstock.extensions.torchserve.source_kind:archive_kind",),
+    problems={
+        "bad_archive": "The model archive cannot be used",
+        "prediction_exception": "The model refused this input",
+        "bad_output_type": "The model returned no list",
+        "bad_output_length": "The model returned a list of another length",
+        "bad_output_value": "The model returned a value that cannot be sent",
+    },
+    problem_pages="penstock.extensions.torchserve.gateway.errors:EXPLANATIONS",
     worker="penstock.extensions.torchserve.worker.part:worker_part",
 )

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.listening import bind
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.server import ListeningSocket, ServerBeside
+from penstock.gateway.auth.rules import RouteRules
 from penstock.gateway.extending import GatewayPart, RpcPart
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
+from penstock.gateway.telemetry.health import Health
 from penstock.settings.tables import Settings
 
 if TYPE_CHECKING:
@@ -20,17 +26,38 @@ if TYPE_CHECKING:
     from penstock.extensions.torchserve.management.app import Management
     from penstock.gateway.rpc.server import RpcShared
 
+_AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+_RULES = RouteRules(probes=frozenset({"/ping"}))
 
-def gateway(services: Services) -> GatewayPart | None:
+
+class Ping:
+    """Whether the gateway is ready, in TorchServe's words. It is served without the other routes too."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["health"])
+        router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
+        return router
+
+    async def ping(self) -> Response:
+        """As TorchServe answers, body and status."""
+        healthy = await self._health.is_ready()
+        body = orjson.dumps({"status": "Healthy" if healthy else "Unhealthy"}, option=_AS_TORCHSERVE)
+        return Response(body, status_code=200 if healthy else 500, media_type=JSON)
+
+
+def gateway(services: Services) -> GatewayPart:
     """Few gateways speak TorchServe's protocol, and the others do without its modules."""
-    options, own = services.options, services.options.torchserve
-    if options.torchserve_access_log:
+    own = services.settings.extension(TorchServeSettings)
+    if own.access_log:
         from penstock.extensions.torchserve.gateway.access_log import AccessLog
 
         services.metrics.answers = AccessLog()
-    scrape = _scrape(services) if options.torchserve_metrics else None
-    if own is None:
-        return None if scrape is None else GatewayPart(scrape=scrape)
+    scrape, routers = _scrape(services) if own.metrics else None, (Ping(services.health).router(),)
+    if not own.enabled:
+        return GatewayPart(routers=routers, rules=_RULES, scrape=scrape)
     from penstock.extensions.torchserve.gateway.door import TorchServeDoor
     from penstock.extensions.torchserve.management.app import management_of
 
@@ -38,6 +65,8 @@ def gateway(services: Services) -> GatewayPart | None:
         _take_tokens(services, own)
     door, management = TorchServeDoor(services, own), management_of(services, own)
     return GatewayPart(
+        routers=routers,
+        rules=_RULES,
         doors_before=(door,),
         lifespans=(management.keeper,),
         listeners=(management,) if management.is_beside else (),
@@ -48,12 +77,12 @@ def gateway(services: Services) -> GatewayPart | None:
     )
 
 
-def _take_tokens(services: Services, own: TorchServeOptions) -> None:
+def _take_tokens(services: Services, own: TorchServeSettings) -> None:
     """Raises `ConfigError` for a file that cannot be used."""
     from penstock.extensions.torchserve.gateway.tokens import TokenFile
 
     assert own.key_path is not None
-    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.options.keys)
+    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.settings.keys)
     services.auth.take_tokens(tokens.open())
 
 
@@ -61,7 +90,7 @@ def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:
     from penstock.extensions.torchserve.gateway.metrics import TorchServeCounts, torchserve_text
 
     counts = TorchServeCounts()
-    metrics, registry, folder = services.metrics, services.registry, services.options.files_dir
+    metrics, registry, folder = services.metrics, services.registry, services.settings.files_dir
     metrics.predictions = counts
 
     async def scrape() -> bytes:
@@ -70,7 +99,7 @@ def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:
     return scrape
 
 
-def _ports_in(own: TorchServeOptions, settings: Settings) -> Mapping[str, int]:
+def _ports_in(own: TorchServeSettings, settings: Settings) -> Mapping[str, int]:
     if own.grpc_management_port:
         settings.extension(TorchServeSettings).management_access_rule(settings)
     return {
@@ -79,7 +108,7 @@ def _ports_in(own: TorchServeOptions, settings: Settings) -> Mapping[str, int]:
     }
 
 
-def _ports(services: Services, own: TorchServeOptions, management: Management, shared: RpcShared) -> Sequence[ServerBeside]:
+def _ports(services: Services, own: TorchServeSettings, management: Management, shared: RpcShared) -> Sequence[ServerBeside]:
     from penstock.extensions.torchserve.grpc.server import TorchServePorts
 
     return TorchServePorts(services, own, management.service, shared).ports()

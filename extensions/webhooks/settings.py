@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -69,6 +70,10 @@ class WebhooksSettings(ExtensionTable, Table):
     max_undelivered: Count = 10_000
     public_url: Annotated[str, AfterValidator(_base)] = ""
 
+    @property
+    def is_on(self) -> bool:
+        return bool(self.signing_keys)
+
 
 class WebhookFields(ExtensionFields, Table):
     """`webhook`: where the events of a model's submits go if neither they nor their key name a URL."""
@@ -76,7 +81,18 @@ class WebhookFields(ExtensionFields, Table):
     webhook: str = ""
 
 
-def urls_of_models(settings: Settings) -> dict[str, str]:
-    """Where the events of models go by default, by the model's name."""
-    found = {name: model.webhook for name, model in settings.models.items() if isinstance(model, WebhookFields)}
-    return {name: url for name, url in found.items() if url}
+class KeyWebhookFields(ExtensionFields, Table):
+    """`webhook`: where the events of a key's submits go that name no URL."""
+
+    webhook: str = ""
+
+
+def url_of_key(added: Mapping[str, Any]) -> str:
+    """Where the events of the submits of a key go by default; empty if nowhere. `added`: its `extension_settings`."""
+    return str(added.get("webhook", ""))
+
+
+def url_of_model(settings: Settings, name: str) -> str:
+    """Where the events of a model go by default; empty if nowhere."""
+    model: object = settings.models.get(name)
+    return model.webhook if isinstance(model, WebhookFields) else ""

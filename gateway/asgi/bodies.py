@@ -29,9 +29,10 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _PLAIN_TYPES = ("number", "integer", "boolean", "string")
 UNBUILT = object()
 _raw = msgspec.json.Decoder(msgspec.Raw)
+MAX_JSON_DEPTH = 64
 
 
-def parse_json(body: bytes, *, max_depth: int) -> Any:
+def parse_json(body: bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
     """The value, or `UNBUILT` for a body too large to be built on the event loop.
 
     Raises `BadRequest` for JSON that is malformed, is nested too deep, or names a member of an object twice.

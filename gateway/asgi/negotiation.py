@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from penstock import trace_context
 from penstock.errors import BadRequest, CallerError, UnsupportedMedia
@@ -122,7 +123,7 @@ def is_cross_site(head: Head, allowed: Collection[str] = ()) -> bool:
     return (origin or b"").partition(b"://")[2] != head.get(b"host")
 
 
-class SubmitTarget(NamedTuple):
+class SubmitTarget(Struct, frozen=True):
     """The endpoint, model and version that a path names. `route` is the path's template, as metrics show it."""
 
     route: str
@@ -248,7 +249,9 @@ def idempotency_key(head: Head) -> str:
 
 
 def refuse_encoded(head: Head) -> None:
-    encoding = head.get(b"content-encoding", b"identity").strip().lower()
+    if b"content-encoding" not in head:
+        return
+    encoding = head[b"content-encoding"].strip().lower()
     if encoding != b"identity":
         raise UnsupportedMedia(
             f"Content-Encoding {encoding[:40].decode('latin-1')!r} is not supported on this path",

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +38,7 @@ from penstock.errors import (
     WrongRole,
     is_disk_full,
 )
+from penstock.extension import installed
 from penstock.gateway.asgi.negotiation import HeadersTooLarge, trace_header
 from penstock.gateway.asgi.ranges import RangeNotSatisfiable
 from penstock.job import JobId, JobState
@@ -228,18 +230,27 @@ TITLES = {
     "handler_error": "The model failed on this input",
     "stream_too_large": "The model yielded more than a job may have",
     "not_explainable": "The model gives no explanations",
-    "not_an_embedding": "The model gave no vector",
     "handler_contract": "The model returned an output of the wrong count or type",
     "load_failed": "The model could not be loaded",
-    "bad_archive": "The model archive cannot be used",
-    "prediction_exception": "The model refused this input",
-    "bad_output_type": "The model returned no list",
-    "bad_output_length": "The model returned a list of another length",
-    "bad_output_value": "The model returned a value that cannot be sent",
     "failed": "The job failed",
     "refused": "The request was refused",
     "internal": "Internal error of the gateway",
 }
+
+
+@cache
+def titles() -> Mapping[str, str]:
+    """What each code says in short: ours, and those of the errors that extensions raise."""
+    return TITLES | {code: title for extension in installed() for code, title in extension.problems.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`status`: with which the code is seen. `cause`: when it is answered. `action`: what to do, for whom it is."""
+
+    status: str
+    cause: str
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +272,7 @@ def status_of(error: PenstockError) -> int:
 
 def is_of_input(code: str) -> bool:
     """Whether the code of a failed job blames the input: that of a caller's error, or one that a model made up for it."""
-    return code in INPUT_CODES or (code.startswith(_OF_INPUTS) and code not in TITLES)
+    return code in INPUT_CODES or (code.startswith(_OF_INPUTS) and code not in titles())
 
 
 def failure_status(code: str) -> int:
@@ -292,7 +303,7 @@ def render(error: PenstockError, *, request_id: str, instance: str, trace: Trace
     page = _page_of_end(code) if isinstance(error, EndedWithoutOutput) else code
     content: dict[str, Any] = {
         "type": f"/problems/{page}",
-        "title": TITLES.get(page, HTTPStatus(status).phrase),
+        "title": titles().get(page, HTTPStatus(status).phrase),
         "status": status,
         "code": code,
         **members,
@@ -349,14 +360,14 @@ def _ended_status(error: EndedWithoutOutput) -> int:
     if error.state is JobState.EXPIRED:
         return 504
     if error.code == PREDICTION_EXCEPTION:
-        # Of the statuses that a handler of TorchServe's may name, our own routes tell apart whose fault it was.
+        # Of the statuses that a handler may name for its refusal, our own routes tell apart whose fault it was.
         return 422 if split_prediction_message(error.message)[1] < 500 else 500
     return failure_status(error.code)
 
 
 def _page_of_end(code: str) -> str:
     """A model may fail items with codes of its own, or with those of the gateway's refusals; both share a page and a title."""
-    if code in FAILURE_STATUS or (code in TITLES and not is_of_input(code)):
+    if code in FAILURE_STATUS or (code in titles() and not is_of_input(code)):
         return code
     return "invalid_input" if is_of_input(code) else "handler_error"
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import Request, Response
@@ -15,7 +15,9 @@ from penstock.errors import BadRequest, TooLarge
 from penstock.gateway.asgi import bodies
 from penstock.gateway.asgi.negotiation import JSON, Head, read_head, refuse_encoded, require_json
 from penstock.gateway.asgi.problems import GatewayBusy, Headers, ProblemResponse
-from penstock.gateway.options import GatewayOptions
+
+if TYPE_CHECKING:
+    from penstock.settings.gateway import GatewaySettings
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -40,6 +42,10 @@ CLIENT_GONE = 499
 
 class ClientGone(Exception):
     """The client hung up before the end of its request; nobody is left to answer."""
+
+
+# Of the bodies that one process has in memory at once.
+MAX_BODIES_BYTES = 256 * 1024 * 1024
 
 
 class BodyMemory:
@@ -89,15 +95,15 @@ async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMem
     return body
 
 
-async def json_body(request: Request, options: GatewayOptions, memory: BodyMemory) -> Any:
+async def json_body(request: Request, limits: GatewaySettings, memory: BodyMemory) -> Any:
     """The body's value; raises if the body is too large, encoded, or not JSON."""
     head = read_head(request.headers.raw)
     refuse_encoded(head)
     require_json(head)
     receive: Receive = request.receive  # type: ignore[assignment]
     owner = request.scope["caller"].owner
-    body = await read_body(receive, head, limit=options.max_json_bytes, memory=memory, owner=owner)
-    value = bodies.parse_json(body, max_depth=options.max_json_depth)
+    body = await read_body(receive, head, limit=limits.max_json_bytes, memory=memory, owner=owner)
+    value = bodies.parse_json(body)
     return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 

@@ -16,55 +16,11 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import Act, end_act, note_act
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.gateway.asgi.problems import status_of
-from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.roles import CallerParam, rules_of
 
 log = structlog.get_logger(__name__)
 OUTCOME_LOST = "audit_outcome_lost"
 
-_MODEL = "/v1/models/{model}"
-_VERSION = f"{_MODEL}/versions/{{version}}"
-# What is written down. Single jobs that programs submit, cancel and replay are not: the log of jobs has them.
-ACTS: dict[tuple[str, str], str] = {
-    ("POST", f"{_MODEL}/versions"): "load version",
-    ("DELETE", _VERSION): "unload version",
-    ("DELETE", _MODEL): "unload model",
-    ("PUT", f"{_MODEL}/default"): "switch default",
-    ("PUT", f"{_MODEL}/workers"): "scale",
-    ("DELETE", f"{_MODEL}/rollout"): "undo changes",
-    ("PUT", f"{_MODEL}/split"): "split",
-    ("DELETE", f"{_MODEL}/split"): "end split",
-    ("POST", f"{_MODEL}/profile"): "profile",
-    ("POST", f"{_MODEL}/pause"): "pause",
-    ("POST", f"{_MODEL}/resume"): "resume",
-    ("PUT", f"{_MODEL}/limits"): "change limits",
-    ("POST", f"{_MODEL}/purge"): "purge",
-    ("POST", "/v1/workers/{worker}/drain"): "drain worker",
-    ("POST", "/v1/workers/{worker}/resume"): "resume worker",
-    ("POST", "/v1/keys"): "make key",
-    ("DELETE", "/v1/keys/{key_id}"): "revoke key",
-    ("POST", "/v1/jobs:cancel"): "cancel tag",
-    ("POST", "/v1/runs:cancel"): "cancel tag",
-    ("POST", "/v1/failed:dismiss"): "dismiss failed",
-    ("POST", "/v1/failed:replay"): "replay failed",
-    ("POST", "/v1/webhooks/replay"): "replay events",
-    ("POST", "/v1/webhooks/dismiss"): "dismiss events",
-    ("POST", "/v2/repository/models/{model}/load"): "load model",
-    ("POST", "/v2/repository/models/{model}/unload"): "unload model",
-    ("POST", "/ui/jobs/{job_id}/cancel"): "cancel job",
-    ("POST", "/ui/jobs/{job_id}/replay"): "replay job",
-    ("POST", "/ui/runs/{run_id}/cancel"): "cancel run",
-    ("POST", "/ui/failed/replay"): "replay failed",
-    ("POST", "/ui/failed/dismiss"): "dismiss failed",
-    ("POST", "/ui/webhooks/replay"): "replay events",
-    ("POST", "/ui/webhooks/dismiss"): "dismiss events",
-    ("POST", "/ui/models/{model}/pause"): "pause",
-    ("POST", "/ui/models/{model}/resume"): "resume",
-    ("POST", "/ui/models/{model}/scale"): "scale",
-    ("POST", "/ui/models/{model}/limits"): "change limits",
-    ("POST", "/ui/models/{model}/purge"): "purge",
-    ("POST", "/ui/workers/{worker}/drain"): "drain worker",
-    ("POST", "/ui/workers/{worker}/resume"): "resume worker",
-}
 _MOST_SAID, _MOST_CHARS = 12, 200
 
 
@@ -76,7 +32,7 @@ class AuditLog:
 
     async def note(self, request: Request, caller: CallerParam) -> None:
         """The dependency of every route: notes the request if it is an act. Raises `StoreUnavailable`."""
-        name = ACTS.get((request.method, request.scope["route"].path))
+        name = rules_of(request).acts.get((request.method, request.scope["route"].path))
         if name is None:
             return
         on = {key: value[:_MOST_CHARS] for key, value in request.path_params.items()}

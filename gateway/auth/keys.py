@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import structlog
 
@@ -40,14 +40,14 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue.
-    `webhook`: where the events of its submits go that name no URL. `has_token`: it sent one of TorchServe's tokens.
+    `extension_settings`: those of its key. `has_token`: it sent a token instead of a key.
     """
 
     owner: str = ""
     roles: frozenset[Role] = frozenset()
     key_id: str = ""
     max_open_jobs: int | None = None
-    webhook: str = ""
+    extension_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     has_token: bool = False
 
     def sees(self, owner: str) -> bool:
@@ -128,7 +128,7 @@ def cost_of(method: str, path: str) -> float:
 
 
 class TokenRefused(Unauthorized):
-    """The refusal of a gateway that takes TorchServe's tokens, whose clients know it by another status."""
+    """The refusal of a gateway that takes tokens beside keys; clients of their protocol may know it by another status."""
 
 
 class TokenSource(Protocol):
@@ -306,7 +306,7 @@ _UNKNOWN = _KnownKey(NOBODY, None)
 
 
 def _known_key(key: Key, *, is_stored: bool = False) -> _KnownKey:
-    caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs, key.webhook)
+    caller = Caller(key.owner, key.roles, key.id, key.max_open_jobs, key.extension_settings)
     return _KnownKey(
         caller,
         SharedBucket(key.rate_per_s, key.burst),

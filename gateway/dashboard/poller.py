@@ -12,13 +12,13 @@ import structlog
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import StoreUnavailable
 from penstock.gateway.dashboard.rows.queue_rows import QueueRow, Totals, queue_rows, totals
-from penstock.gateway.dashboard.rows.series import History, Sample
+from penstock.gateway.dashboard.rows.series import QueueSamples, Sample
 from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
-# Polling goes on for a while after the last request, so that the history survives the way from one page to the next.
+# Polling goes on for a while after the last request, so that the samples survive the way from one page to the next.
 LINGER_S = 60.0
 
 
@@ -49,7 +49,7 @@ class OverviewPoller:
         self._is_stopping = is_stopping
         self._tick_s = tick_s
         self._linger_s = linger_s
-        self._histories: dict[str, History] = {}
+        self._samples: dict[str, QueueSamples] = {}
         self._overview = Overview()
         self._next_poll = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
@@ -75,9 +75,6 @@ class OverviewPoller:
             await next_poll.wait()
             overview = self._overview if self._is_stopping() else await self.overview()
 
-    def history(self, model: str) -> History:
-        return self._histories.get(model, History())
-
     async def close(self) -> None:
         if self._polling is not None:
             self._polling.cancel()
@@ -90,7 +87,7 @@ class OverviewPoller:
                 await asyncio.sleep(self._tick_s)
         finally:
             # After a gap the old samples would look like a quiet time.
-            self._histories.clear()
+            self._samples.clear()
             self._polling, self._is_fresh = None, False
             self._wake_waiters()
 
@@ -103,7 +100,7 @@ class OverviewPoller:
             self._overview = Overview(self._overview.number + 1, self._overview.rows, self._overview.totals, away=True)
         else:
             self._add_samples(queues)
-            rows = queue_rows(queues, entries, self._histories, self._registry.workers)
+            rows = queue_rows(queues, entries, self._samples, self._registry.workers)
             self._overview = Overview(self._overview.number + 1, rows, totals(rows))
         self._is_fresh = True
         self._wake_waiters()
@@ -114,9 +111,9 @@ class OverviewPoller:
         next_poll.set()
 
     def _add_samples(self, queues: list[QueueView]) -> None:
-        for model in self._histories.keys() - {queue.model for queue in queues}:
-            del self._histories[model]
+        for model in self._samples.keys() - {queue.model for queue in queues}:
+            del self._samples[model]
         for queue in queues:
             stats = queue.stats
             sample = Sample(stats.now, queue.depth, stats.accepted, sum(stats.ended.values()))
-            self._histories.setdefault(queue.model, History()).add(sample)
+            self._samples.setdefault(queue.model, QueueSamples()).add(sample)

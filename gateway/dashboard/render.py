@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -46,15 +47,27 @@ ASSET_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; chars
 _FOREVER = "public, max-age=31536000, immutable"
 
 
+@dataclass(frozen=True, slots=True)
+class MenuEntry:
+    """A link at the top of every page. `name`: what pages give as `here`, for which the link is marked."""
+
+    name: str
+    path: str
+    word: str
+
+
 class Renderer:
     """Renders pages. `root` is the path prefix of a proxy, without a slash at its end. `keyed`: users have to sign in.
-    `webhooks`: whether events are sent.
+    `menu`: entries beside our own. `templates`: packages with more templates, by the first part of their names.
     """
 
-    def __init__(self, root: str, *, keyed: bool, webhooks: bool = False) -> None:
+    def __init__(
+        self, root: str, *, keyed: bool, menu: Sequence[MenuEntry] = (), templates: Mapping[str, str] | None = None
+    ) -> None:
         self._root = root
         self._keyed = keyed
-        self._webhooks = webhooks
+        self._menu = menu
+        self._packages = templates or {}
         self._environment: Environment | None = None
 
     def url(self, path: str, **query: str) -> str:
@@ -74,9 +87,7 @@ class Renderer:
     async def page(self, template: str, caller: Caller, values: Mapping[str, Any], *, status: int = 200) -> Response:
         await self.load()
         manages = Role.MANAGE in caller.roles
-        body = self.html(
-            template, {**values, "caller": caller, "manages": manages, "keyed": self._keyed, "webhooks": self._webhooks}
-        )
+        body = self.html(template, {**values, "caller": caller, "manages": manages, "keyed": self._keyed})
         return Response(body, status_code=status, media_type=HTML, headers=HEADERS)
 
     def redirect(self, path: str, **query: str) -> Response:
@@ -87,9 +98,10 @@ class Renderer:
         return Response(status_code=303, headers={**HEADERS, "location": self._root + target})
 
     def _load_templates(self) -> Environment:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 
-        loader = PackageLoader("penstock.gateway.dashboard")
+        of_extensions = PrefixLoader({name: PackageLoader(package) for name, package in self._packages.items()})
+        loader = ChoiceLoader([PackageLoader("penstock.gateway.dashboard"), of_extensions])
         environment = Environment(
             loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
@@ -103,7 +115,7 @@ class Renderer:
             "cores": words.ranges,
         }
         environment.globals |= {"url": self.url, "static": lambda name: self._root + "/ui/static/" + asset_address(name)}
-        environment.globals |= {"plural": words.plural, "ago": words.ago}
+        environment.globals |= {"plural": words.plural, "ago": words.ago, "menu": self._menu}
         for name in environment.list_templates():
             environment.get_template(name)
         return environment

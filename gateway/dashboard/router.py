@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, Request
@@ -9,17 +10,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from penstock.errors import PenstockError
-from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.auth.keys import NOBODY, Caller
-from penstock.gateway.dashboard.pages.event_pages import EventPages
 from penstock.gateway.dashboard.pages.failed_pages import FailedPages
-from penstock.gateway.dashboard.pages.history_pages import HistoryPages
 from penstock.gateway.dashboard.pages.job_pages import JobPages
 from penstock.gateway.dashboard.pages.operator_pages import OperatorPages
 from penstock.gateway.dashboard.pages.overview import DOCS, Document, OverviewPages
 from penstock.gateway.dashboard.pages.run_pages import RunPages
 from penstock.gateway.dashboard.pages.try_pages import TryPages
+from penstock.gateway.dashboard.parts import DashboardPart, PageGroup
 from penstock.gateway.dashboard.poller import OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer, asset
 from penstock.gateway.dashboard.sessions import Sessions, check_same_site, cookie, form, is_https, session_id
@@ -35,32 +34,23 @@ def is_page(path: str) -> bool:
 
 
 class Pages:
-    """All pages of one gateway. `document` gives its OpenAPI document."""
+    """All pages of one gateway: ours, then those of extensions. `document` gives its OpenAPI document."""
 
-    def __init__(self, services: Services, deliveries: Deliveries, *, document: Document) -> None:
-        options, store, registry = services.options, services.store, services.registry
+    def __init__(self, services: Services, extensions: Sequence[DashboardPart], *, document: Document) -> None:
         self._audit = services.audit
-        self._root = options.root_path
-        self._sessions = Sessions(store, services.auth)
-        self._renderer = Renderer(options.root_path, keyed=services.auth.keyed, webhooks=options.webhooks is not None)
-        self._poller = OverviewPoller(store, registry, is_stopping=services.lifetime.is_draining)
-        self._parts = (
-            OverviewPages(
-                self._renderer,
-                self._poller,
-                store=store,
-                registry=registry,
-                waiting=services.waiting,
-                document=document,
-                scraped=options.metrics,
-            ),
-            HistoryPages(self._renderer, store=store, registry=registry),
-            JobPages(self._renderer, services),
-            FailedPages(self._renderer, store=store, registry=registry, inbox=services.inbox),
-            OperatorPages(self._renderer, store=store, operations=services.operations, changes=services.changes),
-            TryPages(self._renderer, registry=registry, submitter=services.submitter, keyed=services.auth.keyed),
-            RunPages(self._renderer, services.runs),
-            EventPages(self._renderer, deliveries),
+        self._root = services.settings.gateway.root_path
+        self._sessions = Sessions(services.store, services.auth)
+        self._renderer = renderer = _renderer(services, extensions)
+        self._poller = OverviewPoller(services.store, services.registry, is_stopping=services.lifetime.is_draining)
+        words = {kind: word for part in extensions for kind, word in part.run_words.items()}
+        self._parts: tuple[PageGroup, ...] = (
+            OverviewPages(renderer, self._poller, services, extensions, document=document),
+            JobPages(renderer, services, extensions),
+            FailedPages(renderer, services),
+            OperatorPages(renderer, services),
+            TryPages(renderer, services),
+            RunPages(renderer, services.runs, words),
+            *(part.pages(renderer) for part in extensions if part.pages is not None),
         )
 
     def router(self) -> APIRouter:
@@ -139,6 +129,15 @@ class Pages:
     def _with_cookie(self, request: Request, answer: Response, session: str) -> Response:
         answer.headers.append("set-cookie", cookie(session, path=self._root + "/", secure=is_https(request)))
         return answer
+
+
+def _renderer(services: Services, extensions: Sequence[DashboardPart]) -> Renderer:
+    return Renderer(
+        services.settings.gateway.root_path,
+        keyed=services.auth.keyed,
+        menu=[entry for part in extensions for entry in part.menu],
+        templates={name: package for part in extensions for name, package in part.templates.items()},
+    )
 
 
 async def _from_our_page(request: Request) -> None:

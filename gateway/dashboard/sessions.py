@@ -48,7 +48,7 @@ class Sessions:
         """The new session's id. Raises `Unauthorized`, `RateLimited`, or `WrongRole` for a key that may not read."""
         caller = self._auth.admit(b"Bearer " + key.strip().encode("utf-8", "replace"), address)
         if caller.has_token:
-            raise WrongRole("TorchServe's tokens open no session of the dashboard; sign in with a key of [[keys]]")
+            raise WrongRole("tokens open no session of the dashboard; sign in with a key of [[keys]]")
         if caller.roles.isdisjoint({Role.READ, Role.MANAGE}):
             raise WrongRole("this API key may not see the dashboard, which needs the role read or manage")
         wait_s = self._opened.take(caller.key_id, time.monotonic())

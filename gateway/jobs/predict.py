@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.broker.records import Push
-from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadRequest, NoWorker, StoreUnavailable
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
-from penstock.gateway.asgi.content import ContentResponse
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, is_streamed, trace_header
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoAnswerYet
 from penstock.gateway.asgi.wire import NOSNIFF, ClientGone, Receive, Scope, Send
 from penstock.gateway.jobs.results import first_is_gone
-from penstock.gateway.jobs.submitting.draft import SubmitRequest
-from penstock.gateway.models.registry import why_unserved
+from penstock.gateway.models.slots import why_unserved
 from penstock.job import BatchRecord, Call, Job, JobId, JobState, Payload
 from penstock.logs import job_fields
 
 if TYPE_CHECKING:
+    from penstock.broker.store.notifications import Waiter
+    from penstock.gateway.asgi.content import ContentResponse
     from penstock.gateway.jobs.events.encoding import EventEncoder
+    from penstock.gateway.jobs.submitting.draft import SubmitRequest
     from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ class PredictEndpoint:
         self._route = "explanations" if call is Call.EXPLAIN else "predictions"
         self._job_log = services.job_log
         self._submitter = services.submitter
-        self._options = services.options
+        self._sync_timeout_s = services.settings.gateway.sync_timeout_s
         self._store = services.store
         self._registry = services.registry
         self._results = services.results
@@ -63,7 +63,7 @@ class PredictEndpoint:
         # Most requests ask for one answer, and pass none of the code of streams.
         accept = head.get(b"accept", b"")
         has_events = is_streamed(accept)
-        longest_s = request.model.info.limits.deadline_s if has_events else self._options.sync_timeout_s
+        longest_s = request.model.info.limits.deadline_s if has_events else self._sync_timeout_s
         deadline_s = answer_deadline(request, longest_s)
         if not request.version.capacity.is_served:
             await self.require_worker(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,6 @@ from penstock.broker.backlog import UNKNOWN_DRAIN_S, eta_s
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.errors import BadRequest, Conflict, NotFound
-from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
 from penstock.gateway.asgi.negotiation import parse_wait
 from penstock.gateway.asgi.problems import retry_after
 from penstock.gateway.asgi.ranges import Conditions, is_match
@@ -44,10 +44,13 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 
 
 class JobReads:
-    """Status, result, timeline, list and cancellation of jobs; models; workers."""
+    """Status, result, timeline, list and cancellation of jobs; models; workers. `timelines`: what extensions add to one."""
 
-    def __init__(self, services: Services, many: ManyJobs) -> None:
+    def __init__(
+        self, services: Services, many: ManyJobs, timelines: Sequence[Callable[[Job], Awaitable[Mapping[str, Any]]]]
+    ) -> None:
         self._many = many
+        self._timelines = timelines
         self._job_log = services.job_log
         self._waiting = services.waiting
         self._store = services.store
@@ -137,8 +140,8 @@ class JobReads:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         locations = await self._store.locations(tried.worker for tried in job.tries)
         view = timeline_view(timeline(job, now=await self._store.now(), locations=locations))
-        if stages := await stage_jobs(self._store, self._registry, job):
-            view["stage_jobs"] = [one.view() for one in stages]
+        for more in self._timelines:
+            view |= await more(job)
         return json_response(view)
 
     async def traceback(self, job_id: str, caller: CallerParam) -> Response:

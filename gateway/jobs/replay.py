@@ -15,9 +15,7 @@ from msgspec import structs
 from starlette.responses import Response
 
 from penstock.broker.backlog import eta_s
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import KeptInput, Submitted
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Conflict, Gone, NotFound
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.asgi.problems import retry_after
@@ -26,14 +24,12 @@ from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.results import visible_job
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
-from penstock.gateway.jobs.submitting.submitter import Submitter
 from penstock.gateway.jobs.views import job_body
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.job import Job, JobId, JobState, Payload, new_job_id, parse_job_id
 
 if TYPE_CHECKING:
-    from penstock.extensions.webhooks.webhook import Webhook
+    from penstock.gateway.services import Services
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
 # How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
@@ -48,11 +44,11 @@ class Replay(NamedTuple):
 class Replays:
     """A replay is stored like any submit: admission, quota and idempotency apply to it too."""
 
-    def __init__(self, submitter: Submitter, options: GatewayOptions, *, store: AsyncStore, blobs: BlobStore) -> None:
-        self._submitter = submitter
-        self._webhooks = options.webhooks
-        self._store = store
-        self._blobs = blobs
+    def __init__(self, services: Services) -> None:
+        self._submitter = services.submitter
+        self._words = services.words
+        self._store = services.store
+        self._blobs = services.blobs
         self._files = asyncio.Semaphore(_FILES_AT_ONCE)
 
     def router(self) -> APIRouter:
@@ -112,7 +108,7 @@ class Replays:
             key=key,
             said=Payload("", str(old.id).encode()),
             replay_of=old.id,
-            webhook=await self._webhook(old),
+            words=await self._words.kept(old),
         )
         request = await self._submitter.prepare(draft if version else await self._as_it_failed(draft, old))
         submitted = await self._submitter.submit(request, new_job_id(old.model, old.id.partition))
@@ -120,14 +116,6 @@ class Replays:
 
     async def _input(self, old: Job, payload: Payload, version: VersionEntry) -> Payload:
         return payload if version.name == old.version else await self._submitter.inputs.stored(payload, version)
-
-    async def _webhook(self, old: Job) -> Webhook | None:
-        """The new job's events go where those of the old one went."""
-        if self._webhooks is None:
-            return None
-        from penstock.extensions.webhooks.gateway.requested import kept_webhook
-
-        return await kept_webhook(self._webhooks, self._store, old)
 
     async def _as_it_failed(self, draft: Draft, old: Job) -> Draft:
         """With the version that failed; raises `Conflict` if it is gone, rather than choose another one silently."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.records import Push
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import Gone, NotFound
 from penstock.gateway.asgi.bundles import bundle_content, bundled_content
 from penstock.gateway.asgi.content import Content, ContentResponse, file_headers, response_to
 from penstock.gateway.asgi.problems import EndedWithoutOutput, NoResult
-from penstock.gateway.asgi.ranges import Conditions
-from penstock.gateway.auth.keys import Caller
 from penstock.job import TENSORS_MEDIA, Job, JobId, JobState, Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA
 from penstock.outputs.response_head import split_head
+
+if TYPE_CHECKING:
+    from penstock.broker.blobs.files import BlobStore
+    from penstock.broker.store.aio import AsyncStore
+    from penstock.gateway.asgi.ranges import Conditions
+    from penstock.gateway.auth.keys import Caller
 
 T = TypeVar("T")
 _RETRYABLE = frozenset({"worker_lost", "load_failed"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.extension import installed
 from penstock.gateway.jobs.timeline import STAGES
 from penstock.job import MAX_DELAY_S, PUBLIC_STATES
 
@@ -26,18 +27,7 @@ ANSWER_PARAMETERS: list[dict[str, Any]] = [
         "description": "Up to 8 words, joined by commas, by which the job is found",
         "schema": _TEXT,
     },
-    {
-        "name": "webhook",
-        "in": "query",
-        "description": "The URL to which the job's events are sent",
-        "schema": {"type": "string", "format": "uri"},
-    },
-    {
-        "name": "webhook_events",
-        "in": "query",
-        "description": "Which events, joined by commas; without it, those of the job's end",
-        "schema": _TEXT,
-    },
+    *({"name": name, "in": "query", **read} for one in installed() for name, read in one.parameters.items()),
 ]
 JOB_PARAMETERS: list[dict[str, Any]] = [
     *ANSWER_PARAMETERS,

@@ -10,14 +10,13 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
-from penstock.extensions.pipelines.gateway.models import check_stages
-from penstock.extensions.pipelines.settings import added_pipeline
 from penstock.gateway.models.finding import unknown_model
 from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import MODEL_NAME, RESERVED_NAME
 from penstock.model_spec import ModelInfo, ModelSpec, info_of_spec, name_fault
 from penstock.rollout import SETTLED_AFTER_S, Rollout, check_load, check_scale, check_switch, check_unload, followed
+from penstock.settings.extension_tables import driven_spec
 from penstock.settings.models import checked_version, refuse_local, spec_of
 
 _TRIES = 5
@@ -44,11 +43,15 @@ class ModelChanges:
             raise invalid("/model", name_fault(model))
         if not MODEL_NAME.fullmatch(model):
             raise unknown_model(model, self._registry.models)
-        if "stages" in table:
-            await self._load_pipeline(model, table)
-            return
         rest = dict(table)
         version = checked_name(rest.pop("version", None), "version")
+        if (driven := _driven_spec(model, version, rest)) is not None:
+            await self._registry.refresh()
+            for part in self._registry.parts:
+                if part.check_load is not None:
+                    part.check_load(self._registry, driven)
+            await self._load(driven, rest)
+            return
         if is_off := rest.get("slots") == 0 and rest["slots"] is not False:
             del rest["slots"]
         checked_source(rest.get("source"))
@@ -56,19 +59,6 @@ class ModelChanges:
         await self._registry.refresh()
         self._require_folder()
         await self._load(spec_of(model, version, full), rest, is_off=is_off)
-
-    async def _load_pipeline(self, model: str, table: dict[str, Any]) -> None:
-        """The table of a pipeline has stages in the place of a source, and their models must be known."""
-        rest = dict(table)
-        version = checked_name(rest.pop("version", None), "version")
-        try:
-            spec = added_pipeline(model, version, rest)
-        except ConfigError as error:
-            faults = [{"pointer": "", "detail": fault} for fault in error.faults]
-            raise InvalidInput("the settings of this pipeline cannot be used", errors=faults) from None
-        await self._registry.refresh()
-        check_stages(self._registry, model, spec.pipeline.stages if spec.pipeline else ())
-        await self._load(spec, rest)
 
     async def _load(self, spec: ModelSpec, rest: dict[str, Any], *, is_off: bool = False) -> None:
         model, version = spec.name, spec.version
@@ -140,10 +130,9 @@ class ModelChanges:
         now = await self._store.now()
 
         def change(rollout: Rollout) -> Rollout:
-            if rollout.split:
-                from penstock.extensions.splits.split import check_unused
-
-                check_unused(rollout.split, model, version)
+            for part in self._registry.parts:
+                if part.check_unload is not None:
+                    part.check_unload(rollout, model, version)
             return rollout.unload(version, now)
 
         await self._changed(model, change)
@@ -281,6 +270,15 @@ def checked_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not MODEL_NAME.fullmatch(name):
         raise invalid(f"/{what}", f"must be a {what} name: 1 to 64 letters, digits, '_', '.' or '-'")
     return name
+
+
+def _driven_spec(model: str, version: str, table: dict[str, Any]) -> ModelSpec | None:
+    """The spec of a version that an extension drives; None: it is loaded from a source."""
+    try:
+        return driven_spec(model, version, table)
+    except ConfigError as error:
+        faults = [{"pointer": "", "detail": fault} for fault in error.faults]
+        raise InvalidInput("the settings of this version cannot be used", errors=faults) from None
 
 
 def _checked_table(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,15 @@
-"""Models with several partitions: where the first job of a repeat lies, a job's shares of limits, sums of a split's counts."""
+"""Where the first job of a repeat lies, and its version; and the shares of limits that a job of a partition has."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.broker.partitions import numbers_of_key, queues_of_model, share
+from penstock.broker.partitions import numbers_of_key, share
 from penstock.broker.records import NewJob
 from penstock.broker.store.aio import AsyncStore
-from penstock.extensions.splits.store import first_job, split_counts
+from penstock.broker.store.ops import first_job
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
 
@@ -36,9 +35,12 @@ async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: s
     return next((job for job in found if job is not None), None)
 
 
-async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
-    """What all partitions counted of a split under this name."""
-    found = Counter[str]()
-    for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
-        found.update(counts)
-    return found
+async def version_of_repeat(
+    store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
+) -> VersionEntry:
+    """The version of the job that an earlier request with this idempotency key made, whatever would be chosen now; `chosen` if
+    there is no such job.
+    """
+    first = await first_of_key(store, entry.info, owner=owner, key=key)
+    known = None if first is None else await store.read(first)
+    return chosen if known is None else entry.versions.get(known.version, chosen)

@@ -144,7 +144,7 @@ async def unfinished_of(store: AsyncStore, registry: ModelRegistry, model: str, 
 
 
 class QueueReads:
-    """GET /v1/queues[/{model}], for people and for autoscalers that read JSON."""
+    """GET /v1/queues[/{model}], for people, and for what scales workers by JSON."""
 
     def __init__(self, store: AsyncStore, *, registry: ModelRegistry) -> None:
         self._store = store
@@ -175,7 +175,7 @@ class QueueReads:
         return json_response({"work_s": sum(queue.work_s for queue in queues), "data": [work_view(queue) for queue in queues]})
 
     async def _named(self, patterns: Sequence[str]) -> list[ModelEntry]:
-        """Raises `UnknownModel` for a name that is no model's: an autoscaler must not read 0 for a typing error."""
+        """Raises `UnknownModel` for a name that is no model's: what scales workers must not read 0 for a typing error."""
         found: dict[str, ModelEntry] = {}
         for pattern in patterns:
             if _WILD.isdisjoint(pattern):
@@ -198,7 +198,7 @@ def work_view(queue: QueueView) -> dict[str, Any]:
 
 
 def queue_view(queue: QueueView) -> dict[str, Any]:
-    """Has every field at all times, `null` if not known: an autoscaler must not meet a missing field."""
+    """Has every field at all times, `null` if not known: what scales workers must not meet a missing field."""
     return {
         "model": queue.model,
         "depth": queue.depth,

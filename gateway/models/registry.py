@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema_rs
 import structlog
@@ -19,19 +19,15 @@ from penstock.broker.partitions import queues_of_model
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import StoreUnavailable
-from penstock.extensions.pipelines.spec import PipelineStage
 from penstock.gateway.asgi.negotiation import MULTIPART
 from penstock.gateway.models.finding import merged, unknown_model, unknown_version
-from penstock.gateway.models.slots import PAUSED, VersionSlots, scaling_of, slots_of
+from penstock.gateway.models.parts import Headers, ModelsPart, VersionChooser, chooser_of
+from penstock.gateway.models.slots import VersionSlots, scaling_of, slots_of
 from penstock.gateway.models.starts import SlotStarts
 from penstock.gateway.models.validators import Validators
 from penstock.job import Job
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
-
-if TYPE_CHECKING:
-    from penstock.extensions.splits.gateway.canaries import CanaryJudge
-    from penstock.extensions.splits.gateway.entry import SplitEntry
 
 log = structlog.get_logger(__name__)
 
@@ -40,16 +36,15 @@ REFRESH_S = 0.5
 IMPATIENT_S = 0.1
 NOTE_REFUSED_S = 10.0
 _UNKNOWN = VersionInfo(accepts=())
-# As a request has them, with names in lower case.
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
     """One version as a submit needs it. `info` is None until a worker has loaded the version.
 
-    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `split`: where
-    the ends of its jobs are counted if a split chose it. `is_paused`: an operator paused the model.
+    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `is_paused`: an operator paused
+    the model. `chosen`: the words of jobs for which a chooser took the version; empty: the request named it, or it is the
+    default.
     """
 
     name: str
@@ -57,23 +52,22 @@ class VersionEntry:
     validator: jsonschema_rs.Validator | None
     capacity: SlotCapacity
     scale: int | None = None
-    split: str = ""
     is_paused: bool = False
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    # The media types that the version accepts; empty while not known.
+    accepts: tuple[str, ...] = field(init=False)
+    # Bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON.
+    takes_raw: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Every request reads them.
+        object.__setattr__(self, "accepts", (self.info or _UNKNOWN).accepts)
+        object.__setattr__(self, "takes_raw", MULTIPART in self.accepts)
 
     @property
     def is_off(self) -> bool:
         """Whether an operator scaled it to no slots, or paused it: its jobs wait on purpose."""
         return self.is_paused or (self.scale == 0 and not self.capacity.ready_slots)
-
-    @property
-    def accepts(self) -> tuple[str, ...]:
-        """The media types that the version accepts; empty while not known."""
-        return (self.info or _UNKNOWN).accepts
-
-    @property
-    def takes_raw(self) -> bool:
-        """Whether bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON."""
-        return MULTIPART in self.accepts
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -89,7 +83,8 @@ class ModelEntry:
     backlog: Backlog = field(default_factory=Backlog)
     # Names the present state of its rollout; empty without one.
     mark: str = ""
-    split: SplitEntry | None = None
+    # None: the default version gets the requests that name none.
+    chooser: VersionChooser | None = None
     # Worker processes with a ready slot of it.
     workers: int = 0
     wanted_slots: int = 0
@@ -100,11 +95,6 @@ class ModelEntry:
         return self.info.name
 
     @property
-    def stages(self) -> tuple[PipelineStage, ...]:
-        """Of a pipeline, once a worker drives it."""
-        return self.default.info.stages if self.default.info is not None else ()
-
-    @property
     def ready_slots(self) -> int:
         return sum(version.capacity.ready_slots for version in self.versions.values())
 
@@ -112,7 +102,7 @@ class ModelEntry:
 class ModelRegistry:
     """`models` is replaced as a whole and never changed in place, so its readers need no lock."""
 
-    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo]) -> None:
+    def __init__(self, store: AsyncStore, declared: Sequence[ModelInfo], parts: Iterable[ModelsPart] = ()) -> None:
         self._store = store
         self._declared = {info.name: info for info in declared}
         self._validators = Validators()
@@ -125,7 +115,9 @@ class ModelRegistry:
         self._refreshes = itertools.count(1)
         self._newest = 0
         self._stored: Mapping[str, StoredModel] = {}
-        self._judge: CanaryJudge | None = None
+        self.parts = tuple(parts)
+        # Called with the live workers at each refresh.
+        self.watchers: list[Callable[[Sequence[WorkerInfo]], None]] = []
         self.workers: list[WorkerInfo] = []
         self.rollouts: dict[str, StoredRollout] = {}
         self.models: dict[str, ModelEntry] = {}
@@ -204,15 +196,16 @@ class ModelRegistry:
     async def find(self, model: str, version: str = "", headers: Headers | None = None) -> tuple[ModelEntry, VersionEntry]:
         """The model and its version (empty: the default one); raises `NotFound`, which names near matches.
 
-        `headers` are those of a request for work: if it names no version, and the model has a split, the split chooses.
+        `headers` are those of a request for work: if it names no version, the chooser of the model chooses.
         """
-        if not self._known(model, version):
-            await self.look_again()
         entry = self.models.get(model)
+        if entry is None or (version and version not in entry.versions):
+            await self.look_again()
+            entry = self.models.get(model)
         if entry is None:
             raise unknown_model(model, self.models)
-        if not version and entry.split is not None and headers is not None:
-            return entry, entry.split.choose(headers)
+        if not version and entry.chooser is not None and headers is not None:
+            return entry, entry.chooser.choose(headers)
         found = entry.versions.get(version) if version else entry.default
         if found is None:
             raise unknown_version(entry, version)
@@ -240,10 +233,6 @@ class ModelRegistry:
         if entry.backlog.refused_at - before > NOTE_REFUSED_S:
             with suppress(StoreUnavailable):
                 await self._store.note_refused(entry.name)
-
-    def _known(self, model: str, version: str) -> bool:
-        entry = self.models.get(model)
-        return entry is not None and (not version or version in entry.versions)
 
     async def _measure(self, entry: ModelEntry) -> None:
         try:
@@ -274,28 +263,22 @@ class ModelRegistry:
                 # The store may have been out of reach at the start, and it may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
-                await self._judge_canaries()
+                for part in self.parts:
+                    if part.on_refresh is not None:
+                        await part.on_refresh(self)
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
                 # The task must outlive a bug or an entry that cannot be read: no worker would be seen to come or go any more.
                 log.exception("registry_unreadable")
 
-    async def _judge_canaries(self) -> None:
-        deciding = [entry for entry in self.models.values() if entry.split is not None and entry.split.split.is_deciding]
-        if not deciding:
-            return
-        if self._judge is None:
-            from penstock.extensions.splits.gateway.canaries import CanaryJudge
-
-            self._judge = CanaryJudge(self._store)
-        await self._judge.judge(self.rollouts, deciding)
-
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
         slots: dict[tuple[str, str], list[SlotInfo]] = {}
         for worker in workers:
             for slot in () if worker.drained else worker.slots:
                 slots.setdefault((slot.model, slot.version), []).append(slot)
+        for look in self.watchers:
+            look(workers)
         self.workers = workers
         self._stored = stored
         self.models = {
@@ -333,10 +316,11 @@ class ModelRegistry:
             for version in sorted(names)
         }
         mark = self.rollouts.get(info.name, StoredRollout()).mark
-        split, workers = self._split(info.name, versions), sum(map(_serves(info.name), self.workers))
+        chooser = chooser_of(self.parts, info.name, rollout, versions)
+        workers = sum(map(_serves(info.name), self.workers))
         wanted = sum(slots_of(self.workers, info.name, version).wanted for version in versions)
         default = versions[info.default_version]
-        return ModelEntry(info, default, versions, backlog, mark, split, workers, wanted, rollout.paused)
+        return ModelEntry(info, default, versions, backlog, mark, chooser, workers, wanted, rollout.paused)
 
     def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
         if self.rollout(key[0]).paused:
@@ -344,14 +328,6 @@ class ModelRegistry:
             return SlotCapacity(latency_s=capacity_of(slots).latency_s)
         found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
         return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
-
-    def _split(self, model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
-        found = self.rollouts.get(model)
-        if found is None or not found.rollout.split:
-            return None
-        from penstock.extensions.splits.gateway.entry import split_entry
-
-        return split_entry(found.rollout.split, model, versions)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -361,8 +337,3 @@ class ModelRegistry:
 
 def _serves(model: str) -> Callable[[WorkerInfo], bool]:
     return lambda worker: not worker.drained and any(slot.model == model and slot.state == "ready" for slot in worker.slots)
-
-
-def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
-    """Why a version has no ready slot."""
-    return PAUSED if version.is_paused else slots_of(workers, model, version.name, scale=version.scale).why

@@ -22,8 +22,12 @@ from penstock.rollout import AUTO, MOST_SLOTS
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _NAME = {"type": "string", "pattern": MODEL_NAME.pattern}
-_SOURCE = {"type": "string", "description": "A path below the workers' model_dir; a pipeline has none"}
-_STAGES = {"type": "array", "items": {"type": "object"}, "description": "Of a pipeline: docs/reference/pipelines.md"}
+_SOURCE = {"type": "string", "description": "A path below the workers' model_dir; a model of stages has none"}
+_STAGES = {
+    "type": "array",
+    "items": {"type": "object"},
+    "description": "Of a model without a source",
+}
 LOAD = {
     "type": "object",
     "required": ["version"],

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from penstock.model_spec import ScalingInfo, SlotInfo, WorkerInfo
+
+if TYPE_CHECKING:
+    from penstock.gateway.models.registry import VersionEntry
 
 STILL_LOADING = "still loading"
 NOT_LOADED = "could not be loaded"
@@ -114,3 +118,8 @@ def _shortened(reason: str) -> str:
         return reason
     half = _MOST_REASON_CHARS // 2
     return f"{reason[:half].rstrip()} … {reason[-half:].lstrip()}"
+
+
+def why_unserved(workers: Sequence[WorkerInfo], model: str, version: VersionEntry) -> str:
+    """Why a version has no ready slot."""
+    return PAUSED if version.is_paused else slots_of(workers, model, version.name, scale=version.scale).why

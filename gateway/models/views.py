@@ -16,7 +16,7 @@ def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, An
     info = entry.info
     versions = {name: _version_view(entry, name, workers) for name in entry.versions}
     return {
-        # These four are what OpenAI's clients read. `created` is 0: nobody keeps when a model came.
+        # Clients of other servers read these four. `created` is 0: nobody keeps when a model came.
         "id": info.name,
         "object": "model",
         "created": 0,

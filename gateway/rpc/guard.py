@@ -25,7 +25,7 @@ from penstock.gateway.asgi.negotiation import Head, read_head, trace_header
 from penstock.gateway.asgi.problems import TooSlow
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
-from penstock.gateway.auth.roles import require_role
+from penstock.gateway.auth.rules import RouteRules, require_role
 from penstock.gateway.rpc.refusals import CODES, refusal_of
 from penstock.gateway.telemetry.metrics import GatewayMetrics, GrpcMetrics
 
@@ -121,8 +121,11 @@ class MessagePermits:
 class RpcGuard:
     """Serves the calls of one gateway process. `body_s`: how long a message may be on its way."""
 
-    def __init__(self, auth: KeyAuth, metrics: GatewayMetrics, *, messages: MessagePermits, body_s: float) -> None:
+    def __init__(
+        self, auth: KeyAuth, rules: RouteRules, metrics: GatewayMetrics, *, messages: MessagePermits, body_s: float
+    ) -> None:
         self._auth = auth
+        self._rules = rules
         self._metrics = metrics
         self._counts = GrpcMetrics(metrics.registry)
         self._messages = messages
@@ -205,7 +208,7 @@ class RpcGuard:
         caller = NOBODY
         if method.path:
             caller = self.admit(head, address)
-            require_role(caller, method.verb, method.path)
+            require_role(caller, self._rules.roles_of(method.verb, method.path))
         return Rpc(method, caller, headers, head, context, address)
 
     def admit(self, head: Head, address: str) -> Caller:

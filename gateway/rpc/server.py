@@ -18,8 +18,8 @@ from grpc import aio
 
 from penstock.errors import ConfigError
 from penstock.gateway.asgi.negotiation import MAX_HEADER_BYTES
+from penstock.gateway.asgi.wire import MAX_BODIES_BYTES
 from penstock.gateway.auth.keys import Shares
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.rpc.guard import MessagePermits, RpcGuard
 from penstock.settings.gateway import GatewaySettings
 
@@ -53,18 +53,17 @@ class RpcShared:
     """What the gRPC ports of a process have in common. `shared`: siblings bind the same ports."""
 
     guard: RpcGuard
-    options: GatewayOptions
     table: GatewaySettings
     streams: Shares
     shared: bool
 
 
-def message_permits(options: GatewayOptions) -> MessagePermits:
-    return MessagePermits(max(2, options.max_upload_bytes // options.max_raw_bytes))
+def message_permits(table: GatewaySettings) -> MessagePermits:
+    return MessagePermits(max(2, MAX_BODIES_BYTES // table.max_raw_bytes))
 
 
-def stream_permits(options: GatewayOptions) -> Shares:
-    return Shares("gRPC streams", min(MAX_STREAMS, options.max_streams), setting="gateway.max_streams")
+def stream_permits(table: GatewaySettings) -> Shares:
+    return Shares("gRPC streams", min(MAX_STREAMS, table.max_streams), setting="gateway.max_streams")
 
 
 class RpcPort:
@@ -113,7 +112,7 @@ class RpcPort:
         table = self._shared.table
         return (
             ("grpc.so_reuseport", int(self._shared.shared)),
-            ("grpc.max_receive_message_length", self._shared.options.max_raw_bytes),
+            ("grpc.max_receive_message_length", self._shared.table.max_raw_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", _METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", _METADATA_BYTES),

@@ -10,6 +10,7 @@ from penstock.broker.blobs.space import DiskReserve, FileCensus, FileUsage
 from penstock.broker.blobs.uploads import FileRecord
 from penstock.errors import QuotaSpent
 
+MOST_FILES = 10_000
 _RETRY_AFTER_S = 60.0
 _HINT = "DELETE /v1/files/{id} makes room; GET /v1/files lists yours."
 
@@ -40,7 +41,7 @@ class UploadAllowance:
 class FileQuota:
     """The limits of each owner, and the uploads of this process that are under way."""
 
-    def __init__(self, census: FileCensus, reserve: DiskReserve, *, max_files: int, max_bytes: int) -> None:
+    def __init__(self, census: FileCensus, reserve: DiskReserve, *, max_bytes: int, max_files: int = MOST_FILES) -> None:
         self._census = census
         self._reserve = reserve
         self._max_files = max_files

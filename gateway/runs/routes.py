@@ -89,7 +89,7 @@ class RunRoutes:
         self._members, self._body = members, request_with(members)
         self._service = services.runs
         self._registry = services.registry
-        self._options = services.options
+        self._settings = services.settings
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -111,7 +111,7 @@ class RunRoutes:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._uploads), self._body)
+        wanted = read_body(await json_body(request, self._settings.gateway, self._uploads), self._body)
         spec = await self._spec(wanted, caller)
         words, key = self._words(wanted, caller, spec.model), key_of(idempotency_key)
         run = await self._service.create(spec, caller.owner, key=key, fingerprint=fingerprint(wanted), words=words)
@@ -212,7 +212,7 @@ class RunRoutes:
         if source.startswith("file-"):
             record = await visible_file(self._service.files, source, caller)
             return str(self._service.files.content(record)), format_of(record.filename)
-        path = await asyncio.to_thread(allowed_path, source, self._options.run_roots)
+        path = await asyncio.to_thread(allowed_path, source, self._settings.runs.roots)
         if not await asyncio.to_thread(path.exists):
             raise NotFound(f"there is nothing at {source[:200]!r}")
         return str(path), ""

@@ -14,10 +14,10 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, Gone, KeyReused, NotFound, QuotaSpent
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.request import RESERVED, fingerprint, run_id_of
 from penstock.job import new_serial
 from penstock.run import Run, RunSpec, RunState, retry_spec
+from penstock.settings.tables import RunsSettings
 
 FINGERPRINT = RESERVED + "fingerprint"
 _OPEN = tuple(state for state in RunState if not state.final)
@@ -63,14 +63,14 @@ class RunService:
         self,
         runs: AsyncRunStore,
         files: FileStore,
-        options: GatewayOptions,
+        table: RunsSettings,
         *,
         require_room: Callable[[str], Awaitable[None]],
     ) -> None:
         self._runs = runs
         self.files = files
-        self._file_ttl_s = options.file_ttl_s
-        self._max_open = options.max_owner_runs
+        self._file_ttl_s = table.file_ttl_s
+        self._max_open = table.max_owner_runs
         self._require_room = require_room
 
     async def now(self) -> float:

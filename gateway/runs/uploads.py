@@ -17,8 +17,8 @@ from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.negotiation import read_head
 from penstock.gateway.asgi.wire import declared_length
 from penstock.gateway.auth.keys import Caller, Shares
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.runs.file_quota import FileQuota, UploadAllowance
+from penstock.settings.tables import RunsSettings
 
 log = structlog.get_logger(__name__)
 
@@ -35,10 +35,10 @@ SHORTEST_S, LONGEST_S = 3600.0, 2_592_000.0
 class FileUploads:
     """The uploads of one gateway process, and the task that deletes expired files."""
 
-    def __init__(self, files: FileStore, options: GatewayOptions, quota: FileQuota) -> None:
+    def __init__(self, files: FileStore, table: RunsSettings, quota: FileQuota) -> None:
         self._files = files
         self._quota = quota
-        self._options = options
+        self._table = table
         self._uploads = Shares("uploads of files", MAX_UPLOADS)
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -67,7 +67,7 @@ class FileUploads:
     def _declared(self, request: Request) -> int | None:
         """The length that the request declares; raises `TooLarge` if no file of that length is kept."""
         declared = declared_length(read_head(request.headers.raw))
-        limit = self._options.max_file_bytes
+        limit = self._table.max_file_bytes
         if declared is not None and declared > limit + FORM_BYTES:
             raise TooLarge(
                 f"the form has {declared} bytes; the most that this gateway keeps of a file is {limit}",
@@ -79,7 +79,7 @@ class FileUploads:
         self, request: Request, form: UploadForm, caller: Caller, allowance: UploadAllowance, *, purpose: str
     ) -> FileRecord:
         new = NewFile(owner=caller.owner, filename="", purpose="")
-        limit, now = self._options.max_file_bytes, await asyncio.to_thread(self._files.now)
+        limit, now = self._table.max_file_bytes, await asyncio.to_thread(self._files.now)
         upload = await asyncio.to_thread(self._files.upload, new, max_bytes=limit, now=now)
         try:
             await _read(request, form, upload, allowance)
@@ -96,7 +96,7 @@ class FileUploads:
     def _ttl_s(self, form: UploadForm) -> float:
         anchor, seconds = form.field(ANCHOR), form.field(SECONDS)
         if anchor is None and seconds is None:
-            return self._options.file_ttl_s
+            return self._table.file_ttl_s
         if anchor != "created_at" or seconds is None or not seconds.isdigit():
             raise BadParameter("expires_after takes the anchor created_at and a number of seconds", param="expires_after")
         if not SHORTEST_S <= int(seconds[:12]) <= LONGEST_S:

@@ -1,4 +1,4 @@
-"""The probes of Kubernetes, of TorchServe and of the Open Inference Protocol, and the page of an error code."""
+"""The probes of Kubernetes, and the page of an error code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import structlog
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -17,15 +16,14 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.negotiation import JSON
-from penstock.gateway.asgi.problems import STORE_UNREACHABLE, TITLES, NotReady
+from penstock.gateway.asgi.problems import STORE_UNREACHABLE, NotReady, titles
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, why_unserved
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.slots import why_unserved
 
 log = structlog.get_logger(__name__)
-PROBES = frozenset({"/livez", "/readyz", "/startupz", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"})
 LOOK_S = 0.5
-_AS_TORCHSERVE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 Parts = list[dict[str, str]]
 
 
@@ -53,9 +51,6 @@ class Health:
         router.add_api_route("/livez", self.live, methods=["GET"], summary="The process answers")
         router.add_api_route("/readyz", self.ready, methods=["GET"], summary="Redis writable, every declared model served")
         router.add_api_route("/startupz", self.started, methods=["GET"], summary="The gateway has reached the store once")
-        router.add_api_route("/ping", self.ping, methods=["GET"], summary="Ready, in TorchServe's words")
-        router.add_api_route("/v2/health/live", self.oip_live, methods=["GET"], summary="Open Inference Protocol")
-        router.add_api_route("/v2/health/ready", self.oip_ready, methods=["GET"], summary="Open Inference Protocol")
         router.add_api_route("/problems/{code}", self.problem, methods=["GET"], summary="What an error code means")
         return router
 
@@ -83,27 +78,14 @@ class Health:
         entries = [self._registry.models[name] for name in self._registry.declared_names()]
         return json_response({"status": "ready", "models": {entry.name: self._served(entry) for entry in entries}})
 
-    async def ping(self) -> Response:
-        """As TorchServe answers, body and status."""
-        healthy = await self.is_ready()
-        body = orjson.dumps({"status": "Healthy" if healthy else "Unhealthy"}, option=_AS_TORCHSERVE)
-        return Response(body, status_code=200 if healthy else 500, media_type=JSON)
-
-    async def oip_live(self) -> Response:
-        return json_response({"live": True})
-
     async def is_ready(self) -> bool:
         """Whether this gateway can serve every declared model."""
         return await self._missing() == Missing()
 
-    async def oip_ready(self) -> Response:
-        ready = await self.is_ready()
-        return json_response({"ready": ready}, status=200 if ready else 503)
-
     async def problem(self, code: str, request: Request) -> Response:
         """The page behind the `type` of a problem, as text or, for a program that asks for it, as JSON."""
-        if code not in TITLES:
-            raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(TITLES))}.")
+        if code not in titles():
+            raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(titles()))}.")
         # Read by people now and then: the texts are not loaded before.
         from penstock.gateway.telemetry import problem_pages
 

@@ -70,9 +70,6 @@ class GatewayMetrics:
             registry=registry,
         )
         self._rejected = Counter("penstock_rejected", "Submits refused", ("model", "reason"), registry=registry)
-        self._deliveries = Counter(
-            "penstock_webhook_deliveries", "Attempts to deliver events to webhooks", ("result",), registry=registry
-        )
         in_flight = Gauge("penstock_http_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(open_requests)
         self.predictions = predictions
@@ -97,10 +94,6 @@ class GatewayMetrics:
         """Each status, and how many responses had it; a status may stand there more than once."""
         samples = [sample for metric in self._requests.collect() for sample in metric.samples]
         return [(int(sample.labels["status"]), sample.value) for sample in samples if sample.labels["status"].isdigit()]
-
-    def count_delivery(self, result: str) -> None:
-        """`result`: delivered, retried, gone, undelivered or stale. Safe to call from another thread."""
-        self._deliveries.labels(result).inc()
 
     def _bind(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
         labels = (route, method if method in _METHODS else OTHER, str(status))

@@ -5,22 +5,14 @@ Nothing else loads this module. `python -m tests.pages` writes docs/production/t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from penstock.gateway.asgi.problems import TITLES
+from penstock.extension import installed, load_part
+from penstock.gateway.asgi.problems import Explanation, titles
 
 MANUAL = "docs/production/troubleshooting.md"
 _ANSWER_NOW = "500 of an answer-now request, else 409"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """`status`: with which the code is seen. `cause`: when it is answered. `action`: what to do, for whom it is."""
-
-    status: str
-    cause: str
-    action: str
 
 
 EXPLANATIONS = {
@@ -55,7 +47,7 @@ EXPLANATIONS = {
     "gone": Explanation(
         "410",
         "The job ended, and its result was kept for `result_ttl_s`, which is over.",
-        "Read results sooner, raise `result_ttl_s` of the model, or have them sent by a webhook.",
+        "Read results sooner, raise `result_ttl_s` of the model, or have them sent when the job ends.",
     ),
     "method_not_allowed": Explanation(
         "405",
@@ -107,8 +99,7 @@ EXPLANATIONS = {
     ),
     "not_supported": Explanation(
         "501",
-        "A client of the Open Inference Protocol, of TorchServe, OpenAI or Replicate asked for a part that penstock does not "
-        "have.",
+        "A client of another protocol asked for a part of it that penstock does not have.",
         "`detail` names the part and, where there is one, what to use instead.",
     ),
     "cross_site": Explanation(
@@ -247,41 +238,11 @@ EXPLANATIONS = {
         "`POST /explanations/{model}` was sent for a model that gives no explanations.",
         "`detail` says what would enable them: a torch model file with a task, or a handler with `explain`.",
     ),
-    "not_an_embedding": Explanation(
-        _ANSWER_NOW,
-        "`POST /v1/embeddings` was sent to a model whose output is no list of numbers.",
-        "Name a model that gives vectors, or call this one by `POST /predictions/{model}`.",
-    ),
     "load_failed": Explanation(
         "503 of an answer-now request, else 409",
         "The model could not be loaded: its `initialize` raised, a package or an environment variable is missing, or the "
         "cache of models has no room.",
         "`penstock models show MODEL` has the reason. `penstock config --check` finds what is missing before a start.",
-    ),
-    "bad_archive": Explanation(
-        "503 of an answer-now request, else 409; 400 when it is registered",
-        "A model archive is damaged, unsafe (it holds links or paths outside of it), or lacks a file that its manifest names.",
-        "Pack it again with `torch-model-archiver`; `penstock config --check` says what is wrong with it.",
-    ),
-    "prediction_exception": Explanation(
-        "422 or 500 of an answer-now request, else 409",
-        "A handler of TorchServe's raised `PredictionException`, with a message and a status of its own.",
-        "`detail` is the handler's message; correct the input as it says.",
-    ),
-    "bad_output_type": Explanation(
-        _ANSWER_NOW,
-        "The `handle` of a TorchServe archive returned no list.",
-        "Return a list with one element per request, as TorchServe asks too.",
-    ),
-    "bad_output_length": Explanation(
-        _ANSWER_NOW,
-        "The `handle` of a TorchServe archive returned a list of another length than the batch.",
-        "Return one element per request. A handler that reads `data[0]` only is found, and gets one request at a time.",
-    ),
-    "bad_output_value": Explanation(
-        _ANSWER_NOW,
-        "The `handle` of a TorchServe archive returned an element that cannot be sent: no text, bytes, number, list or table.",
-        "Turn tensors into lists with `tolist()`, and images into bytes.",
     ),
     "failed": Explanation(
         _ANSWER_NOW,
@@ -301,17 +262,23 @@ EXPLANATIONS = {
 }
 
 
+def explanations() -> Mapping[str, Explanation]:
+    """Ours, and those of extensions."""
+    parts = [load_part(extension.problem_pages) for extension in installed() if extension.problem_pages]
+    return EXPLANATIONS | {code: explanation for part in parts for code, explanation in part.items()}
+
+
 def anchor(code: str) -> str:
     """The name of the problem's heading on the troubleshooting page."""
-    title = "".join(letter for letter in TITLES[code].lower() if letter.isalnum() or letter in " -_")
+    title = "".join(letter for letter in titles()[code].lower() if letter.isalnum() or letter in " -_")
     return f"{title.replace(' ', '-')}-{code}"
 
 
 def facts_of(code: str) -> dict[str, Any]:
-    found = EXPLANATIONS[code]
+    found = explanations()[code]
     return {
         "code": code,
-        "title": TITLES[code],
+        "title": titles()[code],
         "status": found.status,
         "cause": found.cause,
         "action": found.action,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,21 +15,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import penstock
-from penstock.broker.partitions import queues_of_model
 from penstock.broker.records import QueueStats
 from penstock.broker.server.health import StoreHealth
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.links.refusals import asked_again
-from penstock.broker.store.ops import prefix
-from penstock.broker.store.run_ops import RUNS_KEY
 from penstock.errors import StoreUnavailable
-from penstock.extensions.webhooks.contract import EventCounts
-from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.gateway.models.queues import QueueView, read_queues
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.job import PUBLIC_STATES, JobState, model_of
-from penstock.model_spec import ModelInfo
+from penstock.job import PUBLIC_STATES, JobState
 
 _REDELIVERED = ("crashed", "given_back", "worker_lost")
 
@@ -41,20 +35,14 @@ async def scrape(
     *,
     private: bool,
     blob_dir: Path | None = None,
-    webhooks: bool = False,
 ) -> bytes:
-    """The text of one scrape, without the queues while the store is unreachable. `private`: only the operator reads it.
-
-    `webhooks`: whether events are sent.
-    """
+    """The text of one scrape, without the queues while the store is unreachable. `private`: only the operator reads it."""
     queues, health = await _read(store, registry)
-    events = await _events(store, [entry.info for entry in registry.models.values()]) if webhooks and queues is not None else {}
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
     at_scrape.register(StoreFigures(queues, workers=len(registry.workers)))
     at_scrape.register(HealthFigures(health, blob_dir=blob_dir))
     at_scrape.register(DeadlineFigures(registry.models.values()))
-    at_scrape.register(EventFigures(events))
     # In a thread: the text for many models takes tens of milliseconds, and other requests must not wait for it.
     return await asyncio.to_thread(lambda: generate_latest(metrics.registry) + generate_latest(at_scrape))
 
@@ -69,41 +57,6 @@ async def _read(store: AsyncStore, registry: ModelRegistry) -> Read:
     except StoreUnavailable:
         # If the store fails between the two reads, half of its figures would mislead.
         return None, None
-
-
-async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, EventCounts]:
-    """The events of each model, and under an empty name those of runs."""
-    queues = ["", *(queue for info in models for queue in queues_of_model(info))]
-
-    async def read(queue: str) -> EventCounts:
-        return await AsyncOutbox(store, prefix(queue) if queue else RUNS_KEY).counts()
-
-    try:
-        found = await asyncio.gather(*map(read, queues))
-    except StoreUnavailable:
-        return {}
-    counts: dict[str, EventCounts] = {}
-    for model, own in zip(map(model_of, queues), found, strict=True):
-        before = counts.get(model, EventCounts(0, 0))
-        counts[model] = EventCounts(before.waiting + own.waiting, before.undelivered + own.undelivered)
-    return counts
-
-
-class EventFigures(Collector):
-    """Events of webhooks, by model; those of runs have no model."""
-
-    def __init__(self, events: Mapping[str, EventCounts]) -> None:
-        self._events = events
-
-    def collect(self) -> Iterator[Metric]:
-        if not self._events:
-            return
-        waiting = GaugeMetricFamily("penstock_webhook_waiting", "Events due, or to be tried again", labels=("model",))
-        undelivered = GaugeMetricFamily("penstock_webhook_undelivered", "Events that were given up", labels=("model",))
-        for model, counts in self._events.items():
-            waiting.add_metric((model,), counts.waiting)
-            undelivered.add_metric((model,), counts.undelivered)
-        yield from (waiting, undelivered)
 
 
 class ProcessFigures(Collector):

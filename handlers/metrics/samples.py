@@ -17,7 +17,7 @@ LABEL_CHARS = 128
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-# Names that TorchServe's metrics may have.
+# Model code that was written for another server may have capitals in the names of its metrics.
 _FOREIGN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 # Prometheus appends these to names of its own.
 _ENDINGS = ("_total", "_bucket", "_count", "_sum", "_created", "_info")

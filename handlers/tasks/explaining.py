@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# The number of images between a blank image and the image, as in TorchServe, and how many of them run together.
+# The number of images between a blank image and the image, and how many of them run together.
 _STEPS = 15
 _STEPS_PER_CALL = 5
 _ADVICE = "serve it as .pt2, with float pixels and without quantized layers"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Activation = Literal["softmax", "sigmoid", "none"]
-# TorchServe's name for the file. It is read without an option, so that TorchServe's model folders work unchanged.
+# A usual name for the file. It is read without an option, so that folders that have one work unchanged.
 USUAL_FILE = "index_to_name.json"
 # A Failure and not an error: a model may answer NaN for the blank image of the warm-up and for no other.
 NOT_NUMBERS = Failure(

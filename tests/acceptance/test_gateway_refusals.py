@@ -17,8 +17,7 @@ from penstock.extensions.oip.gateway.infer_answer import speaks_oip
 from penstock.extensions.openai.gateway.views import speaks_openai
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually
 
@@ -42,8 +41,8 @@ BAD_NAMES = ("..%2f..%2fetc%2fpasswd", "%00", "a%0d%0aset-cookie:b", "%c0%af", "
 
 def _routes() -> dict[str, dict[str, Any]]:
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    gateway = Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
-    paths: dict[str, dict[str, Any]] = document(gateway.parts.api, {})["paths"]
+    gateway = Gateway(Settings.load(None, {}), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    paths: dict[str, dict[str, Any]] = gateway.parts.document()["paths"]
     return paths
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock import Client
 from penstock.broker.records import BatchStamp, Ending
 from penstock.errors import NotFound
-from penstock.gateway.auth.roles import roles_of
+from penstock.gateway.auth.own_routes import OWN
 from penstock.job import JobState
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.command import called_here
@@ -78,4 +78,4 @@ def test_the_command_shows_it(client: httpx2.Client, hand: Hand) -> None:
 
 
 def test_only_who_manages_the_gateway_may_read_it() -> None:
-    assert roles_of("GET", "/v1/jobs/{job_id}/traceback") == roles_of("GET", "/v1/workers")
+    assert OWN.roles_of("GET", "/v1/jobs/{job_id}/traceback") == OWN.roles_of("GET", "/v1/workers")

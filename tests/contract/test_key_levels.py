@@ -26,7 +26,11 @@ def keys(redis_url: str) -> Iterator[RedisStore]:
 
 
 def made(name: str = "ci", sha256: str = "12" * 32) -> StoredKey:
-    return StoredKey(Key(name, sha256, frozenset({Role.SUBMIT}), "team-a", burst=3, webhook="https://a.example/"), 5.0, "admin")
+    return StoredKey(
+        Key(name, sha256, frozenset({Role.SUBMIT}), "team-a", burst=3, extension_settings={"webhook": "https://a.example/"}),
+        5.0,
+        "admin",
+    )
 
 
 def names(keys: RedisStore) -> list[str]:

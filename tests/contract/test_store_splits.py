@@ -13,9 +13,10 @@ import redis
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.store import ops
+from penstock.broker.store.ops import first_job
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.splits.figures import VersionFigures, figures_of, lower_s, upper_s
-from penstock.extensions.splits.store import count_split, first_job, split_counts
+from penstock.extensions.splits.store import count_split, split_counts
 from penstock.job import JobState
 from tests.contract.model_queue import ModelQueue
 

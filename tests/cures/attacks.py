@@ -18,7 +18,7 @@ ATTACKS = (
     ),
     Cure(
         "A2",
-        "gateway/auth/roles.py",
+        "gateway/auth/rules.py",
         "if roles and caller.roles.isdisjoint(roles):",
         "if False:",
         (f"{_SECURITY}/test_roles.py::test_a_key_opens_the_routes_of_its_roles_and_no_others",),
@@ -339,7 +339,7 @@ ATTACKS = (
     Cure(
         "A54",
         "gateway/rpc/guard.py",
-        "            require_role(caller, method.verb, method.path)\n",
+        "            require_role(caller, self._rules.roles_of(method.verb, method.path))\n",
         "",
         (f"{_SECURITY}/test_grpc.py::test_a_role_may_do_what_it_may_over_http",),
     ),

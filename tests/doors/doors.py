@@ -15,7 +15,7 @@ from tests.doors.door_replicate import CogDoor, CogPutDoor, ReplicateDoor, Repli
 from tests.doors.door_torchserve import TorchServeDoor
 from tests.doors.grpc_door import OipGrpcDoor, TorchServeGrpcDoor
 
-# Doors of an extension outside the tree: `module:NAME` of a door class, separated by commas.
+# Doors of an extension outside the tree, in place of ours: `module:NAME` of a door class, separated by commas.
 VARIABLE = "PENSTOCK_TEST_DOORS"
 _OURS = (
     JobsDoor,
@@ -43,4 +43,4 @@ def doors_named(text: str) -> list[Door]:
     return [getattr(importlib.import_module(module), name)() for module, _, name in named]
 
 
-DOORS = Doors([*(kind() for kind in _OURS), *doors_named(os.environ.get(VARIABLE, ""))])
+DOORS = Doors(doors_named(os.environ.get(VARIABLE, "")) or [kind() for kind in _OURS])

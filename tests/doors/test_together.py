@@ -101,6 +101,8 @@ def test_a_bad_input_fails_alone_in_its_batch(stack: Stack, door: Door) -> None:
         replies = [future.result() for future in asked]
     assert [reply.n for reply in replies] == [1.0, None, 3.0, None, 5.0]
     assert {(reply.status, reply.code) for reply in replies[1::2]} == {door.refusals["failed:my_own"]}
+    # Regression: a hook of an extension failed in the store for every batch, and its jobs ran until they came one by one.
+    assert stack.worker.events("slot_fault") == []
     if door.stores_at_once:
         assert {"succeeded", "failed"} in states_by_batch(stack.main.newest(door.model, len(calls)))
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from penstock.extensions.pipelines.spec import INPUT, PipelineSpec
+from penstock.extensions.pipelines.spec import INPUT, pipeline_of
 from penstock.extensions.pipelines.worker.binding import bound_input, bound_result
 from penstock.handlers.load import load
 from penstock.job import Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA, decode_head, head_length, with_files
 from penstock.outputs.media import Media
 from penstock.settings.tables import Settings
-from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
+from tests.whole_batch import run_batch
 
 pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock-inference[torch]'")
 
@@ -50,8 +50,9 @@ class Example:
     def __init__(self, files: Path) -> None:
         settings = Settings.load(EXAMPLE / "penstock.toml", {}, need_files=True)
         [spec] = settings.driven_specs()
-        assert spec.pipeline is not None
-        self.pipeline: PipelineSpec = spec.pipeline
+        pipeline = pipeline_of(spec)
+        assert pipeline is not None
+        self.pipeline = pipeline
         options = {"figures": {"files": str(files / "detector")}, "pose": {"files": str(files)}, "skeleton": {}}
         self._models = {one.name: load(one.source, one.name, options=options[one.name]) for one in settings.specs()}
 

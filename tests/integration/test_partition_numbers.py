@@ -14,8 +14,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.ops.flower_process import StoreQueues
-from penstock.extensions.splits.store import count_split
-from penstock.gateway.models.placing import counts_of
+from penstock.extensions.splits.store import count_split, counts_of
 from penstock.job import Payload, new_job_id, new_serial, queues_of
 from penstock.model_spec import ModelInfo
 from penstock.workers.fleet.announce import announced, claimed_from, swept_queues

@@ -22,9 +22,9 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.partitions import numbers_of_key, queues_of_model
 from penstock.broker.records import Ending, NewJob, SubmitStatus
+from penstock.broker.store.ops import first_job
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.store.wake_ups import WakeUps
-from penstock.extensions.splits.store import first_job
 from penstock.job import JobId, JobState, Payload, queue_of
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec
 from penstock.workers.fleet.announce import claimed_from

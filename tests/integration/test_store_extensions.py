@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock.broker.store.hooks import LuaExtension
-from penstock.broker.store.library import assembled, installed, library
+from penstock.broker.store.library import assembled, library, lua_extensions
 from penstock.broker.store.sync import RedisStore
 from penstock.job import JobState
 from tests.contract.dumps import RedisDump
@@ -69,7 +69,7 @@ def test_the_engine_alone_serves_jobs(on_library: Callable[[str], ModelQueue]) -
 
 def test_an_extension_of_somebody_else_is_called_beside_ours(on_library: Callable[[str], ModelQueue], client: Any) -> None:
     odd = LuaExtension("odd", {"odd": ODD})
-    queue = on_library(assembled(ENGINE, [*installed(), odd]))
+    queue = on_library(assembled(ENGINE, [*lua_extensions(), odd]))
     client.lpush(f"penstock.{{{queue.name}}}", b"no ticket")
     assert queue.claim().messages == (b"no ticket", b"1")
     check_invariants(queue.dump())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.problems import titles
 from penstock.gateway.telemetry.problem_pages import facts_of
 from tests.markdown import ROOT
 
@@ -17,7 +17,7 @@ def rewritten(page: str) -> str:
     own, mark, _ = page.partition(MARK)
     if not mark:
         raise SystemExit(f"{PAGE.name} has no line {MARK!r}")
-    codes = sorted(TITLES, key=lambda code: TITLES[code].lower())
+    codes = sorted(titles(), key=lambda code: titles()[code].lower())
     return own + mark + "".join(f"\n{_section(code)}" for code in codes)
 
 

@@ -16,7 +16,8 @@ from pydantic_core import PydanticUndefined
 from penstock.model_spec import Variable
 from penstock.settings import layers
 from penstock.settings.extension_tables import is_list, table_class, table_parts
-from penstock.settings.models import JobFields, ServedFields, model_class
+from penstock.settings.keys import Whole
+from penstock.settings.models import JobFields, ServedFields
 from penstock.settings.tables import Settings
 
 # What the reader writes in place of a name of his own, by the table that it names.
@@ -56,7 +57,7 @@ def _class_of(name: str) -> Any:
 
 def _of_section(name: str, annotation: Any) -> Iterator[SettingRow]:
     table = f"{name}.NAME" if name in NAMED else name
-    yield from _rows(table, model_class() if name == "models" else _table_class(annotation))
+    yield from _rows(table, _table_class(annotation))
 
 
 def _rows(table: str, settings: type[BaseModel]) -> Iterator[SettingRow]:
@@ -71,6 +72,9 @@ def _rows(table: str, settings: type[BaseModel]) -> Iterator[SettingRow]:
 
 
 def _table_class(annotation: Any) -> type[BaseModel]:
+    for note in getattr(annotation, "__metadata__", ()):
+        if isinstance(note, Whole):
+            return note.of()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(_table_class(part) for part in reversed(get_args(annotation)) if _is_table(part))

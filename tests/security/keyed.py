@@ -16,11 +16,11 @@ from fastapi.routing import APIRoute
 from penstock.access import digest_of, new_secret
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
+from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.dashboard.router import is_page
-from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
+from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 
 MODELS = {"square": {"source": "square.py:Square"}}
@@ -28,6 +28,8 @@ UNKNOWN_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
 _SERIAL = UNKNOWN_ID.partition("-")[0]
 OTHER_IDS = {"file_id": f"file-{_SERIAL}", "batch_id": f"batch_{_SERIAL}", "run_id": _SERIAL}
 REQUEST_ID = "the-callers-own"
+# With these settings every extension that has pages shows them.
+WITH_PAGES = {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,16 @@ def keyed_gateway(
         yield client
 
 
-def _gateway() -> Gateway:
+def _gateway(*, keyed: bool = True) -> Gateway:
     """A gateway object that is never started; the tests only read its routes."""
-    nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    nowhere, key = AsyncStore("redis://127.0.0.1:1"), {"id": "a", "sha256": "0123456789abcdef" * 4, "roles": ["manage"]}
+    settings = Settings.load(None, WITH_PAGES, flags={"keys": [key] if keyed else None})
+    return Gateway(settings, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def routes(*, keyed: bool = True) -> dict[str, dict[str, Any]]:
     """The paths of the OpenAPI document. The tests read them, so that they attack a new route from its first day."""
-    paths: dict[str, dict[str, Any]] = document(_gateway().parts.api, {}, keyed=keyed)["paths"]
+    paths: dict[str, dict[str, Any]] = _gateway(keyed=keyed).parts.document()["paths"]
     return paths
 
 
@@ -102,6 +105,7 @@ def page_routes() -> list[tuple[str, str]]:
 
 
 ROUTES = routes()
+RULES = _gateway().parts.rules
 PAGES = page_routes()
 OPERATIONS = [(method.upper(), path) for path, item in ROUTES.items() for method in item]
 WITH_ID = [(method, path) for method, path in OPERATIONS if "{job_id}" in path]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.access import Role
-from penstock.gateway.auth.roles import roles_of
+from tests.security.keyed import RULES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "production" / "security.md").read_text("utf-8")
@@ -46,7 +46,7 @@ def test_a_line_names_a_test_that_exists_or_says_why_there_is_none(attack: str) 
 def test_the_table_of_roles_says_what_the_code_does(shown: str, method: str, route: str) -> None:
     [line] = [line for line in TEXT.splitlines() if line.startswith(f"| {shown}")]
     *yes, nobody = [cell.strip() != "–" for cell in line.split("|")[2:6]]
-    roles = roles_of(method, route)
+    roles = RULES.roles_of(method, route)
     assert nobody == (not roles)
     assert [role for role, allowed in zip(Role, yes, strict=True) if allowed] == [
         role for role in Role if not roles or role in roles

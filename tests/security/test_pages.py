@@ -14,14 +14,28 @@ import pytest
 
 from penstock.access import Role
 from penstock.broker.records import NewJob
-from penstock.gateway.auth.roles import PUBLIC_PAGES, ROLES, roles_of
+from penstock.gateway.auth.own_routes import PUBLIC_PAGES
 from penstock.gateway.dashboard.render import HEADERS
 from penstock.gateway.dashboard.sessions import COOKIE, MAX_FORM_BYTES
 from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.eventually import eventually
-from tests.security.keyed import ALICE, BOB, BOSS, EXPIRED, PAGES, READER, SENDER, UNKNOWN_ID, TestKey, filled, keyed_gateway
+from tests.security.keyed import (
+    ALICE,
+    BOB,
+    BOSS,
+    EXPIRED,
+    PAGES,
+    READER,
+    RULES,
+    SENDER,
+    UNKNOWN_ID,
+    WITH_PAGES,
+    TestKey,
+    filled,
+    keyed_gateway,
+)
 
 OURS = {"sec-fetch-site": "same-origin"}
 CLOSED = [(method, path) for method, path in PAGES if path not in PUBLIC_PAGES]
@@ -36,6 +50,19 @@ def signed_in(client: httpx2.Client, key: TestKey) -> dict[str, str]:
     # The caller keeps the cookie; the client must not, because other tests share the client.
     client.cookies.clear()
     return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+@pytest.fixture(scope="module")
+def gateway_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "pages.log"
+
+
+@pytest.fixture(scope="module")
+def gateway(redis_server: str, gateway_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    """In place of the one that this folder's tests share: this one takes up events, which tests of their owners wait for."""
+    folder = tmp_path_factory.mktemp("pages")
+    with gateway_log.open("wb") as log, keyed_gateway(redis_server, folder, log=log, env=WITH_PAGES) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +87,7 @@ def failed_job(hand: Hand, owner: str, *, message: str = "no", content_type: str
 
 
 def test_the_pages_are_these() -> None:
-    assert set(CLOSED) <= ROLES.keys()
+    assert set(CLOSED) <= RULES.roles.keys()
     assert {path for _, path in PAGES} > PUBLIC_PAGES
     assert len(PAGES) == 41
 
@@ -95,7 +122,7 @@ def test_a_session_opens_the_pages_of_its_keys_roles_and_no_others(
         return
     body: dict[str, Any] = {"data": FORM} if method == "POST" else {}
     answer = gateway.request(method, filled(path), headers={**OURS, **cookies[key.id]}, **body)
-    if set(roles_of(method, path)).isdisjoint(map(Role, key.roles)):
+    if set(RULES.roles_of(method, path)).isdisjoint(map(Role, key.roles)):
         assert answer.status_code == 403
         assert "needs the role" in answer.text
     else:

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from penstock.access import Role
-from penstock.gateway.auth.roles import PUBLIC, ROLES, roles_of
+from penstock.gateway.auth.own_routes import PUBLIC_PAGES
 from tests.security.keyed import (
     ALICE,
     BOB,
@@ -16,6 +16,7 @@ from tests.security.keyed import (
     READER,
     REQUEST_ID,
     ROUTES,
+    RULES,
     SENDER,
     SUBMITS,
     TestKey,
@@ -121,13 +122,13 @@ def test_what_shows_the_machine_takes_the_key_that_manages(gateway: httpx2.Clien
 
 
 def test_every_route_has_its_line_in_the_table_of_roles() -> None:
-    listed = set(ROLES) | {("GET", path) for path in PUBLIC}
-    assert set(OPERATIONS) <= listed
-    assert PUBLIC == OPEN
+    public = RULES.probes | RULES.public
+    assert set(OPERATIONS) <= RULES.roles.keys() | {("GET", path) for path in public}
+    assert public - PUBLIC_PAGES == OPEN
 
 
 def test_a_route_that_somebody_forgot_to_list_takes_the_key_that_manages() -> None:
-    assert roles_of("GET", "/v1/new-today") == (Role.MANAGE,)
+    assert RULES.roles_of("GET", "/v1/new-today") == (Role.MANAGE,)
 
 
 def test_the_document_of_a_gateway_without_keys_tells_of_none() -> None:

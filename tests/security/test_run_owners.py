@@ -83,7 +83,7 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
 
 def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: Path) -> None:
     # Regression: one owner could make any number of runs and fill the disk with files.
-    env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_BYTES": str(len(LINE) + 5)}
+    env = {"PENSTOCK_RUNS__MAX_OWNER_RUNS": "2", "PENSTOCK_RUNS__MAX_OWNER_BYTES": "4096"}
     with keyed_gateway(redis_url, tmp_path, keys=(CAROL, DAVE), env=env) as gateway:
         ids = made(gateway, CAROL)
         asked = {"model": "square", "input": ids["file_id"]}
@@ -93,9 +93,10 @@ def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: P
         assert gateway.post("/v1/batches/" + ids["batch_id"] + "/cancel", headers=CAROL.header).status_code == 200
         assert gateway.post("/v1/runs", json=asked, headers=CAROL.header).status_code == 202
         stored = [
-            gateway.post("/v1/files", files={"file": b"x"}, data={"purpose": "batch"}, headers=CAROL.header) for _ in range(6)
+            gateway.post("/v1/files", files={"file": b"x" * 1_000}, data={"purpose": "batch"}, headers=CAROL.header)
+            for _ in range(4)
         ]
-        assert [answer.status_code for answer in stored] == [200] * 5 + [429]
+        assert [answer.status_code for answer in stored] == [200] * 3 + [429]
         assert made(gateway, DAVE)
 
 

@@ -60,8 +60,9 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.options import GatewayOptions
-Gateway(GatewayOptions(), store=AsyncStore("redis://127.0.0.1:1"), blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+from penstock.settings.tables import Settings
+store, blobs = AsyncStore("redis://127.0.0.1:1"), LocalBlobs(Path("nowhere"))
+Gateway(Settings.load(None, {}), store=store, blobs=blobs, lifetime=Lifetime())
 """
 OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webhooks.gateway.thread", "grpc"}
 
@@ -71,7 +72,7 @@ OPTIONAL = {"penstock.extensions.torchserve.gateway", "penstock.extensions.webho
     [
         ("import penstock.cli.serve.up", {*SERVERS, *CELERY, *MODELS, "redis", "structlog"}),
         ("import penstock.gateway.serving", {*CELERY, *MODELS, *SPLITS}),
-        (GATEWAY, OPTIONAL),
+        (GATEWAY, {*OPTIONAL, *SPLITS}),
         ("import penstock.runs.runner", {*SERVERS, *CELERY, *MODELS}),
         (FLEET, {*SERVERS, *MODELS, *PARTS}),
         (WORKER, {*SERVERS, *MODELS, "celery.bin", "tornado", "prompt_toolkit"}),

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.cli import exits
 from penstock.errors import PenstockError
-from penstock.gateway.asgi.problems import FAILURE_STATUS, STATUS, TITLES
+from penstock.gateway.asgi.problems import FAILURE_STATUS, STATUS, titles
 from penstock.gateway.telemetry import problem_pages
 from tests.markdown import anchors
 from tests.pages import problems_page
@@ -42,23 +42,23 @@ def raised() -> list[type[PenstockError]]:
 def test_every_error_that_a_gateway_answers_has_a_title_and_a_page(raised: list[type[PenstockError]]) -> None:
     kinds = {error.kind for error in raised} - NOT_ANSWERED
     assert len(kinds) > 30
-    assert kinds - set(TITLES) == set()
-    assert set(FAILURE_STATUS) - set(TITLES) == set()
-    assert set(problem_pages.EXPLANATIONS) == set(TITLES)
+    assert kinds - set(titles()) == set()
+    assert set(FAILURE_STATUS) - set(titles()) == set()
+    assert set(problem_pages.explanations()) == set(titles())
 
 
 def test_the_page_names_the_status_that_an_error_is_answered_with(raised: list[type[PenstockError]]) -> None:
     wrong = []
     for error in raised:
-        explained = problem_pages.EXPLANATIONS.get(error.kind)
+        explained = problem_pages.explanations().get(error.kind)
         status = next(STATUS[kind] for kind in error.__mro__ if kind in STATUS)
         # Errors of models are answered by how the job was asked for; of these the table of failures decides.
         if explained and status < 500 and error.kind not in FAILURE_STATUS and str(status) not in explained.status:
             wrong.append((error.kind, status, explained.status))
     wrong += [
-        (code, status, problem_pages.EXPLANATIONS[code].status)
+        (code, status, problem_pages.explanations()[code].status)
         for code, status in FAILURE_STATUS.items()
-        if code in TITLES and str(status) not in problem_pages.EXPLANATIONS[code].status
+        if code in titles() and str(status) not in problem_pages.explanations()[code].status
     ]
     assert wrong == []
 
@@ -67,7 +67,7 @@ def test_the_page_is_what_the_gateway_serves_and_has_the_anchors_that_it_names()
     page = problems_page.PAGE.read_text("utf-8")
     assert problems_page.rewritten(page) == page, "run `make reference`"
     headings = anchors(problems_page.PAGE)
-    assert {problem_pages.anchor(code) for code in TITLES} <= headings
+    assert {problem_pages.anchor(code) for code in titles()} <= headings
     assert f"docs/production/{problems_page.PAGE.name}" == problem_pages.MANUAL
 
 

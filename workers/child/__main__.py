@@ -67,7 +67,7 @@ def _load(order: LoadModel, speaker: Speaker) -> tuple[Loaded, Calls, Ready]:
             streams=info.streams,
             answers=info.answers,
             at_once=loaded.at_once,
-            one_by_one=loaded.one_by_one,
+            warnings=loaded.warnings,
         ),
     )
 

@@ -92,14 +92,6 @@ class Flow:
         return requests_of(self, places)
 
 
-def run_batch(loaded: Loaded, items: Sequence[Item], *, calls: Calls | None = None, clock: Clock = perf_counter) -> BatchDone:
-    """All three steps in a row."""
-    calls = calls or Calls(loaded)
-    flow = prepare(loaded, items, calls, clock=clock)
-    infer(loaded, flow, calls, clock=clock)
-    return complete(loaded, flow, clock=clock)
-
-
 def prepare(loaded: Loaded, items: Sequence[Item], calls: Calls, *, clock: Clock = perf_counter) -> Flow:
     """Read the inputs, which the items hold as `data`, and preprocess them. An input that cannot be read fails alone."""
     began = clock()

@@ -43,5 +43,5 @@ class Pin:
         return {**threads, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.uuid}
 
 
-# Of a slot that computes nothing: an executor of a pipeline waits nearly all of its time.
-NO_PLACE = Pin((), 0)
+# Of a slot that computes nothing: what drives a model without code waits nearly all of its time.
+NO_LOCATION = Pin((), 0)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import structlog
 
+from penstock.broker.store.library import lua_extensions
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
 from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo, VersionInfo, WorkerInfo, info_of_spec
@@ -49,6 +50,7 @@ class Announcer:
         self._versions = versions
         self._wanted = wanted
         self._scaling = scaling
+        self._extensions = tuple(extension.name for extension in lua_extensions())
         self._loads = settings.model_dir is not None
         self._ttl_s = max(1.0, _ENTRY_BEATS * settings.beat_s)
         self._built_at = time.monotonic()
@@ -80,6 +82,7 @@ class Announcer:
             scaling=self._scaling(),
             drained=self._versions.is_drained,
             holding=sum(batch.size for slot in slots for batch in slot.active_batches()),
+            extensions=self._extensions,
         )
         # Whoever sees a slot that is ready is to find what its version takes.
         self._announce_models(store, slots)

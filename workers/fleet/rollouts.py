@@ -42,7 +42,7 @@ def known_specs(settings: Settings, rollouts: Mapping[str, Rollout]) -> tuple[di
 def _added(settings: Settings, model: str, version: str, table: Mapping[str, Any]) -> ModelSpec:
     """Raises `PenstockError` if the version cannot be loaded here."""
     spec = settings.added_spec(model, version, table)
-    if spec.pipeline is not None:
+    if spec.driven_by:
         return spec
     source = find_source(spec.source, settings.worker.model_dir)
     if kind_of(source) is None:

@@ -97,8 +97,8 @@ class Roster:
         return [one.slot for one in self._alive()]
 
     def taken(self) -> list[tuple[ModelSpec, Pin]]:
-        """The places that a further slot cannot have for itself. A pipeline takes none."""
-        return [(slot.spec, slot.pin) for slot in self.alive() if slot.spec.pipeline is None]
+        """The places that a further slot cannot have for itself. A model that an extension drives takes none."""
+        return [(slot.spec, slot.pin) for slot in self.alive() if not slot.spec.driven_by]
 
     def count(self, spec: ModelSpec) -> int:
         return len(self._of(key_of(spec)))

@@ -18,7 +18,7 @@ from penstock.model_spec import ModelSpec
 from penstock.settings.tables import Settings
 from penstock.workers.devices.assign import is_on_cpu, slot_count, units_named
 from penstock.workers.devices.machine import Machine, discover_for, memory_for_models
-from penstock.workers.devices.pins import NO_PLACE, Pin
+from penstock.workers.devices.pins import NO_LOCATION, Pin
 from penstock.workers.devices.plan import COLUMNS, PinningPlan, plan, plan_beside, plan_one_more, table, unpinned
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.roster import Roster
@@ -26,7 +26,7 @@ from penstock.workers.fleet.versions import ServedVersions, VersionChange
 from penstock.workers.slot.slot import Slot
 
 log = structlog.get_logger(__name__)
-SLOT_PLACED = "slot_placed"
+SLOT_LOCATIOND = "slot_placed"
 PLAN_ADVICE = "plan_advice"
 SLOT_ADDED = "slot_added"
 SLOT_REFUSED = "slot_refused"
@@ -51,7 +51,7 @@ class FleetSize:
         # How many threads a slot of each version got first: the last slot may go and come back.
         self._threads: dict[Key, int] = {}
         self._refused: dict[Key, str] = {}
-        # The slots of versions that follow their work, once an autoscaler has given them another number than that of the start.
+        # The slots of versions that follow their work, once an extension has given them another number than that of the start.
         self._steered: dict[Key, int] = {}
         self._memory_bytes = settings.worker.memory_bytes
 
@@ -63,7 +63,7 @@ class FleetSize:
             self._versions.mark_retired(key)
         specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
         self._leave_out(specs)
-        coded = [spec for spec in specs if spec.pipeline is None and self._planned(spec) != 0 and not self._comes_later(spec)]
+        coded = [spec for spec in specs if not spec.driven_by and self._planned(spec) != 0 and not self._comes_later(spec)]
         found = plan([_sized(spec, self._planned(spec)) for spec in coded], self._machine())
         found = found if self._pins_cores else unpinned(found)
         _log_plan(found)
@@ -74,7 +74,7 @@ class FleetSize:
             asked = by_key[key_of(spec)]
             self._add(asked, pins[: self._scale(asked)])
         for spec in specs:
-            if spec.pipeline is not None:
+            if spec.driven_by:
                 self._add(spec, self._beside(spec, self._scale(spec)))
         self._follows = set(self._versions.scaled)
 
@@ -84,7 +84,7 @@ class FleetSize:
 
     def _leave_out(self, specs: Sequence[ModelSpec]) -> None:
         """Versions that may be unloaded start without a slot if what settings say of memory shows that they have no room."""
-        on_cpu = [spec for spec in specs if is_on_cpu(spec) and spec.pipeline is None]
+        on_cpu = [spec for spec in specs if is_on_cpu(spec) and not spec.driven_by]
         idle = [spec for spec in on_cpu if spec.scaling is not None and spec.scaling.idle_unload_s is not None]
         left = self._memory_bytes or (memory_for_models() if idle else 0)
         for spec in sorted(on_cpu, key=lambda spec: spec in idle):
@@ -124,7 +124,7 @@ class FleetSize:
 
     def serving(self) -> dict[str, int]:
         """How many slots of each model are to take jobs here: none where operators paused, drained or unloaded, or scaled it
-        to none, or where the autoscaler has unloaded it until its next job.
+        to none, or where an extension has unloaded it until its next job.
         """
         found = {spec.name: 0 for spec in self._versions.specs}
         for spec in self._versions.specs:
@@ -137,7 +137,7 @@ class FleetSize:
         return scale if scale is not None else self._roster.count(spec) or spec.slots * spec.slots_per_device
 
     def _scale(self, spec: ModelSpec) -> int | None:
-        """The number of slots that an operator asked for, else the one that an autoscaler did; None: as the settings say."""
+        """The number of slots that an operator asked for, else the one that an extension did; None: as the settings say."""
         key = key_of(spec)
         if key in self._versions.scaled or spec.scaling is None:
             return self._versions.scaled.get(key)
@@ -149,7 +149,7 @@ class FleetSize:
             return self._scale(spec)
         return spec.scaling.max_slots
 
-    # What an autoscaler needs.
+    # What an extension that scales needs.
 
     def automatic(self) -> list[ModelSpec]:
         """The versions here whose slots follow their work: not those that an operator scaled, or of a model that is paused."""
@@ -213,7 +213,7 @@ class FleetSize:
     def _resize(self, spec: ModelSpec) -> None:
         key = key_of(spec)
         if spec.scaling is not None and key in self._follows and key not in self._versions.scaled:
-            # An operator gave the number back: the autoscaler goes on from there.
+            # An operator gave the number back: whatever scales goes on from there.
             self._steered[key] = spec.scaling.within(self._roster.count(spec))
             self._follows.discard(key)
         scale = self._scale(spec)
@@ -222,7 +222,7 @@ class FleetSize:
             self._follows.add(key)
         if fault := self._brought_to(spec, wanted):
             if spec.scaling is not None and key not in self._versions.scaled:
-                # Its autoscaler asks again when it needs more.
+                # Whatever scales it asks again when it needs more.
                 self._steered[key] = self._roster.count(spec)
                 return
             self._versions.refuse(spec, fault)
@@ -254,8 +254,8 @@ class FleetSize:
 
         None if it is scaled and on GPUs: there slots are placed one by one, because the settings' number may not have room.
         """
-        if spec.pipeline is not None:
-            return [NO_PLACE] * (1 if scale is None else scale)
+        if spec.driven_by:
+            return [NO_LOCATION] * (1 if scale is None else scale)
         if scale == 0 or (scale is not None and not is_on_cpu(spec)):
             return ()
         return plan_beside(_sized(self._with_threads(spec), scale), self._machine(), self._roster.taken())
@@ -281,8 +281,8 @@ class FleetSize:
         return True
 
     def _by_settings(self) -> list[ModelSpec]:
-        """Not of a pipeline: one executor works on any number of its jobs."""
-        served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and spec.pipeline is None]
+        """Not of a model that an extension drives: one slot works on any number of its jobs."""
+        served = [spec for spec in self._versions.specs if self._versions.is_served(spec) and not spec.driven_by]
         return [spec for spec in served if self._scale(spec) is None]
 
     # One slot more, one slot less.
@@ -290,7 +290,7 @@ class FleetSize:
     def _add_one(self, spec: ModelSpec, machine: Machine) -> None:
         # The others keep their cores: those were shared out at the start, and moving them would slow them down.
         taken = self._roster.taken()
-        pin = plan_one_more(self._with_threads(spec), machine, taken) if spec.pipeline is None else NO_PLACE
+        pin = plan_one_more(self._with_threads(spec), machine, taken) if not spec.driven_by else NO_LOCATION
         self._add(spec, [pin])
         log.info(SLOT_ADDED, model=spec.name, version=spec.version, slots=self._roster.count(spec))
 
@@ -315,6 +315,6 @@ def _sized(spec: ModelSpec, scale: int | None) -> ModelSpec:
 def _log_plan(found: PinningPlan) -> None:
     """One line per slot, then the advice."""
     for cells in table(found):
-        log.info(SLOT_PLACED, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
+        log.info(SLOT_LOCATIOND, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
     for sentence in found.advice:
         log.warning(PLAN_ADVICE, text=sentence)

@@ -158,9 +158,9 @@ class Warm(Struct, array_like=True):
 class Ready(Struct, tag="ready", array_like=True):
     """The model is loaded. `schemas`: the input's and the output's. `warm` was run on an input from `warm_origin`.
 
-    `fits`: if memory ran out in the warm-up, the largest batch that fitted; else None. `asks`: the handler wants the facts of
-    each item's job. `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one
-    after the other. `one_by_one`: why each call of the model has one item only; empty if calls have more.
+    `fits`: the largest batch that fitted, if memory ran out in the warm-up. `asks`: the handler wants the facts of items' jobs.
+    `at_once`: how many items run side by side, each to be given as a batch of its own; 0: batches run one after the other.
+    `warnings`: events to be logged, each with its reason. `stages`: of a driven model.
     """
 
     load_s: float
@@ -178,7 +178,8 @@ class Ready(Struct, tag="ready", array_like=True):
     streams: bool = False
     answers: tuple[str, ...] = ()
     at_once: int = 0
-    one_by_one: str = ""
+    warnings: tuple[tuple[str, str], ...] = ()
+    stages: tuple[dict[str, Any], ...] = ()
 
 
 class LoadFailed(Struct, tag="unloadable", array_like=True):

@@ -42,7 +42,7 @@ class SupervisorWire:
     def __init__(self, sock: socket.socket, *, mask: Callable[[FromChild], FromChild] | None = None) -> None:
         self._sock = sock
         self._mask = mask
-        self._inbox, self._outbox = bytearray(), bytearray()
+        self._inbox, self._unsent = bytearray(), bytearray()
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -50,20 +50,20 @@ class SupervisorWire:
     @property
     def has_unsent(self) -> bool:
         """Whether bytes wait to be sent; call `flush` when the socket is writable again."""
-        return bool(self._outbox)
+        return bool(self._unsent)
 
     def send(self, frame: ToChild) -> None:
         data = encode(frame)
-        if self._outbox:
-            self._outbox += data
+        if self._unsent:
+            self._unsent += data
             return
         sent = self._push(data)
         if sent < len(data):
-            self._outbox += memoryview(data)[sent:]
+            self._unsent += memoryview(data)[sent:]
 
     def flush(self) -> None:
-        if self._outbox:
-            del self._outbox[: self._push(self._outbox)]
+        if self._unsent:
+            del self._unsent[: self._push(self._unsent)]
 
     def _push(self, data: bytearray) -> int:
         try:

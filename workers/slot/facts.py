@@ -42,7 +42,7 @@ class SlotFacts:
         if ready.warm_origin is WarmOrigin.SAMPLE:
             for run in ready.warm:
                 self.latency.observe(run.size, run.run_s)
-        self.version = version_info(self._spec, ready, source=self._child.source)
+        self.version = version_info(ready, source=self._child.source)
         wishes = {"max_batch_size": ready.max_batch_size, "max_wait_s": ready.max_wait_s}
         granted: dict[str, Any] = {name: wish for name, wish in wishes.items() if wish is not None and name in declared}
         self.policy = replace(self._spec.policy, **granted)
@@ -86,7 +86,6 @@ class SlotFacts:
         )
 
 
-def version_info(spec: ModelSpec, ready: Ready, *, source: str) -> VersionInfo:
+def version_info(ready: Ready, *, source: str) -> VersionInfo:
     """`source`: where a model that was fetched came from."""
-    stages = spec.pipeline.stages if spec.pipeline else ()
-    return VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams, ready.answers, stages)
+    return VersionInfo(*ready.schemas, ready.accepts, ready.description, source, ready.streams, ready.answers, ready.stages)

@@ -116,11 +116,6 @@ class Latency:
             return None
         return min(expected * self._spread, max(expected * _UNKNOWN_SPREAD, self._slowest))
 
-    @property
-    def slope(self) -> float:
-        """What one more item adds, at least 0."""
-        return self._line[1] if self._line else 0.0
-
     def efficient(self, limit: int, *, share: float = 0.8) -> int:
         """The smallest batch with at least `share` of the best throughput up to `limit`; 1 before the first run."""
         rates = {size: size / run for size in _sizes(limit) if (run := self.expect(size))}

@@ -287,7 +287,7 @@ class Slot:
             self._give_back_waiting(ReleaseReason.UNSTARTED)
         self._has_lapsed = bool(lapsed)
         if self._feeds.is_unsure and not self._slot_child.runs_model_code:
-            # Pipelines may take hours and go on anywhere, so this slot gives them back rather than to claim none for so long.
+            # What an extension drives may take hours and go on anywhere, so this slot gives it back and claims others.
             self._verdicts.give_back(self._slot_child.in_flight.recall(), ReleaseReason.UNSTARTED)
 
     def _wind_down(self, now: float, drain_by: float) -> None:

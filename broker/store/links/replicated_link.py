@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 
 from penstock.broker.store.connection import CallLink
+from penstock.broker.store.library import unwaited
 from penstock.errors import StoreUnavailable
 
 # A call that finds its work done writes nothing, and WAITAOF waits for the writes of its connection alone. This write stands
@@ -20,32 +21,6 @@ _MARK = ("SET", "ps:replicated", "1")
 # Milliseconds, together less than a gateway waits for an answer. WAITAOF asks the replica once how far its disk is. A replica
 # that is asked in the moment in which it gets the writes answers with what was before, and by itself it reports once a second.
 _ASK_FOR_MS = (15, 60, 900)
-
-# Functions that write nothing; `watch`, whose loss is healed by the next look; and `spend` and `note_history`, which count anew
-# all the time.
-_UNWAITED = frozenset(
-    {
-        "event_logs",
-        "event_counts",
-        "may_send",
-        "read",
-        "input",
-        "ended",
-        "follow",
-        "newest",
-        "records",
-        "demand",
-        "stats",
-        "unfinished",
-        "run_read",
-        "run_parts",
-        "run_next",
-        "history",
-        "note_history",
-        "spend",
-        "watch",
-    }
-)
 
 
 class NotReplicated(StoreUnavailable):
@@ -61,7 +36,7 @@ class ReplicatedLink(CallLink):
 
     @staticmethod
     def is_waited_for(function: str) -> bool:
-        return function not in _UNWAITED
+        return function not in unwaited()
 
     def waits_for(self, function: str) -> bool:
         return self.is_waited_for(function)

@@ -178,6 +178,7 @@ local function note_history(keys, args)
 end
 
 -- At the limit of memory the history yields to jobs: without allow-oom the call is refused, and the worker counts on.
+-- unwaited: note_history, because it counts anew all the time
 register('note_history', note_history, {})
 
 -- history: the steps of one length, newest first.

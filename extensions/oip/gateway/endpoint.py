@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import BadRequest
 from penstock.extensions.oip.gateway.compression import deflated, inflated
@@ -16,17 +16,20 @@ from penstock.extensions.oip.gateway.infer_request import InferRequest, raw_requ
 from penstock.extensions.oip.gateway.inference import InferCaller, Inference
 from penstock.extensions.oip.gateway.metadata import input_ports
 from penstock.gateway.asgi import wire
+from penstock.gateway.asgi.bodies import MAX_JSON_DEPTH
 from penstock.gateway.asgi.connection import connection_of
 from penstock.gateway.asgi.negotiation import JSON, OCTETS, Head, trace_header
 from penstock.gateway.asgi.problems import MethodNotAllowed
 from penstock.gateway.asgi.wire import NOSNIFF, Receive, Scope, Send, read_body
+from penstock.gateway.auth.rules import SUBMIT, security
 from penstock.gateway.models.registry import VersionEntry
+from penstock.gateway.openapi import path_parameters, problem
 from penstock.gateway.services import Services
 
 _MODELS, _VERSIONS, _INFER = "/v2/models/", "versions/", "/infer"
 HEADER_LENGTH = b"inference-header-content-length"
 _ACCEPT_ENCODING = b"accept-encoding"
-INFER_BODY = {
+_INFER_BODY = {
     "required": True,
     "content": {
         JSON: {
@@ -59,6 +62,21 @@ INFER_BODY = {
 }
 
 
+def add_routes(document: dict[str, Any], keyed: bool) -> dict[str, Any]:
+    """The OpenAPI document with the routes of inference."""
+    for names, tail in ((("model",), ""), (("model", "version"), "/versions/{version}")):
+        operation = {
+            "tags": ["Open Inference Protocol"],
+            "summary": "Infer",
+            "parameters": path_parameters(*names),
+            "requestBody": _INFER_BODY,
+            "responses": {"200": {"description": "The outputs"}, "default": problem("Any refusal")},
+            **({"security": security(SUBMIT)} if keyed else {}),
+        }
+        document["paths"][f"{_MODELS}{{model}}{tail}{_INFER}"] = {"post": operation}
+    return document
+
+
 class InferTarget(NamedTuple):
     """The model and version that a path names. `route` is the path's template, as metrics show it."""
 
@@ -73,7 +91,7 @@ class InferEndpoint:
 
     def __init__(self, services: Services, inference: Inference) -> None:
         self._inference = inference
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._uploads = services.uploads
 
     def target(self, scope: Scope) -> InferTarget | None:
@@ -106,7 +124,7 @@ class InferEndpoint:
         return 200
 
     async def _body(self, scope: Scope, receive: Receive, head: Head) -> bytes:
-        limit, owner = self._options.max_raw_bytes, scope["caller"].owner
+        limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
         refuse_foreign_type(head)
         body = await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
         encoding = head.get(b"content-encoding", b"").decode("latin-1")
@@ -114,7 +132,7 @@ class InferEndpoint:
 
     def _read(self, model: str, body: bytes, length: int | None, version: VersionEntry) -> InferRequest:
         if length != 0:
-            limits = {"max_json_bytes": self._options.max_json_bytes, "max_depth": self._options.max_json_depth}
+            limits = {"max_json_bytes": self._limits.max_json_bytes, "max_depth": MAX_JSON_DEPTH}
             return read_infer_request(body, length, **limits, model=model)
         ports = input_ports(version)
         if len(ports) != 1:

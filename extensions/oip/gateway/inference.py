@@ -21,7 +21,8 @@ from penstock.gateway.jobs.predict import answer_deadline
 from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.jobs.tensors import check_tensors
-from penstock.gateway.models.registry import ModelEntry, VersionEntry, why_unserved
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.slots import why_unserved
 from penstock.gateway.services import Services
 from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head
@@ -58,7 +59,7 @@ class Inference:
     def __init__(self, services: Services) -> None:
         self._predict = services.predict
         self._submitter = services.submitter
-        self._options = services.options
+        self._sync_timeout_s = services.settings.gateway.sync_timeout_s
         self._registry = services.registry
         self._results = services.results
 
@@ -84,7 +85,7 @@ class Inference:
         Raises as a prediction does: `NoAnswerYet`, `EndedWithoutOutput`, and `ClientGone` once the job is cancelled.
         """
         request, submit, had_axis = await self._prepare(model, version, read, asking, size)
-        deadline_s = asking.bounded(answer_deadline(submit, self._options.sync_timeout_s))
+        deadline_s = asking.bounded(answer_deadline(submit, self._sync_timeout_s))
         if not submit.version.capacity.ready_slots:
             await self._predict.require_worker(submit)
         end = await self._predict.end_of(submit, asking.connection, deadline_s)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.gateway.models.registry import ModelEntry, VersionEntry, why_unserved
-from penstock.gateway.models.slots import STILL_LOADING
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.slots import STILL_LOADING, why_unserved
 from penstock.inputs.form import choices_of, form_fields
 from penstock.inputs.tensors import WHOLE_TENSOR
 from penstock.model_spec import WorkerInfo

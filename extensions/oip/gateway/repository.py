@@ -44,7 +44,7 @@ class Repository:
         self._changes = services.changes
         self._registry = services.registry
         self._uploads = services.uploads
-        self._wait_s = services.options.sync_timeout_s
+        self._wait_s = services.settings.gateway.sync_timeout_s
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["Open Inference Protocol"])

@@ -9,7 +9,8 @@ from penstock.extensions.oip.gateway.inference import Inference
 from penstock.extensions.oip.gateway.metadata import EXTENSIONS, PLATFORM, model_config, model_metadata
 from penstock.gateway.asgi.problems import NotReady, NotSupported
 from penstock.gateway.asgi.wire import json_response
-from penstock.gateway.auth.roles import UNSERVED, CallerParam
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import ANY, MANAGE, SUBMIT, RouteRules
 from penstock.gateway.services import Services
 
 _MODEL = "/v2/models/{model}"
@@ -21,6 +22,35 @@ _UNSERVED = {
     "logging": "log settings: they stand in penstock's own settings",
     "memory": "shared memory: a job's input outlives its request",
 }
+# What the protocol's clients may call and penstock refuses by name.
+UNSERVED = (
+    *(("GET", f"/v2/models{path}/stats") for path in ("", "/{model}", "/{model}/versions/{version}")),
+    *((method, path) for path in ("/v2/trace/setting", "/v2/logging") for method in ("GET", "POST")),
+    *(("GET", f"/v2/{kind}sharedmemory/status") for kind in ("system", "cuda")),
+    *(("POST", f"/v2/{kind}sharedmemory/region/{{name}}/register") for kind in ("system", "cuda")),
+)
+RULES = RouteRules(
+    {
+        ("GET", "/v2"): ANY,
+        ("GET", "/v2/models/{model}"): ANY,
+        ("GET", "/v2/models/{model}/config"): ANY,
+        ("GET", "/v2/models/{model}/ready"): ANY,
+        ("GET", "/v2/models/{model}/versions/{version}"): ANY,
+        ("GET", "/v2/models/{model}/versions/{version}/config"): ANY,
+        ("GET", "/v2/models/{model}/versions/{version}/ready"): ANY,
+        ("POST", "/v2/models/{model}/infer"): SUBMIT,
+        ("POST", "/v2/models/{model}/versions/{version}/infer"): SUBMIT,
+        ("POST", "/v2/repository/index"): MANAGE,
+        ("POST", "/v2/repository/models/{model}/load"): MANAGE,
+        ("POST", "/v2/repository/models/{model}/unload"): MANAGE,
+        **dict.fromkeys(UNSERVED, MANAGE),
+    },
+    acts={
+        ("POST", "/v2/repository/models/{model}/load"): "load model",
+        ("POST", "/v2/repository/models/{model}/unload"): "unload model",
+    },
+    probes=frozenset({"/v2/health/live", "/v2/health/ready"}),
+)
 _TAG = "Open Inference Protocol"
 
 
@@ -58,6 +88,26 @@ class OpenInference:
         if why:
             raise NotReady(why, missing=[])
         return json_response({"name": model, "ready": True})
+
+
+class ServerHealth:
+    """The probes of the protocol, among those of the gateway."""
+
+    def __init__(self, services: Services) -> None:
+        self._health = services.health
+
+    def router(self) -> APIRouter:
+        router = APIRouter(default_response_class=Response, tags=["health"])
+        router.add_api_route("/v2/health/live", self.oip_live, methods=["GET"], summary=_TAG)
+        router.add_api_route("/v2/health/ready", self.oip_ready, methods=["GET"], summary=_TAG)
+        return router
+
+    async def oip_live(self) -> Response:
+        return json_response({"live": True})
+
+    async def oip_ready(self) -> Response:
+        ready = await self._health.is_ready()
+        return json_response({"ready": ready}, status=200 if ready else 503)
 
 
 async def _refuse(request: Request, caller: CallerParam) -> Response:

@@ -56,7 +56,7 @@ class InferenceService:
 
     def __init__(self, services: Services, inference: Inference, repository: Repository, guard: RpcGuard) -> None:
         self._inference = inference
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._guard = guard
         self._repository = repository
         self._health = services.health
@@ -106,7 +106,7 @@ class InferenceService:
         return _written("ModelConfigResponse", config=config)
 
     async def model_infer(self, rpc: Rpc, message: bytes) -> bytes:
-        found, raw = split_request(message, max_bytes=self._options.max_json_bytes)
+        found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
         asking = asking_of(rpc, rpc.connection)
         read = partial(_read, found, raw)
         return answer_message(
@@ -119,7 +119,7 @@ class InferenceService:
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
-                found, raw = split_request(message, max_bytes=self._options.max_json_bytes)
+                found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
                 asking = asking_of(rpc, connection)
                 async for answer in self._answers(found, raw, asking, len(message)):
                     yield answer

@@ -28,6 +28,8 @@ from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import SEE, STOP, SUBMIT, RouteRules
+from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
@@ -62,6 +64,21 @@ _BODY = {
     },
 }
 
+_RULES = RouteRules(
+    {
+        ("POST", "/v1/embeddings"): SUBMIT,
+        ("POST", "/v1/files"): SUBMIT,
+        ("GET", "/v1/files"): SEE,
+        ("GET", "/v1/files/{file_id}"): SEE,
+        ("GET", "/v1/files/{file_id}/content"): SEE,
+        ("DELETE", "/v1/files/{file_id}"): STOP,
+        ("POST", "/v1/batches"): SUBMIT,
+        ("GET", "/v1/batches"): SEE,
+        ("GET", "/v1/batches/{batch_id}"): SEE,
+        ("POST", "/v1/batches/{batch_id}/cancel"): STOP,
+    }
+)
+
 
 class OpenAIBatches:
     """The routes of /v1/batches."""
@@ -69,7 +86,7 @@ class OpenAIBatches:
     def __init__(self, services: Services) -> None:
         self._service = services.runs
         self._registry = services.registry
-        self._options = services.options
+        self._settings = services.settings
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -84,10 +101,10 @@ class OpenAIBatches:
     async def create(
         self, request: Request, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
-        wanted = read_body(await json_body(request, self._options, self._uploads), BatchRequest)
+        wanted = read_body(await json_body(request, self._settings.gateway, self._uploads), BatchRequest)
         spec, ttl_s = await self._spec(wanted, caller)
         hook = webhook_of(
-            self._options.webhooks, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
+            self._settings, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
         words = hook.word_of(caller.owner) if hook else {}
         key, digest = key_of(idempotency_key), fingerprint(wanted)
@@ -172,4 +189,5 @@ class OpenAIBatches:
 
 def gateway(services: Services) -> GatewayPart:
     routers = [kind(services).router() for kind in (Embeddings, OpenAIFiles, OpenAIBatches)]
-    return GatewayPart(routers=routers, wordings=(Wording(speaks_openai, as_openai),))
+    pages = DashboardPart(run_words={"openai": "OpenAI batch"})
+    return GatewayPart(routers, rules=_RULES, wordings=(Wording(speaks_openai, as_openai),), dashboard=pages)

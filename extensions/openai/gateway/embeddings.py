@@ -19,7 +19,7 @@ from penstock.errors import BadParameter
 from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
 from penstock.gateway.asgi.negotiation import JSON, read_head
-from penstock.gateway.asgi.problems import NoAnswerYet
+from penstock.gateway.asgi.problems import Explanation, NoAnswerYet
 from penstock.gateway.asgi.wire import ClientGone, json_body
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
@@ -47,6 +47,13 @@ _BODY = {
         }
     },
 }
+EXPLANATIONS = {
+    "not_an_embedding": Explanation(
+        "500 of an answer-now request, else 409",
+        "`POST /v1/embeddings` was sent to a model whose output is no list of numbers.",
+        "Name a model that gives vectors, or call this one by `POST /predictions/{model}`.",
+    ),
+}
 
 
 class Embeddings:
@@ -56,7 +63,7 @@ class Embeddings:
         self._held = services.awaiting
         self._predict = services.predict
         self._submitter = services.submitter
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._store = services.store
         self._results = services.results
         self._lifetime = services.lifetime
@@ -76,7 +83,7 @@ class Embeddings:
 
     async def answer(self, request: Request, caller: CallerParam) -> Response:
         with self._submitter.counting():
-            wanted = read_request(await json_body(request, self._options, self._uploads))
+            wanted = read_request(await json_body(request, self._limits, self._uploads))
         requests = await self._requests(wanted, caller, request)
         jobs = [request.new_job_id() for request in requests]
         try:
@@ -118,7 +125,7 @@ class Embeddings:
 
     async def _ends(self, requests: list[SubmitRequest], jobs: list[JobId], connection: ClientConnection) -> list[Push]:
         """The end of each job, in order. Raises what a submit raises, `NoAnswerYet`, or `ClientGone` if the client hangs up."""
-        deadline_s = answer_deadline(requests[0], self._options.sync_timeout_s)
+        deadline_s = answer_deadline(requests[0], self._limits.sync_timeout_s)
         ttl_s, until = requests[0].model.info.limits.sync_result_ttl_s, time.monotonic() + deadline_s + LAST_PUSH_S
         with ExitStack() as open_waiters:
             waiters = [open_waiters.enter_context(self._store.waiter(job)) for job in jobs]

@@ -1,4 +1,4 @@
-"""The jobs that run the stages of a pipeline's job, for its timeline."""
+"""The jobs that run the stages of a pipeline's job, for its timeline and its page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.pipelines.gateway.models import stages_of
 from penstock.extensions.pipelines.spec import PipelineStage, stage_job
 from penstock.gateway.asgi.wire import rfc3339
+from penstock.gateway.dashboard.parts import DashboardPart, Section
+from penstock.gateway.dashboard.rows.job_rows import TONES
+from penstock.gateway.extending import GatewayPart
 from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.services import Services
 from penstock.job import Job, JobId
 
 # Of a stage that waits for others, or that never began.
@@ -61,3 +65,17 @@ async def stage_jobs(store: AsyncStore, registry: ModelRegistry, job: Job) -> li
     ids = [stage_job(job.id, stage) for stage in stages]
     found = await asyncio.gather(*(store.read(id) for id in ids))
     return [StageJob(stage, id, one, job.state.final) for stage, id, one in zip(stages, ids, found, strict=True)]
+
+
+def gateway(services: Services) -> GatewayPart:
+    async def timeline(job: Job) -> dict[str, Any]:
+        stages = await stage_jobs(services.store, services.registry, job)
+        return {"stage_jobs": [one.view() for one in stages]} if stages else {}
+
+    async def section(job: Job) -> Section | None:
+        stages = await stage_jobs(services.store, services.registry, job)
+        shown = [(one, TONES.get(one.status, "idle")) for one in stages]
+        return Section("pipelines/_stages.html", shown) if shown else None
+
+    page = DashboardPart(templates={"pipelines": "penstock.extensions.pipelines.gateway"}, of_job=section)
+    return GatewayPart(timeline=timeline, dashboard=page)

@@ -7,7 +7,7 @@ from functools import partial
 from selectors import BaseSelector
 
 from penstock.broker.records import ClaimedJob
-from penstock.extensions.pipelines.spec import PipelineSpec
+from penstock.extensions.pipelines.spec import PipelineSpec, pipeline_of
 from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.fleet.parts import ChildStandIn, WorkerHost, WorkerPart
@@ -26,7 +26,8 @@ class PipelineInputs(Inputs):
 
 def worker_part(host: WorkerHost) -> WorkerPart:
     def stand_in(spec: ModelSpec) -> ChildStandIn | None:
-        return _driven(spec.pipeline, host) if spec.pipeline is not None else None
+        pipeline = pipeline_of(spec)
+        return _driven(pipeline, host) if pipeline is not None else None
 
     return WorkerPart(stand_in=stand_in)
 

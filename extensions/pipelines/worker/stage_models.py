@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import HandlerLoadError
-from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage
+from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, announced, announced_stages
 from penstock.model_spec import Limits, ModelInfo, VersionInfo
 from penstock.rollout import followed
 
@@ -70,7 +70,7 @@ class StageModels:
         if (stage.model, version) in above:
             return [name for name, _ in above[above.index((stage.model, version)) :]]
         loaded = info.versions.get(version) if info else None
-        inner = loaded.stages if loaded else ()
+        inner = announced_stages(loaded)
         found = (self._circle(one, (*above, (stage.model, version))) for one in inner)
         return next((circle for circle in found if circle), [])
 
@@ -120,7 +120,7 @@ async def described(spec: PipelineSpec, models: StageModels) -> VersionInfo | No
         accepts=tuple(accepts) or (JSON,),
         description=" → ".join(_told(spec)),
         answers=last.answers if last else (),
-        stages=spec.stages,
+        stages=announced(spec.stages),
     )
 
 

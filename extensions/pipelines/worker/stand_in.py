@@ -139,6 +139,7 @@ def _ready(info: VersionInfo, load_s: float, at_once: int) -> Ready:
         schemas=schemas,
         at_once=at_once,
         answers=info.answers,
+        stages=info.stages,
     )
 
 

@@ -22,6 +22,7 @@ from penstock.gateway.asgi.negotiation import parse_preference
 from penstock.gateway.asgi.wire import ClientGone, json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import ANY, SEE, STOP, SUBMIT, RouteRules
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.jobs.events.encoding import SSE
 from penstock.gateway.models.queues import stats_of_model
@@ -40,6 +41,32 @@ _BODY = {
 }
 Prefer = Annotated[str, Header(description=_ASYNC)]
 Accept = Annotated[str, Header(include_in_schema=False)]
+_RULES = RouteRules(
+    {
+        ("POST", "/replicate/v1/predictions"): SUBMIT,
+        ("POST", "/replicate/v1/models/{owner}/{name}/predictions"): SUBMIT,
+        ("POST", "/replicate/v1/deployments/{owner}/{name}/predictions"): SUBMIT,
+        ("GET", "/replicate/v1/predictions"): SEE,
+        ("GET", "/replicate/v1/predictions/{job_id}"): SEE,
+        ("GET", "/replicate/v1/predictions/{job_id}/stream"): SEE,
+        ("POST", "/replicate/v1/predictions/{job_id}/cancel"): STOP,
+        ("GET", "/replicate/v1/models/{owner}/{name}"): ANY,
+        ("GET", "/replicate/v1/models/{owner}/{name}/versions"): ANY,
+        ("GET", "/replicate/v1/models/{owner}/{name}/versions/{version}"): ANY,
+        ("POST", "/replicate/v1/files"): SUBMIT,
+        ("GET", "/replicate/v1/files"): SEE,
+        ("GET", "/replicate/v1/files/{file_id}"): SEE,
+        ("DELETE", "/replicate/v1/files/{file_id}"): STOP,
+        ("GET", "/cog/{model}"): ANY,
+        ("GET", "/cog/{model}/"): ANY,
+        ("GET", "/cog/{model}/health-check"): ANY,
+        ("GET", "/cog/{model}/openapi.json"): ANY,
+        ("POST", "/cog/{model}/predictions"): SUBMIT,
+        ("PUT", "/cog/{model}/predictions/{prediction_id}"): SUBMIT,
+        ("POST", "/cog/{model}/predictions/{prediction_id}/cancel"): STOP,
+    },
+    strict=("/replicate/", "/cog/"),
+)
 
 
 class CogMount:
@@ -47,7 +74,7 @@ class CogMount:
 
     def __init__(self, services: Services) -> None:
         self._predictions = CogPredictions(services)
-        self._options = services.options
+        self._root = services.settings.gateway.root_path
         self._store = services.store
         self._registry = services.registry
 
@@ -66,7 +93,7 @@ class CogMount:
 
     async def root(self, model: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
-        own = f"{self._options.root_path}{PREFIX.format(model=entry.name)}"
+        own = f"{self._root}{PREFIX.format(model=entry.name)}"
         urls = {
             "docs_url": "/openapi.json",
             "openapi_url": "/openapi.json",
@@ -113,7 +140,7 @@ class CogMount:
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:
         asked = AskedOfCog(model, named, request, caller, SSE in accept)
         submit, known = await self._predictions.checked(asked)
-        base, given = base_url(request, self._options), asked.read.input
+        base, given = base_url(request, self._root), asked.read.input
         if asked.is_stream:
             connection = connection_of(request.scope)
             return StreamedResponse(lambda send: self._predictions.stream(submit, known, send, connection, base))
@@ -142,4 +169,4 @@ class StreamedResponse(Response):
 
 
 def gateway(services: Services) -> GatewayPart:
-    return GatewayPart(routers=[kind(services).router() for kind in (Predictions, ReplicateCatalog, CogMount)])
+    return GatewayPart(routers=[kind(services).router() for kind in (Predictions, ReplicateCatalog, CogMount)], rules=_RULES)

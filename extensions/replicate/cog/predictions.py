@@ -21,6 +21,7 @@ from penstock.extensions.replicate.cog.request import CogRequest, cog_request, i
 from penstock.extensions.replicate.gateway.outputs import shown_output
 from penstock.extensions.replicate.gateway.request import in_words, wanted_letters
 from penstock.extensions.replicate.gateway.views import cog_view
+from penstock.extensions.webhooks.gateway.words import asked_webhook
 from penstock.extensions.webhooks.webhook import AS_COG
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.connection import ClientConnection, connection_of
@@ -65,7 +66,7 @@ class CogPredictions:
 
     def __init__(self, services: Services) -> None:
         self._submitter = services.submitter
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._predict = services.predict
         self._store = services.store
         self._results = services.results
@@ -100,10 +101,10 @@ class CogPredictions:
     async def _wanted(self, asked: AskedOfCog, entry: ModelEntry, version: VersionEntry) -> SubmitOptions:
         if asked.is_stream:
             _require_stream(entry.name, version)
-        wanted = asked.wanted = cog_request(await wire.json_body(asked.request, self._options, self._uploads), asked.named)
+        wanted = asked.wanted = cog_request(await wire.json_body(asked.request, self._limits, self._uploads), asked.named)
         url = wanted.webhook or ""
         letters = wanted_letters(url, wanted.webhook_events_filter, AS_COG)
-        return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), webhook=url, webhook_letters=letters)
+        return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), said=asked_webhook(url, letters))
 
     async def _input(self, asked: AskedOfCog, version: VersionEntry) -> Payload:
         try:
@@ -121,7 +122,7 @@ class CogPredictions:
 
     async def answer(self, submit: SubmitRequest, known: Job | None, request: Request) -> Job:
         """The job after its end. Raises as a prediction does: `NoAnswerYet`, and `ClientGone` once the job is cancelled."""
-        connection, deadline_s = connection_of(request.scope), answer_deadline(submit, self._options.sync_timeout_s)
+        connection, deadline_s = connection_of(request.scope), answer_deadline(submit, self._limits.sync_timeout_s)
         with self._waiting(submit.caller):
             if known is not None:
                 end = await self._predict.end_of_first(known.id, connection, deadline_s, request=submit)

@@ -41,7 +41,7 @@ class ReplicateCatalog:
     def __init__(self, services: Services) -> None:
         self._registry = services.registry
         self._files = services.files
-        self._options = services.options
+        self._root = services.settings.gateway.root_path
         self._uploads = services.file_uploads
 
     def router(self) -> APIRouter:
@@ -59,7 +59,7 @@ class ReplicateCatalog:
 
     async def model(self, owner: str, name: str, request: Request) -> Response:
         entry, _ = await self._registry.find(name)
-        return json_response(model_view(owner, entry, base_url(request, self._options)))
+        return json_response(model_view(owner, entry, base_url(request, self._root)))
 
     async def versions(self, owner: str, name: str) -> Response:
         entry, _ = await self._registry.find(name)
@@ -73,16 +73,16 @@ class ReplicateCatalog:
     async def create(self, request: Request, caller: CallerParam) -> Response:
         form = UploadForm(request.headers.get("content-type", ""), CONTENT)
         record = await self._uploads.upload(request, caller, form, purpose=PURPOSE)
-        return json_response(file_view(record, base_url(request, self._options)), status=201)
+        return json_response(file_view(record, base_url(request, self._root)), status=201)
 
     async def page(self, request: Request, caller: CallerParam) -> Response:
-        base = base_url(request, self._options)
+        base = base_url(request, self._root)
         found = await asyncio.to_thread(self._own, caller)
         return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in found]})
 
     async def one(self, file_id: str, request: Request, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
-        return json_response(file_view(record, base_url(request, self._options)))
+        return json_response(file_view(record, base_url(request, self._root)))
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)

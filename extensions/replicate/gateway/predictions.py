@@ -24,6 +24,7 @@ from penstock.extensions.replicate.gateway.request import (
 )
 from penstock.extensions.replicate.gateway.stream import PredictionStream
 from penstock.extensions.replicate.gateway.views import PREFIX, prediction_view, version_id
+from penstock.extensions.webhooks.gateway.words import asked_webhook
 from penstock.gateway.asgi.negotiation import JSON, read_head
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.keys import Caller
@@ -34,7 +35,6 @@ from penstock.gateway.jobs.results import ended, visible_job
 from penstock.gateway.jobs.submitting.draft import Draft
 from penstock.gateway.jobs.submitting.submit_options import SubmitOptions
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.services import Services
 from penstock.inputs.request import unpacked
 from penstock.job import Job, JobId, JobState, Payload, parse_job_id
@@ -79,14 +79,14 @@ class Predictions:
     """The routes of predictions."""
 
     def __init__(self, services: Services) -> None:
-        options, store = services.options, services.store
+        table, store = services.settings.gateway, services.store
         self._submitter = services.submitter
-        self._options = options
+        self._limits, self._root = table, table.root_path
         self._store = store
         self._registry = services.registry
         self._results = services.results
         self._uploads = services.uploads
-        self._inputs = UploadedInputs(services.files, options.max_raw_bytes, services.uploads)
+        self._inputs = UploadedInputs(services.files, table.max_raw_bytes, services.uploads)
         self._stream = PredictionStream(store, services.follower, lifetime=services.lifetime, waiting=services.waiting)
         self._preferred = services.preferred
         self._waiting = services.waiting
@@ -132,20 +132,20 @@ class Predictions:
         caller: CallerParam,
         cursor: Annotated[str | None, Query(description="Of the `next` of the page before.")] = None,
     ) -> Response:
-        found, base = await self._list.page(caller, after=cursor, limit=_PAGE), base_url(request, self._options)
+        found, base = await self._list.page(caller, after=cursor, limit=_PAGE), base_url(request, self._root)
         following = f"{base}{PREFIX}/predictions?cursor={found.next_after}" if found.next_after else None
         views = [prediction_view(job, base, streams=self._streams(job)) for job in found.jobs]
         return json_response({"previous": None, "next": following, "results": views})
 
     async def one(self, job_id: str, request: Request, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
-        return json_response(await self._view(job, base_url(request, self._options)))
+        return json_response(await self._view(job, base_url(request, self._root)))
 
     async def cancel(self, job_id: str, request: Request, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         await self._store.cancel(job.id, owner=job.owner)
         job = await visible_job(self._store, job.id, caller)
-        return json_response(await self._view(job, base_url(request, self._options)))
+        return json_response(await self._view(job, base_url(request, self._root)))
 
     async def stream(
         self, job_id: str, caller: CallerParam, last_event_id: Annotated[str | None, Header()] = None
@@ -157,7 +157,7 @@ class Predictions:
         return StreamingResponse(events, media_type=SSE, headers=STREAM_HEADERS)
 
     async def _body(self, request: Request) -> Any:
-        return await json_body(request, self._options, self._uploads)
+        return await json_body(request, self._limits, self._uploads)
 
     async def _version(self, text: str) -> tuple[ModelEntry, VersionEntry]:
         """Raises `InvalidInput` for a version that does not exist, or that several models have."""
@@ -189,7 +189,7 @@ class Predictions:
             # The protocol has no repeats.
             key="",
         )
-        submit, base = await self._submitter.prepare(draft), base_url(request, self._options)
+        submit, base = await self._submitter.prepare(draft), base_url(request, self._root)
         waits = self._preferred.allowed_s(submit, wait_s(prefer))
         submitted, _ = await self._preferred.submit(submit, waits)
         job = await visible_job(self._store, submitted.id, caller)
@@ -209,10 +209,10 @@ class Predictions:
         deadline_s = cancel_after_s(asked.cancel_after)
         # A longer time changes nothing: the model's own limit comes first.
         deadline_s = None if deadline_s is None else min(deadline_s, entry.info.limits.deadline_s)
-        return SubmitOptions(deadline_s=deadline_s, webhook=url, webhook_letters=letters)
+        return SubmitOptions(deadline_s=deadline_s, said=asked_webhook(url, letters))
 
     async def _checked(self, asked: AskedPrediction, version: VersionEntry) -> Payload:
-        given = await self._inputs.resolved(asked.read.input, base_url(asked.request, self._options), asked.caller)
+        given = await self._inputs.resolved(asked.read.input, base_url(asked.request, self._root), asked.caller)
         try:
             return await self._submitter.inputs.json(orjson.dumps(given), version)
         except InvalidInput as error:
@@ -260,8 +260,8 @@ class Predictions:
         return self._registry.is_streaming(job)
 
 
-def base_url(request: Request, options: GatewayOptions) -> str:
+def base_url(request: Request, root: str) -> str:
     """The address by which the caller reached this gateway. A proxy that speaks TLS for it says so in X-Forwarded-Proto."""
     # Whoever sends another word gets links of its own choice, and no other caller reads them.
     said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-    return f"{said if said in ('http', 'https') else request.url.scheme}://{request.headers.get('host', '')}{options.root_path}"
+    return f"{said if said in ('http', 'https') else request.url.scheme}://{request.headers.get('host', '')}{root}"

@@ -18,8 +18,9 @@ from penstock.broker.store.registry import StoredRollout
 from penstock.errors import StoreUnavailable
 from penstock.extensions.splits.canary import Canary, CanaryState, Move, Verdict, verdict
 from penstock.extensions.splits.figures import VersionFigures, figures_of, total
+from penstock.extensions.splits.gateway.entry import split_in
 from penstock.extensions.splits.split import Split, kept_split
-from penstock.gateway.models.placing import counts_of
+from penstock.extensions.splits.store import counts_of
 from penstock.model_spec import ModelInfo
 from penstock.rollout import Rollout
 
@@ -53,16 +54,17 @@ class CanaryJudge:
         Raises `StoreUnavailable`; what is left is moved at the next refresh.
         """
         self._forget_if_blind()
-        looked = [(entry, canary) for entry in entries if entry.split and (canary := entry.split.split.canary)]
-        self._unready = {key: at for key, at in self._unready.items() if key in {(e.name, c.version) for e, c in looked}}
+        splits = [(entry, own.split) for entry in entries if (own := split_in(entry)) is not None]
+        looked = [(entry, split, canary) for entry, split in splits if (canary := split.canary) is not None]
+        self._unready = {key: at for key, at in self._unready.items() if key in {(e.name, c.version) for e, _, c in looked}}
         failures = []
-        for entry, canary in looked:
+        for entry, split, canary in looked:
             unready_s = self._unready_s(entry, canary.version)
             stored = found.get(entry.name)
-            if stored is None or entry.split is None:
+            if stored is None:
                 continue
             try:
-                await self._judge(entry.split.split, canary, entry.info, stored, unready_s=unready_s)
+                await self._judge(split, canary, entry.info, stored, unready_s=unready_s)
             except StoreUnavailable as error:
                 # The next canary's model may be on another node of a cluster.
                 failures.append(error)
@@ -92,6 +94,12 @@ class CanaryJudge:
             self._unready.pop(key, None)
             return 0.0
         return now - self._unready.setdefault(key, now)
+
+
+def is_deciding(entry: ModelEntry) -> bool:
+    """Whether a canary of the model is to be looked at."""
+    found = split_in(entry)
+    return found is not None and found.split.is_deciding
 
 
 async def verdict_now(

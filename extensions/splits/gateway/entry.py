@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.splits.split import Split, chosen, split_of
-from penstock.gateway.models.placing import first_of_key
-from penstock.gateway.models.registry import Headers, ModelEntry, VersionEntry
+from penstock.extensions.splits.store import WORD
+from penstock.gateway.models.parts import Headers
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
 
 log = structlog.get_logger(__name__)
 _KEY = b"idempotency-key"
@@ -49,15 +49,9 @@ class SplitEntry:
         return shadow is not None and self.shadow is not None and random.random() * 100.0 < shadow.share
 
 
-async def version_of_repeat(
-    store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
-) -> VersionEntry:
-    """The version of the job that an earlier request with this idempotency key made, whatever the split says now; `chosen` if
-    there is no such job.
-    """
-    first = await first_of_key(store, entry.info, owner=owner, key=key)
-    known = None if first is None else await store.read(first)
-    return chosen if known is None else entry.versions.get(known.version, chosen)
+def split_in(entry: ModelEntry) -> SplitEntry | None:
+    """None for a model without a split that can be read."""
+    return entry.chooser if isinstance(entry.chooser, SplitEntry) else None
 
 
 def split_entry(kept: Mapping[str, Any], model: str, versions: Mapping[str, VersionEntry]) -> SplitEntry | None:
@@ -71,7 +65,8 @@ def split_entry(kept: Mapping[str, Any], model: str, versions: Mapping[str, Vers
     shares = {name: share for name, share in split.shares().items() if share > 0.0 and name in versions}
     if not shares:
         return None
-    marked = {name: replace(versions[name], split=split.figures) for name in shares}
+    word = {WORD: split.figures}
+    marked = {name: replace(versions[name], chosen=word) for name in shares}
     copies = versions.get(split.shadow.version) if split.shadow else None
-    shadow = copies and replace(copies, split=split.figures)
+    shadow = copies and replace(copies, chosen=word)
     return SplitEntry(model, split, shares, marked, shadow, split.sticky.encode())

@@ -11,8 +11,10 @@ from starlette.responses import Response
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import MANAGE, SEE, RouteRules
+from penstock.gateway.dashboard.parts import DashboardPart, PageQuery, Section
 from penstock.gateway.extending import GatewayPart
-from penstock.gateway.models.registry import ModelRegistry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.rollouts import read_object
 from penstock.gateway.services import Services
 
@@ -57,9 +59,15 @@ _BODY: dict[str, Any] = {
     },
 }
 
+_SPLIT = "/v1/models/{model}/split"
+_RULES = RouteRules(
+    {("PUT", _SPLIT): MANAGE, ("GET", _SPLIT): SEE, ("DELETE", _SPLIT): MANAGE},
+    acts={("PUT", _SPLIT): "split", ("DELETE", _SPLIT): "end split"},
+)
+
 
 class SplitRoutes:
-    """PUT, GET and DELETE /v1/models/{model}/split."""
+    """PUT, GET and DELETE /v1/models/{model}/split, and the split on the model's page."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
@@ -89,6 +97,9 @@ class SplitRoutes:
         await self._service().end(model)
         return Response(status_code=204)
 
+    async def section(self, entry: ModelEntry, query: PageQuery) -> Section | None:
+        return None if entry.chooser is None else Section("splits/_split.html", await self._service().view(entry.name))
+
     def _service(self) -> SplitService:
         if self._loaded is None:
             from penstock.extensions.splits.gateway.service import SplitService
@@ -98,4 +109,6 @@ class SplitRoutes:
 
 
 def gateway(services: Services) -> GatewayPart:
-    return GatewayPart(routers=(SplitRoutes(services.store, services.registry).router(),))
+    routes = SplitRoutes(services.store, services.registry)
+    page = DashboardPart(templates={"splits": "penstock.extensions.splits.gateway"}, of_model=routes.section)
+    return GatewayPart((routes.router(),), rules=_RULES, dashboard=page)

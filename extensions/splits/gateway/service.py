@@ -12,11 +12,12 @@ from penstock.extensions.splits.canary import Canary
 from penstock.extensions.splits.comparison import Match
 from penstock.extensions.splits.figures import VersionFigures, figures_of
 from penstock.extensions.splits.gateway.canaries import verdict_now
+from penstock.extensions.splits.gateway.entry import split_in
 from penstock.extensions.splits.request import check_versions, read_split
 from penstock.extensions.splits.split import Decision, Shadow, Split, kept_split
+from penstock.extensions.splits.store import counts_of
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.models.changes import change_rollout
-from penstock.gateway.models.placing import counts_of
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.model_spec import ModelInfo
 
@@ -55,9 +56,9 @@ class SplitService:
         """Raises `NotFound` for a model without a split."""
         await self._registry.look_again()
         entry, _ = await self._registry.find(model)
-        if entry.split is None:
+        if (found := split_in(entry)) is None:
             raise _no_split(model)
-        return await self._view(entry, entry.split.split)
+        return await self._view(entry, found.split)
 
     def _kept(self, model: str) -> dict[str, Any]:
         found = self._registry.rollouts.get(model)

@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import CallerError, Gone, PenstockError
 from penstock.extensions.splits.comparison import JobEnd, Match, compared
+from penstock.extensions.splits.gateway.entry import split_in
 from penstock.extensions.splits.split import Split
 from penstock.extensions.splits.store import count_split
 from penstock.gateway.auth.keys import Caller
@@ -152,13 +154,13 @@ class Shadows:
 
 def copied(request: SubmitRequest) -> SubmitRequest:
     """The request as its copy is stored: in bulk, of no owner and so of nobody's quota, under a tag by which it is found."""
-    split = request.model.split
+    split = split_in(request.model)
     assert split is not None
     assert split.shadow is not None
     options = SubmitOptions(priority=Priority.BULK, tags=(SHADOW_TAG,))
-    return replace(
+    return structs.replace(
         request,
-        model=replace(request.model, split=None),
+        model=replace(request.model, chooser=None),
         version=split.shadow,
         options=options,
         caller=Caller(),
@@ -167,13 +169,14 @@ def copied(request: SubmitRequest) -> SubmitRequest:
         trace=None,
         sending=None,
         replay_of=None,
-        webhook=None,
+        words={},
     )
 
 
 def _split(request: SubmitRequest) -> Split:
-    assert request.model.split is not None
-    return request.model.split.split
+    found = split_in(request.model)
+    assert found is not None
+    return found.split
 
 
 def _tolerance(request: SubmitRequest) -> float:

@@ -24,6 +24,8 @@ from penstock.handlers.contract import Context, Handler, OfNoJob, Request
 _TRUE = "True"
 # The rows of this envelope are the inputs of one call, not requests of a batch.
 _OF_ONE_CALL = "kservev2"
+# An event of the worker's log.
+ONE_BY_ONE = "torchserve_runs_one_by_one"
 
 
 class ArchiveHandler(Handler):
@@ -49,10 +51,10 @@ class ArchiveHandler(Handler):
         self._first = FirstRequest()
         inner = entry.handle if options.service_envelope == _OF_ONE_CALL else self._notes
         self._handle = ENVELOPES[options.service_envelope](inner).handle if options.service_envelope else self._notes
-        self.one_by_one = one_by_one
+        self._is_one_by_one = bool(one_by_one)
         self.sends_chunks = sends_chunks
         if one_by_one:
-            self.call_bounds = (1, inf)
+            self.call_bounds, self.warnings = (1, inf), ((ONE_BY_ONE, one_by_one),)
 
     def initialize(self, context: Context, /) -> None:
         self._running = context.running
@@ -113,9 +115,9 @@ class ArchiveHandler(Handler):
 
     def _refuse_several(self, batch: Sequence[Request[Any]]) -> None:
         why = self._notes.why or self._first.why
-        if why and not self.one_by_one:
-            self.one_by_one, self.call_bounds = why, (1, inf)
-            sys.stderr.write(f"torchserve_runs_one_by_one: {why}; its rows run one by one from now on\n")
+        if why and not self._is_one_by_one:
+            self._is_one_by_one, self.call_bounds = True, (1, inf)
+            sys.stderr.write(f"{ONE_BY_ONE}: {why}; its rows run one by one from now on\n")
         # The rows of a warm-up are copies of one, and their answers are nobody's.
         if len(batch) > 1 and (why or self._first.is_on_trial) and not isinstance(self._running.told, OfNoJob):
             raise ReadsOneRow(why)

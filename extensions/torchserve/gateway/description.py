@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.auth.roles import security_of
+from penstock.gateway.auth.rules import SUBMIT, security
 
 _TITLE = "TorchServe APIs"
 _ERROR = {
@@ -70,7 +70,7 @@ def add_routes(document: dict[str, Any], *, keyed: bool) -> dict[str, Any]:
         if path in _DOCUMENTED_AS_OURS:
             continue
         operation = _operation(path, f"torchserve_{name}", text, predicts)
-        roles = security_of("POST", "/predictions/{model}") if predicts else []
+        roles = security(SUBMIT) if predicts else []
         document["paths"][path] = {method: {**operation, "tags": ["torchserve"], **({"security": roles} if keyed else {})}}
     return document
 

@@ -14,19 +14,20 @@ from penstock.extensions.torchserve.gateway.predict import TorchServePredictions
 from penstock.extensions.torchserve.gateway.refusals import word_refusals
 from penstock.extensions.torchserve.gateway.replies import FIXED_HEADERS, JSON_HEADER, pretty
 from penstock.extensions.torchserve.gateway.routes import API_DESCRIPTION, PING, TorchServeTarget, is_management, target_of
+from penstock.extensions.torchserve.served import Ping
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.asgi.problems import PROBLEM_JSON, request_id_of
 from penstock.gateway.asgi.wire import Receive, Scope, Send, answer
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
 
 
 class TorchServeDoor:
     """One gateway's routes. A request without a target here is answered by somebody else."""
 
-    def __init__(self, services: Services, own: TorchServeOptions) -> None:
+    def __init__(self, services: Services, own: TorchServeSettings) -> None:
         self._registry = services.registry
-        self._health = services.health
+        self._ping = Ping(services.health)
         answers = TorchServeAnswers(
             services.predict,
             store=services.store,
@@ -67,7 +68,7 @@ class TorchServeDoor:
         sent = head.get(b"x-request-id")
         head[b"x-request-id"] = (request_id_of(sent) if sent else str(uuid.uuid4())).encode("ascii")
         if target.route == PING:
-            ping = await self._health.ping()
+            ping = await self._ping.ping()
             return await _reply(send, head, bytes(ping.body), status=ping.status_code)
         if target.route == API_DESCRIPTION:
             return await _reply(send, head, pretty(api_description(penstock.__version__)))

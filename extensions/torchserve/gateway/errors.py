@@ -14,9 +14,9 @@ from penstock.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from penstock.gateway.asgi.problems import ForeignRefusal, MethodNotAllowed, members_of, refusal_text, status_of
+from penstock.gateway.asgi.problems import Explanation, ForeignRefusal, MethodNotAllowed, members_of, refusal_text, status_of
 from penstock.gateway.auth.keys import TokenRefused
-from penstock.gateway.auth.roles import WrongToken
+from penstock.gateway.auth.rules import WrongToken
 
 NO_PATH = "Requested resource is not found, please refer to API document."
 NO_METHOD = "Requested method is not allowed, please refer to API document."
@@ -30,6 +30,35 @@ _NAMES: tuple[tuple[type[PenstockError], str], ...] = (
     (CapacityError, "ServiceUnavailableException"),
 )
 _NAME_OF_STATUS = {401: "InvalidKeyException", 403: "InvalidKeyException", 404: "ResourceNotFoundException"}
+# What the codes of errors of archives and of their handlers mean, and what to do.
+_ANSWER_NOW = "500 of an answer-now request, else 409"
+EXPLANATIONS = {
+    "bad_archive": Explanation(
+        "503 of an answer-now request, else 409; 400 when it is registered",
+        "A model archive is damaged, unsafe (it holds links or paths outside of it), or lacks a file that its manifest names.",
+        "Pack it again with `torch-model-archiver`; `penstock config --check` says what is wrong with it.",
+    ),
+    "prediction_exception": Explanation(
+        "422 or 500 of an answer-now request, else 409",
+        "A handler of TorchServe's raised `PredictionException`, with a message and a status of its own.",
+        "`detail` is the handler's message; correct the input as it says.",
+    ),
+    "bad_output_type": Explanation(
+        _ANSWER_NOW,
+        "The `handle` of a TorchServe archive returned no list.",
+        "Return a list with one element per request, as TorchServe asks too.",
+    ),
+    "bad_output_length": Explanation(
+        _ANSWER_NOW,
+        "The `handle` of a TorchServe archive returned a list of another length than the batch.",
+        "Return one element per request. A handler that reads `data[0]` only is found, and gets one request at a time.",
+    ),
+    "bad_output_value": Explanation(
+        _ANSWER_NOW,
+        "The `handle` of a TorchServe archive returned an element that cannot be sent: no text, bytes, number, list or table.",
+        "Turn tensors into lists with `tolist()`, and images into bytes.",
+    ),
+}
 
 
 class TorchServeError(ForeignRefusal):

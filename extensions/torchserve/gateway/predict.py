@@ -29,10 +29,10 @@ from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, options_in
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.services import Services
 from penstock.inputs.form import FormPart
 from penstock.job import JobState, Payload
+from penstock.settings.gateway import GatewaySettings
 
 
 class TorchServePredictions:
@@ -40,7 +40,7 @@ class TorchServePredictions:
 
     def __init__(self, services: Services, answers: TorchServeAnswers) -> None:
         self._predict = services.predict
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._submitter = services.submitter
         self._registry = services.registry
         self._answers = answers
@@ -127,13 +127,13 @@ class TorchServePredictions:
             return await self._submitter.inputs.body(receive, head, scope["caller"].owner, version)
         refuse_encoded(head)
         body = await self._body(receive, head, scope)
-        found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._options)
+        found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._limits)
         if found.content_type == JSON:
             await self._submitter.inputs.check(found, version)
         return found
 
     async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
-        limit, owner = self._options.max_raw_bytes, scope["caller"].owner
+        limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
         return await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
 
 
@@ -142,10 +142,10 @@ def is_chunked(request: SubmitRequest) -> bool:
     return request.version.takes_raw and request.version.info is not None and request.version.info.streams
 
 
-def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: VersionEntry, options: GatewayOptions) -> Payload:
+def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: VersionEntry, limits: GatewaySettings) -> Payload:
     # For a model of penstock's own an empty body is no field.
     parts = with_fields(fields, body, media) if body or version.takes_raw else fields
-    return input_of(parts, version, options)
+    return input_of(parts, version, limits)
 
 
 def _media(head: Head) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import structs
 
 from penstock.errors import BadRequest
+from penstock.extension import submit_parameters
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
 from penstock.gateway.asgi import multipart
 from penstock.gateway.asgi.negotiation import MULTIPART, base_type
@@ -53,7 +54,7 @@ def own_options(query: bytes, of_model: Sequence[str]) -> bytes:
     """The query without the parameters that are neither penstock's nor the model's: TorchServe ignores all of them, also those
     that cannot be read.
     """
-    known = (*NAMES, *of_model)
+    known = (*NAMES, *submit_parameters(), *of_model)
     found = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
     return urlencode({name: value for name, value in found if name in known}).encode("ascii")
 

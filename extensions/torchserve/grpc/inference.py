@@ -27,6 +27,8 @@ from penstock.extensions.torchserve.grpc.messages import (
     refusal_message,
     worded,
 )
+from penstock.extensions.torchserve.served import Ping
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.problems import EndedWithoutOutput, request_id_of
@@ -37,7 +39,6 @@ from penstock.gateway.jobs.results import ended, first_is_gone
 from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
 from penstock.gateway.rpc.refusals import refusal_of
@@ -53,7 +54,7 @@ _LEAST_S = 0.001
 class InferenceApis:
     """`streams`: the permits that streams of calls take."""
 
-    def __init__(self, services: Services, own: TorchServeOptions, guard: RpcGuard, *, streams: Shares) -> None:
+    def __init__(self, services: Services, own: TorchServeSettings, guard: RpcGuard, *, streams: Shares) -> None:
         self._services = services
         self._own = own
         self._guard = guard
@@ -71,7 +72,7 @@ class InferenceApis:
         }
 
     async def _ping(self, rpc: Rpc, message: bytes) -> bytes:
-        health = bytes((await self._services.health.ping()).body).decode()
+        health = bytes((await Ping(self._services.health).ping()).body).decode()
         return POOL.written(f"{INFERENCE}.TorchServeHealthResponse", health=health)
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
@@ -168,7 +169,7 @@ class InferenceApis:
         return await services.submitter.prepare(of_version(draft, settled, _target(found), request_id.encode("ascii")))
 
     async def _input(self, found: Any, version: VersionEntry) -> Payload:
-        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._services.options)
+        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._services.settings.gateway)
         if payload.content_type == JSON:
             await self._services.submitter.inputs.check(payload, version)
         return payload

@@ -6,7 +6,7 @@ from penstock.extensions.torchserve.grpc.inference import InferenceApis
 from penstock.extensions.torchserve.grpc.management import ManagementApis
 from penstock.extensions.torchserve.grpc.messages import INFERENCE_SERVICE, MANAGEMENT_SERVICE, POOL
 from penstock.extensions.torchserve.management.service import ModelManagement
-from penstock.gateway.options import TorchServeOptions
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.rpc.probes import probe_services
 from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
 from penstock.gateway.services import Services
@@ -15,7 +15,7 @@ from penstock.gateway.services import Services
 class TorchServePorts:
     """Makes the ports that the settings name."""
 
-    def __init__(self, services: Services, own: TorchServeOptions, management: ModelManagement, shared: RpcShared) -> None:
+    def __init__(self, services: Services, own: TorchServeSettings, management: ModelManagement, shared: RpcShared) -> None:
         self._services = services
         self._own = own
         self._shared = shared

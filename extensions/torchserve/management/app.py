@@ -36,6 +36,7 @@ from penstock.extensions.torchserve.management.routes import (
 )
 from penstock.extensions.torchserve.management.service import ManagementReply, ModelManagement
 from penstock.extensions.torchserve.management.workflows import WorkflowManagement
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi import wire
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.connection import connection_of
@@ -56,9 +57,9 @@ from penstock.gateway.asgi.problems import CrossSite, WrongHost
 from penstock.gateway.asgi.wire import CLIENT_GONE, ClientGone, HeadOnly, Receive, Scope, Send
 from penstock.gateway.auth.audit import said_of
 from penstock.gateway.auth.keys import NOBODY, Caller
-from penstock.gateway.auth.roles import require_role
-from penstock.gateway.options import TorchServeOptions
+from penstock.gateway.auth.rules import ANY, MANAGE, require_role
 from penstock.gateway.services import Services
+from penstock.settings.keys import loopback_names
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +84,7 @@ class ManagementApp:
         self._requests = services.requests
         self._metrics = services.metrics
         self._hosts = hosts
-        self._origins = services.options.cors_origins
+        self._origins = services.settings.gateway.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -137,7 +138,7 @@ class ManagementApp:
     ) -> Response:
         # The route of tokens looks at its caller itself: it takes none of the roles.
         if target.route not in PUBLIC_PATHS and target.action is not Action.TOKEN:
-            require_role(caller, scope["method"], target.route)
+            require_role(caller, ANY if target.action is Action.READINESS else MANAGE)
         self._requests.take(caller)
         try:
             if target.action not in CHANGES:
@@ -245,11 +246,14 @@ class Management:
     serves: Callable[[str], bool] = is_served_beside
 
 
-def management_of(services: Services, own: TorchServeOptions) -> Management:
-    reserve = DiskReserve(own.model_store, services.options.reserve_bytes)
+def management_of(services: Services, own: TorchServeSettings) -> Management:
+    settings = services.settings
+    is_beside = not own.has_own_port(settings)
+    reserve = DiskReserve(own.model_store, settings.store.reserve_bytes)
     limits = DownloadLimits(own.max_archive_bytes, _DOWNLOAD_S)
     models = ModelStore(own.model_store, own.allowed_urls, Downloader(limits, reserve))
     service = ModelManagement(services, own, models)
     workflows = WorkflowManagement(own, registry=services.registry, changes=services.changes, models=models)
-    app = ManagementApp(services, service, workflows, hosts=own.management_hosts)
-    return Management(app, service, StoreKeeper(own.model_store, services.store), is_beside=not own.is_management_apart)
+    hosts = loopback_names(settings.gateway.host if is_beside else own.management_host)
+    app = ManagementApp(services, service, workflows, hosts=hosts)
+    return Management(app, service, StoreKeeper(own.model_store, services.store), is_beside=is_beside)

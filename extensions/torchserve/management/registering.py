@@ -16,7 +16,7 @@ from penstock.extensions.torchserve.archives.contents import ArchiveContents
 from penstock.extensions.torchserve.archives.kinds import archive_stem, is_archive_file
 from penstock.extensions.torchserve.archives.model_settings import ARCHIVE_DEFAULTS, model_settings
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
-from penstock.gateway.options import TorchServeOptions
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.job import RESERVED_NAME
 from penstock.model_spec import MAX_BATCH_SIZE, name_fault
 
@@ -175,11 +175,11 @@ def registration(
     wish: RegisterWish,
     source: str,
     archive: ArchiveContents | None,
-    options: TorchServeOptions,
+    own: TorchServeSettings,
     *,
     is_remote: bool,
 ) -> Registration:
-    """The request stands over the archive's own configuration, and that over `options`.
+    """The request stands over the archive's own configuration, and that over `own`.
 
     `archive` None: the source is a model's code or file. Raises `TorchServeError`.
     """
@@ -192,7 +192,7 @@ def registration(
             raise bad_request(f"{what} {name[:80]!r} {_NAMES}" if name != RESERVED_NAME else fault)
     if wish.handler and archive is None:
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
-    table = {**_defaults(options), **configured, **wish.table, "source": source}
+    table = {**_defaults(own), **configured, **wish.table, "source": source}
     if "slots_per_device" in configured and (slots := wish.table.get("slots")):
         # The archive names one device: its workers share that.
         table |= {"slots": 1, "slots_per_device": slots}
@@ -228,12 +228,12 @@ def _stem(source: str) -> str:
     return archive_stem(Path(source)) if is_archive_file(source) else Path(source.partition(".py:")[0]).stem
 
 
-def _defaults(options: TorchServeOptions) -> dict[str, Any]:
+def _defaults(own: TorchServeSettings) -> dict[str, Any]:
     return {
-        "slots": options.default_workers,
+        "slots": own.default_workers,
         "max_batch_size": ARCHIVE_DEFAULTS["max_batch_size"],
         "max_wait_s": ARCHIVE_DEFAULTS["max_wait_s"],
-        "max_run_s": options.default_response_timeout_s,
-        "load_timeout_s": options.default_startup_timeout_s,
-        "max_queue_depth": options.default_queue_depth,
+        "max_run_s": own.default_response_timeout_s,
+        "load_timeout_s": own.default_startup_timeout_s,
+        "max_queue_depth": own.default_queue_depth,
     }

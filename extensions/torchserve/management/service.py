@@ -31,6 +31,7 @@ from penstock.extensions.torchserve.management.registering import (
     registration,
     scale_wish,
 )
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.predict import answer_deadline
@@ -40,7 +41,6 @@ from penstock.gateway.models.queues import stats_of_model, unfinished_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_gone, await_slots
-from penstock.gateway.options import TorchServeOptions
 from penstock.gateway.services import Services
 from penstock.inputs.request import packed
 from penstock.job import Payload
@@ -74,16 +74,16 @@ class ModelManagement:
     `sources`: the sources of the models that this gateway's settings name, by model and version.
     """
 
-    def __init__(self, services: Services, own: TorchServeOptions, models: ModelStore) -> None:
-        self._options = own
+    def __init__(self, services: Services, own: TorchServeSettings, models: ModelStore) -> None:
+        self._own = own
         self._store = services.store
         self._registry = services.registry
         self._changes = services.changes
         self._models = models
-        self._sources = own.sources
+        self._sources = {(spec.name, spec.version): spec.source for spec in services.settings.specs()}
         self._predict = services.predict
         self._results = services.results
-        self._describe_s = services.options.sync_timeout_s
+        self._describe_s = services.settings.gateway.sync_timeout_s
 
     async def list_models(self, given: Given) -> ManagementReply:
         await self._registry.refresh()
@@ -173,7 +173,7 @@ class ModelManagement:
         return _status(200, f'Model "{model}" unregistered')
 
     def _require_api(self) -> None:
-        if not self._options.model_api:
+        if not self._own.model_api:
             raise no_method()
 
     async def _entry(self, model: str) -> ModelEntry:
@@ -216,7 +216,7 @@ class ModelManagement:
     async def _registration(self, wish: RegisterWish) -> Registration:
         source = await self._models.model_source_of(wish.url)
         archive = await self._models.contents(source)
-        return registration(wish, source, archive, self._options, is_remote=is_remote(wish.url))
+        return registration(wish, source, archive, self._own, is_remote=is_remote(wish.url))
 
     async def _load(self, found: Registration) -> None:
         """Raises `TorchServeError`, 409, if there is such a version; `Conflict` if one that was unregistered does not end in

@@ -11,17 +11,18 @@ import structlog
 
 from penstock.errors import BadArchive, PenstockError
 from penstock.extensions.pipelines.gateway.models import pipelines_of
+from penstock.extensions.pipelines.spec import announced_stages
 from penstock.extensions.torchserve.archives.workflows import Workflow, read_workflow
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request, no_method
 from penstock.extensions.torchserve.management.model_store import ModelStore
 from penstock.extensions.torchserve.management.registering import page_of
 from penstock.extensions.torchserve.management.service import ManagementReply
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.extensions.torchserve.settings.workflows import VERSION, node_model, node_table, pipeline_table
 from penstock.gateway.models.changes import ModelChanges
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_gone, await_slots
-from penstock.gateway.options import TorchServeOptions
 from penstock.job import MODEL_NAME
 
 log = structlog.get_logger(__name__)
@@ -30,10 +31,8 @@ log = structlog.get_logger(__name__)
 class WorkflowManagement:
     """Every function raises `TorchServeError` for what it refuses, and our own errors for a store that cannot be reached."""
 
-    def __init__(
-        self, options: TorchServeOptions, *, registry: ModelRegistry, changes: ModelChanges, models: ModelStore
-    ) -> None:
-        self._options = options
+    def __init__(self, own: TorchServeSettings, *, registry: ModelRegistry, changes: ModelChanges, models: ModelStore) -> None:
+        self._own = own
         self._registry = registry
         self._changes = changes
         self._models = models
@@ -48,7 +47,7 @@ class WorkflowManagement:
 
     async def describe(self, name: str) -> ManagementReply:
         entry = await self._entry(name)
-        stages = entry.default.info.stages if entry.default.info is not None else ()
+        stages = announced_stages(entry.default.info)
         children = {stage.name: [one.name for one in stages if stage.name in _before(one)] for stage in stages}
         dag = ", ".join(f"{node}=[{', '.join(after)}]" for node, after in children.items() if after)
         first = self._registry.models.get(stages[0].model) if stages else None
@@ -66,7 +65,7 @@ class WorkflowManagement:
 
     async def register(self, given: Mapping[str, Any]) -> ManagementReply:
         """Have workers load every node, and then the pipeline; answers once all can serve. Nothing is left if one cannot."""
-        if not self._options.model_api:
+        if not self._own.model_api:
             raise no_method()
         url = str(given.get("url") or "")
         if not url:
@@ -95,15 +94,15 @@ class WorkflowManagement:
 
     async def unregister(self, name: str) -> ManagementReply:
         """It gets no new jobs; those that wait are still run by its nodes, whose models go once nothing waits for them."""
-        if not self._options.model_api:
+        if not self._own.model_api:
             raise no_method()
         entry = await self._entry(name)
-        await self._remove(name, [stage.name for stage in entry.stages])
+        await self._remove(name, [stage.name for stage in announced_stages(entry.default.info)])
         return _status(f'Workflow "{name}" unregistered')
 
     async def _load(self, name: str, workflow: Workflow, source: str) -> list[str]:
         """One sentence per node that cannot be loaded."""
-        timeout_s = self._options.default_startup_timeout_s
+        timeout_s = self._own.default_startup_timeout_s
         tables = {}
         for node in workflow.nodes:
             where = await self._models.source_of(node.url) if node.url else source
@@ -144,7 +143,7 @@ class WorkflowManagement:
     async def _entry(self, name: str) -> ModelEntry:
         await self._registry.refresh()
         entry = self._registry.models.get(name)
-        if entry is None or not entry.stages:
+        if entry is None or not announced_stages(entry.default.info):
             raise TorchServeError(404, "WorkflowNotFoundException", f"Workflow not found: {name}")
         return entry
 

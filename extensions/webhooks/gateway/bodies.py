@@ -23,18 +23,19 @@ from penstock.extensions.openai.gateway.views import BATCH_PREFIX
 from penstock.extensions.replicate.gateway.outputs import shown_output
 from penstock.extensions.replicate.gateway.views import cog_view, prediction_view, result_url
 from penstock.extensions.webhooks.contract import PROGRESS, DueEvent
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.webhook import AS_COG, AS_PREDICTION, event_id
 from penstock.gateway.asgi.negotiation import JSON, base_type
 from penstock.gateway.asgi.wire import rfc3339
 from penstock.gateway.jobs.results import ResultReader, ended
 from penstock.gateway.jobs.views import job_view
-from penstock.gateway.options import GatewayOptions, WebhookOptions
 from penstock.gateway.runs.service import output_files
 from penstock.gateway.runs.views import run_view
 from penstock.inputs.file import File, data_url
 from penstock.job import Job, JobProgress, JobState, job_in
 from penstock.outputs.media import split_filename
 from penstock.run import Run
+from penstock.settings.tables import Settings
 from penstock.trace_context import stored
 
 
@@ -49,13 +50,14 @@ class EventBody:
 class EventBodies:
     """Raises `StoreUnavailable`."""
 
-    def __init__(self, options: GatewayOptions, webhooks: WebhookOptions, *, store: AsyncStore, blobs: BlobStore) -> None:
+    def __init__(self, settings: Settings, *, store: AsyncStore, blobs: BlobStore) -> None:
+        webhooks = settings.extension(WebhooksSettings)
         self._base = webhooks.public_url
         self._most_bytes = webhooks.max_result_bytes
         self._store = store
         self._runs = AsyncRunStore(store)
         self._results = ResultReader(store, blobs)
-        self._files = FileStore(options.files_dir)
+        self._files = FileStore(settings.files_dir)
 
     async def of_run(self, event: DueEvent) -> EventBody | None:
         """None if there is no record of the run any more."""

@@ -28,9 +28,9 @@ from penstock.extensions.webhooks.contract import GIVE_UP_S, AttemptEnd, DueEven
 from penstock.extensions.webhooks.gateway.attempts import NO_RECORD, ReceiverReply, Schedule
 from penstock.extensions.webhooks.gateway.bodies import EventBodies, EventBody
 from penstock.extensions.webhooks.gateway.posting import Poster
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.extensions.webhooks.webhook import event_id, owner_secret, signature
-from penstock.gateway.options import WebhookOptions
 from penstock.model_spec import ModelInfo
 
 log = structlog.get_logger(__name__)
@@ -105,7 +105,7 @@ class Deliverer:
 
     def __init__(
         self,
-        options: WebhookOptions,
+        webhooks: WebhooksSettings,
         *,
         store: AsyncStore,
         models: Sequence[str],
@@ -114,15 +114,15 @@ class Deliverer:
         count: CountDelivery,
         share: int,
     ) -> None:
-        self._options = options
+        self._webhooks = webhooks
         self._store = store
         self._models = models
         self._bodies = bodies
         self._poster = poster
         self._count = count
-        self._schedule = Schedule(options.retry_s, options.circuit_s)
-        self._give_up_s = min(GIVE_UP_S, sum(options.retry_s))
-        self._lease_s = _LEASE_TIMES * options.timeout_s + _LEASE_BEYOND_S
+        self._schedule = Schedule(webhooks.retry_s, webhooks.circuit_s)
+        self._give_up_s = min(GIVE_UP_S, sum(webhooks.retry_s))
+        self._lease_s = _LEASE_TIMES * webhooks.timeout_s + _LEASE_BEYOND_S
         self._round = OutboxRound()
         self._sending: set[asyncio.Task[None]] = set()
         # How many events of each owner are being sent.
@@ -252,13 +252,14 @@ class Deliverer:
         if body is None:
             # Its record was evicted or deleted by hand, so nobody can say what happened.
             return ReceiverReply(failure=NO_RECORD)
-        if time.monotonic() + self._options.timeout_s > taken.until:
+        if time.monotonic() + self._webhooks.timeout_s > taken.until:
             return None
         return await self._poster.post(taken.event.url, self._headers(taken, body), body.content)
 
     def _headers(self, taken: TakenEvent, body: EventBody) -> dict[str, str]:
         event, timestamp = taken.event, int(taken.sent_at)
-        name, secrets = event_id(event.id, event.number), [owner_secret(key, event.owner) for key in self._options.signing_keys]
+        name = event_id(event.id, event.number)
+        secrets = [owner_secret(key, event.owner) for key in self._webhooks.signing_keys]
         signed = signature(secrets, event_id=name, timestamp=timestamp, body=body.content)
         ours = {"webhook-id": name, "webhook-timestamp": str(timestamp), "webhook-signature": signed}
         return {"content-type": "application/json", **body.headers, **ours}

@@ -10,7 +10,7 @@ import httpx2
 
 from penstock.errors import ConfigError, InvalidInput
 from penstock.extensions.webhooks.gateway.attempts import NOT_ALLOWED, ReceiverReply, retry_after_s
-from penstock.gateway.options import WebhookOptions
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
 from penstock.outbound.urls import is_listed, parse_url
 
@@ -22,10 +22,10 @@ _NO_RULE = "no rule allows {url}"
 class Poster:
     """Raises `ConfigError` for certificates that cannot be read."""
 
-    def __init__(self, options: WebhookOptions, *, resolve: Resolve = resolve) -> None:
-        self._rules = options.urls
-        self._timeout_s = options.timeout_s
-        self._trust = _trust(options.ca)
+    def __init__(self, webhooks: WebhooksSettings, *, resolve: Resolve = resolve) -> None:
+        self._rules = webhooks.urls
+        self._timeout_s = webhooks.timeout_s
+        self._trust = _trust(webhooks.ca)
         self._resolve = resolve
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverReply:

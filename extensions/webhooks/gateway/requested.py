@@ -9,13 +9,14 @@ from typing import Any
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import prefix
 from penstock.errors import ConfigError, InvalidInput, QuotaSpent
+from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_key, url_of_model
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.extensions.webhooks.webhook import ENDS, JOB_EVENTS, RUN_EVENTS, Webhook, letters_of
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.options import WebhookOptions
 from penstock.gateway.runs.request import RunMembers
 from penstock.job import Job
 from penstock.outbound.urls import is_listed, is_public, parse_url
+from penstock.settings.tables import Settings
 
 _REFUSAL = "this gateway calls no URL such as {url}"
 _ON = "The operator sets webhooks.signing_keys; `penstock webhooks new-key` makes one."
@@ -23,7 +24,7 @@ _RULES = "The operator names hosts that may be called in webhooks.urls; all othe
 
 
 def webhook_of(
-    options: WebhookOptions | None,
+    settings: Settings,
     url: str,
     events: Sequence[str] = (),
     *,
@@ -40,20 +41,21 @@ def webhook_of(
         raise InvalidInput(
             "webhook_events says which events are sent, and no webhook says where", hint="Name a URL as webhook."
         )
-    url = url or caller.webhook or (options.of_models.get(model, "") if options is not None else "")
+    url = url or url_of_key(caller.extension_settings) or url_of_model(settings, model)
     if not url:
         return None
-    if options is None:
+    table = settings.extension(WebhooksSettings)
+    if not table.is_on:
         raise InvalidInput("webhooks are off on this gateway, so nothing was stored", hint=_ON)
-    check_url(url, options.urls)
-    return Webhook(url, letters or _letters(events, known), options.max_undelivered)
+    check_url(url, table.urls)
+    return Webhook(url, letters or _letters(events, known), table.max_undelivered)
 
 
-def run_members(options: WebhookOptions | None) -> RunMembers:
+def run_members(settings: Settings) -> RunMembers:
     """What a body that starts a run may say of its webhook."""
 
     def words(body: Any, caller: Caller, model: str) -> dict[str, str]:
-        hook = webhook_of(options, body.webhook, body.webhook_events, caller=caller, model=model, known=RUN_EVENTS)
+        hook = webhook_of(settings, body.webhook, body.webhook_events, caller=caller, model=model, known=RUN_EVENTS)
         return hook.word_of(caller.owner) if hook else {}
 
     schema = {
@@ -63,10 +65,13 @@ def run_members(options: WebhookOptions | None) -> RunMembers:
     return RunMembers((("webhook", str, ""), ("webhook_events", list[str], [])), schema, words)
 
 
-async def kept_webhook(options: WebhookOptions, store: AsyncStore, old: Job) -> Webhook | None:
-    """The webhook of a job that was stored before, if it had one."""
+async def kept_webhook(settings: Settings, store: AsyncStore, old: Job) -> Webhook | None:
+    """The webhook of a job that was stored before, if it had one and webhooks are on."""
+    table = settings.extension(WebhooksSettings)
+    if not table.is_on:
+        return None
     log = (await AsyncOutbox(store, prefix(old.id.queue)).logs([old.id.serial])).get(old.id.serial)
-    return None if log is None else Webhook(log.url, log.letters, options.max_undelivered)
+    return None if log is None else Webhook(log.url, log.letters, table.max_undelivered)
 
 
 def too_many_undelivered(model: str) -> QuotaSpent:
@@ -93,12 +98,13 @@ def check_url(url: str, rules: Sequence[str]) -> None:
         ) from None
 
 
-def check_defaults(urls: Mapping[str, str], rules: Sequence[str], *, is_on: bool) -> None:
+def check_defaults(urls: Mapping[str, str], table: WebhooksSettings) -> None:
     """Raises `ConfigError` for defaults that no submit could use. `urls`: by the words for their setting."""
+    is_on = table.is_on
     faults = [] if is_on or not urls else [f"{next(iter(urls))}: webhooks are off: set webhooks.signing_keys"]
     for setting, url in urls.items():
         try:
-            check_url(url, rules)
+            check_url(url, table.urls)
         except InvalidInput as error:
             faults.append(f"{setting}: {error.message}")
     if faults:

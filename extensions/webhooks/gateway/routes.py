@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from msgspec import Struct
 from starlette.responses import Response
 
+from penstock.access import Key
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound
 from penstock.extensions.webhooks.gateway.deliveries import MAX_IDS, MAX_PAGE, Deliveries, log_view
-from penstock.extensions.webhooks.gateway.requested import run_members
+from penstock.extensions.webhooks.gateway.metrics import DeliveryCounts, scrape
+from penstock.extensions.webhooks.gateway.pages import dashboard
+from penstock.extensions.webhooks.gateway.requested import check_defaults, run_members
+from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_key, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.auth.rules import SEE, STOP, SUBMIT, RouteRules
 from penstock.gateway.extending import GatewayPart
 from penstock.gateway.runs.request import read_body
 from penstock.gateway.services import Services
+from penstock.settings.tables import Settings
 
 _IDS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_IDS}
 _BODY = {
@@ -30,6 +38,24 @@ _BODY = {
     },
 }
 
+_RULES = RouteRules(
+    {
+        ("GET", "/v1/jobs/{job_id}/deliveries"): SEE,
+        ("GET", "/v1/runs/{run_id}/deliveries"): SEE,
+        ("GET", "/v1/webhooks/secret"): SUBMIT,
+        ("GET", "/v1/webhooks/undelivered"): SEE,
+        ("POST", "/v1/webhooks/replay"): STOP,
+        ("POST", "/v1/webhooks/dismiss"): STOP,
+        ("GET", "/replicate/v1/webhooks/default/secret"): SUBMIT,
+        ("GET", "/ui/webhooks"): SEE,
+        ("POST", "/ui/webhooks/replay"): STOP,
+        ("POST", "/ui/webhooks/dismiss"): STOP,
+    },
+    acts={
+        ("POST", f"{area}/{act}"): f"{act} events" for area in ("/v1/webhooks", "/ui/webhooks") for act in ("replay", "dismiss")
+    },
+)
+
 
 class ChosenEvents(Struct, forbid_unknown_fields=True):
     """The body of a replay and of a dismissal: `ids` of jobs and runs."""
@@ -38,9 +64,10 @@ class ChosenEvents(Struct, forbid_unknown_fields=True):
 
 
 class WebhookRoutes:
-    def __init__(self, services: Services) -> None:
-        self._deliveries = Deliveries(services.store, services.registry, services.runs)
-        self._options = services.options
+    def __init__(self, services: Services, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._limits = services.settings.gateway
+        self._signing_keys = services.settings.extension(WebhooksSettings).signing_keys
         self._uploads = services.uploads
 
     def router(self) -> APIRouter:
@@ -60,10 +87,9 @@ class WebhookRoutes:
         return router
 
     async def secret(self, caller: CallerParam) -> Response:
-        webhooks = self._options.webhooks
-        if webhooks is None:
+        if not self._signing_keys:
             raise NotFound("webhooks are off on this gateway", hint="The operator sets webhooks.signing_keys.")
-        keys = [owner_secret(key, caller.owner) for key in webhooks.signing_keys]
+        keys = [owner_secret(key, caller.owner) for key in self._signing_keys]
         return json_response({"key": keys[0], "keys": keys}, headers={"cache-control": "no-store"})
 
     async def of_job(self, job_id: str, caller: CallerParam) -> Response:
@@ -93,20 +119,37 @@ class WebhookRoutes:
         return json_response({"dismissed": count})
 
     async def _chosen(self, request: Request) -> list[str]:
-        return read_body(await json_body(request, self._options, self._uploads), ChosenEvents).ids
+        return read_body(await json_body(request, self._limits, self._uploads), ChosenEvents).ids
 
 
 def gateway(services: Services) -> GatewayPart:
-    options, webhooks = services.options, services.options.webhooks
-    routers, run = (WebhookRoutes(services).router(),), run_members(webhooks)
-    if webhooks is None:
-        return GatewayPart(routers=routers, run=run)
+    """Raises `ConfigError` for a default URL that may not be called, or where webhooks are off."""
+    settings, counts = services.settings, DeliveryCounts(services.metrics.registry)
+    _check_defaults(settings)
+    deliveries = Deliveries(services.store, services.registry, services.runs)
+    routers, check = (WebhookRoutes(services, deliveries).router(),), partial(_check_key, settings)
+    part = GatewayPart(routers, rules=_RULES, run=run_members(settings), check_key=check)
+    if not settings.extension(WebhooksSettings).is_on:
+        return part
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
         # The thread is started once per process, with modules that nobody else needs.
         from penstock.extensions.webhooks.gateway.thread import delivering
 
-        count = services.metrics.count_delivery
-        return delivering(options, webhooks, open_store=open_store, blobs=services.blobs, count=count)
+        return delivering(settings, open_store=open_store, blobs=services.blobs, count=counts.count)
 
-    return GatewayPart(routers=routers, run=run, beside=deliver)
+    counted = partial(scrape, services.store, services.registry)
+    return replace(part, beside=deliver, scrape=counted, dashboard=dashboard(deliveries))
+
+
+def _check_key(settings: Settings, key: Key) -> None:
+    """Raises `ConfigError` for a key with a URL to which no event may be sent."""
+    if url := url_of_key(key.extension_settings):
+        check_defaults({"webhook": url}, settings.extension(WebhooksSettings))
+
+
+def _check_defaults(settings: Settings) -> None:
+    defaults = {f"models.{name}.webhook": url for name in settings.models if (url := url_of_model(settings, name))}
+    keys = {key.id: url_of_key(key.extension_settings) for key in settings.access_keys()}
+    defaults |= {f"webhook of the key {name}": url for name, url in keys.items() if url}
+    check_defaults(defaults, settings.extension(WebhooksSettings))

@@ -17,9 +17,10 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.extensions.webhooks.gateway.bodies import EventBodies
 from penstock.extensions.webhooks.gateway.deliverer import SIDE_BY_SIDE, CountDelivery, Deliverer
 from penstock.extensions.webhooks.gateway.posting import Poster
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.store.outbox_listener import listen
 from penstock.gateway.auth.keys import OWNER_PART
-from penstock.gateway.options import GatewayOptions, WebhookOptions
+from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -30,16 +31,15 @@ _CRASHED = Backoff(1.0, 30.0)
 
 @contextmanager
 def delivering(
-    options: GatewayOptions,
-    webhooks: WebhookOptions,
+    settings: Settings,
     *,
     open_store: Callable[[], AsyncStore],
     blobs: BlobStore,
     count: CountDelivery,
 ) -> Iterator[None]:
     """Deliver events while the block runs. Raises `ConfigError` for certificates that cannot be read."""
-    poster = Poster(webhooks)
-    delivery = _Delivery(options, webhooks, open_store=open_store, blobs=blobs, poster=poster, count=count)
+    poster = Poster(settings.extension(WebhooksSettings))
+    delivery = _Delivery(settings, open_store=open_store, blobs=blobs, poster=poster, count=count)
     thread = threading.Thread(target=delivery.run, name="webhooks", daemon=True)
     thread.start()
     try:
@@ -52,16 +52,15 @@ def delivering(
 class _Delivery:
     def __init__(
         self,
-        options: GatewayOptions,
-        webhooks: WebhookOptions,
+        settings: Settings,
         *,
         open_store: Callable[[], AsyncStore],
         blobs: BlobStore,
         poster: Poster,
         count: CountDelivery,
     ) -> None:
-        self._options = options
-        self._webhooks = webhooks
+        self._settings = settings
+        self._webhooks = settings.extension(WebhooksSettings)
         self._open_store = open_store
         self._blobs = blobs
         self._poster = poster
@@ -91,8 +90,8 @@ class _Delivery:
 
     async def _deliver(self) -> None:
         store = self._open_store()
-        bodies = EventBodies(self._options, self._webhooks, store=store, blobs=self._blobs)
-        names = tuple(model.name for model in self._options.models)
+        bodies = EventBodies(self._settings, store=store, blobs=self._blobs)
+        names = tuple(model.name for model in self._settings.model_infos())
         deliverer = Deliverer(
             self._webhooks,
             store=store,
@@ -101,7 +100,7 @@ class _Delivery:
             poster=self._poster,
             count=self._count,
             # Without keys there is one owner.
-            share=SIDE_BY_SIDE // OWNER_PART if self._options.keys else SIDE_BY_SIDE,
+            share=SIDE_BY_SIDE // OWNER_PART if self._settings.keys else SIDE_BY_SIDE,
         )
         listening = listen(store.url, deliverer.hear)
         tasks = [asyncio.create_task(part) for part in (listening, deliverer.run(), self._stopping.wait())]

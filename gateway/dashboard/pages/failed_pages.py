@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from penstock.access import Role
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
 from penstock.gateway.jobs.failures import FailureGroup, FaultSide, grouped
-from penstock.gateway.jobs.inbox import Chosen, Inbox, exported
+from penstock.gateway.jobs.inbox import Chosen, exported
 from penstock.gateway.jobs.job_list import JobList
-from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import parse_job_id
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 # One page shows at most this many jobs of all models together; older ones are on the next page.
 SHOWN_JOBS = 500
@@ -45,12 +47,12 @@ class ReplayProgress:
 class FailedPages:
     """The routes below /ui/failed, and the errors of one model."""
 
-    def __init__(self, renderer: Renderer, *, store: AsyncStore, registry: ModelRegistry, inbox: Inbox) -> None:
+    def __init__(self, renderer: Renderer, services: Services) -> None:
         self._renderer = renderer
-        self._store = store
-        self._registry = registry
-        self._inbox = inbox
-        self._list = JobList(store, registry)
+        self._store = services.store
+        self._registry = services.registry
+        self._inbox = services.inbox
+        self._list = JobList(services.store, services.registry)
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/failed", self.failed, methods=["GET"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ from penstock.broker.blobs.readers import BlobReader, BytesReader
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import Push
 from penstock.errors import BadRequest, Conflict, Gone, UnsupportedMedia
-from penstock.extensions.pipelines.gateway.stage_jobs import stage_jobs
 from penstock.gateway.asgi.bundles import bundle_content, bundled_file
 from penstock.gateway.asgi.content import Content, response_to
 from penstock.gateway.asgi.negotiation import OCTETS, base_type
 from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.parts import DashboardPart, sections
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.rows.job_rows import TONES, actions, attempt_bars, is_put_aside, job_row, stage_bars
 from penstock.gateway.dashboard.rows.preview import PREVIEW_BYTES, SHOWN_TYPES, Preview, preview
@@ -48,8 +49,9 @@ class ShownPayload:
 class JobPages:
     """The routes below /ui/jobs."""
 
-    def __init__(self, renderer: Renderer, services: Services) -> None:
+    def __init__(self, renderer: Renderer, services: Services, extensions: Sequence[DashboardPart]) -> None:
         self._renderer = renderer
+        self._extensions = extensions
         self._store = services.store
         self._blobs = services.blobs
         self._registry = services.registry
@@ -99,7 +101,7 @@ class JobPages:
         locations = await self._store.locations(attempt.worker for attempt in job.tries)
         job_timeline = timeline(job, now=await self._store.now(), locations=locations)
         input, output = await asyncio.gather(self._input(job), self._output(job))
-        stages = await stage_jobs(self._store, self._registry, job)
+        more = await sections(part.of_job(job) for part in self._extensions if part.of_job is not None)
         entry = self._registry.models.get(job.model)
         return await self._renderer.page(
             "job.html",
@@ -113,7 +115,7 @@ class JobPages:
                 "timeline": job_timeline,
                 "bars": stage_bars(job_timeline.stages),
                 "attempts": attempt_bars(job_timeline),
-                "stage_jobs": [(one, TONES.get(one.status, "idle")) for one in stages],
+                "sections": more,
                 "actions": actions(job, caller),
                 "input": input,
                 "output": output,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.audit import read_acts
 from penstock.errors import InvalidInput
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.sessions import form
-from penstock.gateway.models.changes import ModelChanges
-from penstock.gateway.operations import Operations
 from penstock.rollout import AUTO, CHANGEABLE_LIMITS
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 PAGE_ACTS = 100
 
@@ -23,11 +23,11 @@ PAGE_ACTS = 100
 class OperatorPages:
     """The acts below /ui/models and /ui/workers, and /ui/audit."""
 
-    def __init__(self, renderer: Renderer, *, store: AsyncStore, operations: Operations, changes: ModelChanges) -> None:
+    def __init__(self, renderer: Renderer, services: Services) -> None:
         self._renderer = renderer
-        self._store = store
-        self._operations = operations
-        self._changes = changes
+        self._store = services.store
+        self._operations = services.operations
+        self._changes = services.changes
 
     def add_routes(self, router: APIRouter) -> None:
         add, model, worker = router.add_api_route, "/ui/models/{model}", "/ui/workers/{worker}"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.access import Role
-from penstock.broker.store.aio import AsyncStore
-from penstock.gateway.asgi.problems import TITLES
+from penstock.gateway.asgi.problems import titles
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.auth.roles import CallerParam, WaitingResponses
-from penstock.gateway.dashboard.pages.history_pages import checked_span
+from penstock.gateway.auth.roles import CallerParam
+from penstock.gateway.dashboard.parts import DashboardPart, sections
 from penstock.gateway.dashboard.poller import Overview, OverviewPoller
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.rows.machine_rows import (
@@ -27,8 +26,11 @@ from penstock.gateway.dashboard.rows.machine_rows import (
     version_rows,
     worker_rows,
 )
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry
+from penstock.gateway.models.registry import ModelEntry
 from penstock.rollout import CHANGEABLE_LIMITS
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 # A stream ends after this time. The browser then reconnects and has to show its session again.
 STREAM_S = 300.0
@@ -42,26 +44,25 @@ DOCS = "/docs"
 
 
 class OverviewPages:
-    """The routes of these pages. `document` gives the OpenAPI document. `scraped`: /metrics is served beside the API."""
+    """The routes of these pages. `document` gives the OpenAPI document."""
 
     def __init__(
         self,
         renderer: Renderer,
         poller: OverviewPoller,
+        services: Services,
+        extensions: Sequence[DashboardPart],
         *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-        waiting: WaitingResponses,
         document: Document,
-        scraped: bool,
     ) -> None:
         self._renderer = renderer
-        self._store = store
         self._poller = poller
-        self._registry = registry
-        self._waiting = waiting
+        self._registry = services.registry
+        self._waiting = services.waiting
+        self._extensions = extensions
         self._document = document
-        self._scraped = scraped
+        # Whether /metrics is served beside the API.
+        self._scraped = services.shows_metrics
         self._tables: dict[bool, tuple[int, str]] = {}
 
     def add_routes(self, router: APIRouter) -> None:
@@ -73,10 +74,11 @@ class OverviewPages:
         router.add_api_route("/ui/openapi.json", self.openapi, methods=["GET"])
         router.add_api_route(DOCS, self.docs, methods=["GET"])
 
-    async def queues(self, caller: CallerParam, span: str = "") -> Response:
+    async def queues(self, request: Request, caller: CallerParam) -> Response:
         overview = await self._poller.overview()
         sample = next(((entry.name, _sample(entry)) for entry in self._registry.models.values()), None)
-        shown = {"here": "queues", "overview": overview, "sample": sample, "span": checked_span(span)}
+        more = await sections(part.of_queues(request.query_params) for part in self._extensions if part.of_queues is not None)
+        shown = {"here": "queues", "overview": overview, "sample": sample, "sections": more}
         return await self._renderer.page("queues.html", caller, shown)
 
     async def live(self, caller: CallerParam) -> StreamingResponse:
@@ -106,10 +108,12 @@ class OverviewPages:
             self._tables[manages] = (overview.number, html)
         return html
 
-    async def model(self, model: str, caller: CallerParam, span: str = "") -> Response:
+    async def model(self, model: str, request: Request, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
         overview = await self._poller.overview()
         row = next((row for row in overview.rows if row.model == model), None)
+        query, parts = request.query_params, self._extensions
+        more = await sections(part.of_model(entry, query) for part in parts if part.of_model is not None)
         return await self._renderer.page(
             "model.html",
             caller,
@@ -120,18 +124,10 @@ class OverviewPages:
                 "versions": version_rows(entry, self._registry.workers),
                 "sample": _sample(entry),
                 "rollout": self._registry.rollouts.get(model),
-                "split": await self._split(entry),
-                "span": checked_span(span),
+                "sections": more,
                 "limits": CHANGEABLE_LIMITS,
             },
         )
-
-    async def _split(self, entry: ModelEntry) -> dict[str, Any] | None:
-        if entry.split is None:
-            return None
-        from penstock.extensions.splits.gateway.service import SplitService
-
-        return await SplitService(self._store, self._registry).view(entry.name)
 
     async def workers(self, caller: CallerParam) -> Response:
         await self._registry.refresh()
@@ -145,7 +141,7 @@ class OverviewPages:
         shown = {
             "here": "api",
             "paths": self._document()["paths"],
-            "codes": sorted(TITLES.items()),
+            "codes": sorted(titles().items()),
             "scraped": self._scraped,
             "origin": f"{request.url.scheme}://{request.headers.get('host', '')}{self._renderer.url('')}",
         }

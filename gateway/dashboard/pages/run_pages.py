@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -20,11 +22,12 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
-    """The routes below /ui/runs."""
+    """The routes below /ui/runs. `words`: what pages call runs of kinds that extensions bring."""
 
-    def __init__(self, renderer: Renderer, service: RunService) -> None:
+    def __init__(self, renderer: Renderer, service: RunService, words: Mapping[str, str]) -> None:
         self._renderer = renderer
         self._service = service
+        self._words = words
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/runs", self.runs, methods=["GET"])
@@ -38,10 +41,11 @@ class RunPages:
             await self._service.visible(after, caller)
         found, more = await self._service.page(caller, after=after, limit=PAGE_RUNS, is_wanted=lambda run: True)
         now = await self._service.now()
-        rows = [run_row(run, now) for run in found]
+        rows = [run_row(run, now, self._words) for run in found]
         shown = {
             "here": "runs",
             "runs": rows,
+            "words": list(self._words.values()),
             "live": any(row.live for row in rows),
             "first": not after,
             "after": after,
@@ -56,7 +60,7 @@ class RunPages:
         shown = {
             "here": "runs",
             "run": run,
-            "row": run_row(run, await self._service.now()),
+            "row": run_row(run, await self._service.now(), self._words),
             "input": self._service.files.id_of(run.spec.input) or run.spec.input,
             "output": files.output,
             "errors": files.errors,

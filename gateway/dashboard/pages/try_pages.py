@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -11,19 +13,20 @@ from penstock.gateway.asgi.wire import Receive
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import Renderer
 from penstock.gateway.dashboard.rows.try_form import curl_of, python_of, try_fields
-from penstock.gateway.jobs.submitting.submitter import Submitter
-from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import new_job_id
+
+if TYPE_CHECKING:
+    from penstock.gateway.services import Services
 
 
 class TryPages:
     """The routes below /ui/models/{model}/try."""
 
-    def __init__(self, renderer: Renderer, *, registry: ModelRegistry, submitter: Submitter, keyed: bool) -> None:
+    def __init__(self, renderer: Renderer, services: Services) -> None:
         self._renderer = renderer
-        self._registry = registry
-        self._submitter = submitter
-        self._keyed = keyed
+        self._registry = services.registry
+        self._submitter = services.submitter
+        self._keyed = services.auth.keyed
 
     def add_routes(self, router: APIRouter) -> None:
         router.add_api_route("/ui/models/{model}/try/{version}", self.show, methods=["GET"])

@@ -10,8 +10,8 @@ import orjson
 
 from penstock import words
 from penstock.gateway.dashboard.rows.learned import LearnedCurve, curve_of, why_sizes
-from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, scaling_of, slots_of
+from penstock.gateway.models.registry import ModelEntry
+from penstock.gateway.models.slots import NOT_LOADED, UNLOADED, scaling_of, slots_of, why_unserved
 from penstock.model_spec import LearnedCalls, ScalingInfo, SlotInfo, WorkerInfo
 
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}

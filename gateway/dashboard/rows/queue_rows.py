@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.gateway.dashboard.rows.series import History, Spark, spark
+from penstock.gateway.dashboard.rows.series import QueueSamples, Spark, spark
 from penstock.gateway.models.queues import QueueView
-from penstock.gateway.models.registry import ModelEntry, why_unserved
-from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of
+from penstock.gateway.models.registry import ModelEntry
+from penstock.gateway.models.slots import NOT_LOADED, PAUSED, SCALED_TO_NONE, STILL_LOADING, UNLOADED, slots_of, why_unserved
 from penstock.model_spec import WorkerInfo
 
 # If the oldest job waits longer than this, the queue is marked. Bulk jobs may wait longer.
@@ -61,16 +61,16 @@ class Totals:
 def queue_rows(
     queues: Iterable[QueueView],
     entries: Mapping[str, ModelEntry],
-    histories: Mapping[str, History],
+    samples: Mapping[str, QueueSamples],
     workers: Sequence[WorkerInfo],
 ) -> list[QueueRow]:
     """Models that need attention first, then by name."""
-    rows = [_row(queue, entries[queue.model], histories.get(queue.model, History()), workers) for queue in queues]
+    rows = [_row(queue, entries[queue.model], samples.get(queue.model, QueueSamples()), workers) for queue in queues]
     return sorted(rows, key=lambda row: (row.status.tone != "bad", row.model))
 
 
-def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequence[WorkerInfo]) -> QueueRow:
-    rates = history.rates()
+def _row(queue: QueueView, entry: ModelEntry, samples: QueueSamples, workers: Sequence[WorkerInfo]) -> QueueRow:
+    rates = samples.rates()
     return QueueRow(
         model=queue.model,
         status=status_of(queue, entry, workers),
@@ -86,7 +86,7 @@ def _row(queue: QueueView, entry: ModelEntry, history: History, workers: Sequenc
         slots=sum(slots_of(workers, entry.name, version).wanted for version in entry.versions),
         inbox=queue.stats.inbox,
         accepted=queue.stats.accepted,
-        spark=spark(history.line()),
+        spark=spark(samples.line()),
     )
 
 

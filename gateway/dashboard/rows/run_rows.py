@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock import words
@@ -45,7 +46,7 @@ class RunRow:
     cancelling: bool
 
 
-def run_row(run: Run, now: float) -> RunRow:
+def run_row(run: Run, now: float, words_of_kinds: Mapping[str, str]) -> RunRow:
     status, counts = run_status(run, now), run.counts
     finished = counts.done + counts.failed
     live = not run.state.final
@@ -55,7 +56,7 @@ def run_row(run: Run, now: float) -> RunRow:
         status=status,
         tone=TONES[status],
         model=run.spec.model or words.UNKNOWN,
-        kind="OpenAI batch" if run.spec.kind == "openai" else "files",
+        kind=words_of_kinds.get(run.spec.kind, run.spec.kind),
         owner=run.owner,
         rows=words.count(finished) if counts.total is None else f"{words.count(finished)} of {words.count(counts.total)}",
         failed=counts.failed,

@@ -23,13 +23,13 @@ class Sample:
 
 
 @dataclass(slots=True)
-class History:
+class QueueSamples:
     """The samples of one queue over the last `KEPT_S` seconds."""
 
     samples: deque[Sample] = field(default_factory=deque)
 
     def add(self, sample: Sample) -> None:
-        """Smaller counts or an older clock mean another or a restored store, and start a new history."""
+        """Smaller counts or an older clock mean another or a restored store: the samples before are dropped."""
         last = self.samples[-1] if self.samples else None
         if last and (sample.at <= last.at or sample.accepted < last.accepted or sample.ended < last.ended):
             self.samples.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.gateway.asgi import bodies, negotiation, wire
 from penstock.gateway.asgi.negotiation import JSON, MULTIPART, Head
@@ -12,17 +13,19 @@ from penstock.gateway.jobs.submitting.draft import Draft
 from penstock.gateway.jobs.submitting.form_input import check_form, read_multipart
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, options_in
 from penstock.gateway.models.registry import VersionEntry
-from penstock.gateway.options import GatewayOptions
 from penstock.inputs.form import decode_form
 from penstock.inputs.request import unpacked
 from penstock.job import FORM_MEDIA, NPY_MEDIA, TENSORS_MEDIA, Call, Payload
+
+if TYPE_CHECKING:
+    from penstock.settings.gateway import GatewaySettings
 
 
 class InputReader:
     """Every method raises on the first fault: `BadRequest`, `InvalidInput`, `TooLarge` or `UnsupportedMedia`."""
 
-    def __init__(self, options: GatewayOptions, uploads: wire.BodyMemory) -> None:
-        self._options = options
+    def __init__(self, limits: GatewaySettings, uploads: wire.BodyMemory) -> None:
+        self._limits = limits
         self._uploads = uploads
 
     def draft(
@@ -57,11 +60,11 @@ class InputReader:
         """The body of a request as the input of this version."""
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
-        limit = self._options.max_json_bytes if media == JSON and not version.takes_raw else self._options.max_raw_bytes
+        limit = self._limits.max_json_bytes if media == JSON and not version.takes_raw else self._limits.max_raw_bytes
         body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
         found = Payload(media, body)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
-            found = await asyncio.to_thread(read_multipart, found, version, self._options)
+            found = await asyncio.to_thread(read_multipart, found, version, self._limits)
         if found.content_type == JSON and not version.takes_raw:
             await self._check_json(found.data, version)
         elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
@@ -93,14 +96,14 @@ class InputReader:
         if payload.content_type == JSON:
             await self._check_json(payload.data, version)
         elif payload.content_type == FORM_MEDIA:
-            await asyncio.to_thread(check_form, decode_form(payload.data), version, self._options)
+            await asyncio.to_thread(check_form, decode_form(payload.data), version, self._limits)
         elif payload.content_type == TENSORS_MEDIA:
             from penstock.gateway.jobs.tensors import check_tensor_payload
 
             await asyncio.to_thread(check_tensor_payload, payload.data, version)
 
     async def _check_json(self, body: bytes, version: VersionEntry) -> None:
-        value = bodies.parse_json(body, max_depth=self._options.max_json_depth)
+        value = bodies.parse_json(body)
         if version.validator is None:
             return
         if value is not bodies.UNBUILT:

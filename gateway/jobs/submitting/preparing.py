@@ -7,21 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.access import wanted_headers
-from penstock.broker.store.aio import AsyncStore
 from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
-from penstock.gateway.jobs.submitting.submit_options import SubmitOptions, fingerprint, started_later
-from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import SendSpan, Tracing
+from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, fingerprint, started_later
+from penstock.gateway.models.placing import version_of_repeat
+from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.inputs.request import packed
 from penstock.job import Payload
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
-    from penstock.extensions.webhooks.webhook import Webhook
+    from penstock.gateway.services import Services
 
 # Whose refusal it is where a request names no model that is known.
 UNKNOWN = "unknown"
@@ -30,46 +28,40 @@ UNKNOWN = "unknown"
 class Preparation:
     """One step after the other, the cheapest check first."""
 
-    def __init__(
-        self,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        registry: ModelRegistry,
-        metrics: GatewayMetrics,
-        tracing: Tracing | None,
-    ) -> None:
-        self._webhooks = options.webhooks
-        self._store = store
-        self._registry = registry
-        self._metrics = metrics
-        self._tracing = tracing
+    def __init__(self, services: Services) -> None:
+        self._words = services.words
+        self._has_asked = bool(services.words.asked)
+        self._store = services.store
+        self._registry = services.registry
+        self._metrics = services.metrics
+        self._tracing = services.tracing
 
     async def settle(self, draft: Draft) -> SettledDraft:
-        """Model, version, options, webhook and key of the draft, whose input is not read; raises on the first fault."""
+        """Model, version, options, words and key of the draft, whose input is not read; raises on the first fault."""
         model = UNKNOWN
         try:
             entry, version = await self._registry.find(draft.model, draft.version, draft.headers)
-            model, options = entry.name, draft.options
+            model, options = entry.info.name, draft.options
             key = negotiation.idempotency_key(draft.head) if draft.key is None else draft.key
-            if not isinstance(options, SubmitOptions):
+            if options is not NO_OPTIONS and not isinstance(options, SubmitOptions):
                 options = await options(entry, version)
             if options.not_before is not None:
                 options = started_later(options, now=await self._store.now())
-            return SettledDraft(entry, version, options, self._webhook(draft, options, model), key)
+            words = draft.words
+            if options.said or (self._has_asked and not draft.is_awaited and draft.replay_of is None):
+                words = {**words, **self._words.words_of(draft, options.said, model)}
+            return SettledDraft(entry, version, options, words, key)
         except PenstockError as error:
             self._metrics.count_refusal(model, error)
             raise
 
     async def prepare(self, draft: Draft) -> SubmitRequest:
         """The request of the draft, read and checked; raises on the first fault."""
-        entry, version, options, webhook, key = draft.settled or await self.settle(draft)
+        settled = draft.settled or await self.settle(draft)
+        entry, version, options = settled.model, settled.version, settled.options
+        key = settled.key if draft.key is None else draft.key
         try:
-            key = key if draft.key is None else draft.key
-            if key and version.split:
-                # Few models have a split, and the others do without this import.
-                from penstock.extensions.splits.gateway.entry import version_of_repeat
-
+            if key and version.chosen:
                 version = await version_of_repeat(self._store, entry, version, owner=draft.caller.owner, key=key)
             given = await draft.input(version)
             payload = given
@@ -82,19 +74,9 @@ class Preparation:
         trace, sending = None, None
         if self._tracing is not None or b"traceparent" in draft.head:
             trace, sending = self._traced(draft, entry, version, payload)
+        caller, words, replay_of = draft.caller, settled.words, draft.replay_of
         return SubmitRequest(
-            entry,
-            version,
-            payload,
-            options,
-            draft.caller,
-            key,
-            digest,
-            draft.call,
-            trace,
-            sending,
-            draft.replay_of,
-            webhook,
+            entry, version, payload, options, caller, key, digest, draft.call, trace, sending, replay_of, words
         )
 
     @contextmanager
@@ -105,27 +87,6 @@ class Preparation:
         except PenstockError as error:
             self._metrics.count_refusal(model, error)
             raise
-
-    def _webhook(self, draft: Draft, options: SubmitOptions, model: str) -> Webhook | None:
-        """Where the events of the job go. Raises `InvalidInput`."""
-        if draft.replay_of is not None:
-            return draft.webhook
-        webhooks = self._webhooks
-        if not (options.webhook or options.webhook_events):
-            has_default = not draft.is_awaited and (draft.caller.webhook or (webhooks is not None and webhooks.of_models))
-            if not has_default:
-                return None
-        # Few jobs have a webhook, and the others do without this import.
-        from penstock.extensions.webhooks.gateway.requested import webhook_of
-
-        return webhook_of(
-            webhooks,
-            options.webhook,
-            options.webhook_events,
-            caller=draft.caller,
-            model=model,
-            letters=options.webhook_letters,
-        )
 
     def _traced(
         self, draft: Draft, entry: ModelEntry, version: VersionEntry, payload: Payload

@@ -10,10 +10,11 @@ from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import KeyReused, PenstockError, QuotaSpent
 
 if TYPE_CHECKING:
+    from penstock.gateway.jobs.extending import WordReader
     from penstock.gateway.jobs.submitting.draft import SubmitRequest
 
 
-def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:
+def refusal_of(request: SubmitRequest, submitted: Submitted, words: WordReader) -> PenstockError:
     """The error for a submit that the store answered with anything but a job."""
     limit = request.model.info.limits.max_queue_depth
     drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
@@ -22,12 +23,10 @@ def refusal_of(request: SubmitRequest, submitted: Submitted) -> PenstockError:
             "this Idempotency-Key belongs to another request: the route, model, version, media type or body differs",
             hint="Use a new key for a new request; repeat a request byte for byte to get its first job.",
         )
-    if submitted.status is SubmitStatus.UNDELIVERED:
-        from penstock.extensions.webhooks.gateway.requested import too_many_undelivered
-
-        return too_many_undelivered(request.model.name)
     if submitted.status is SubmitStatus.QUOTA:
         return _quota_spent(request.caller.quota(limit), drain_s)
+    if (of_extension := words.refusal(submitted, request.model.name)) is not None:
+        return of_extension
     if request.options.delay_s:
         return delayed_full(limit, drain_s=drain_s)
     return queue_full(submitted.depth, limit, drain_s=drain_s)

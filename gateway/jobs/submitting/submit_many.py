@@ -71,7 +71,7 @@ Prepared = list[SubmitRequest | PenstockError]
 class SubmitMany:
     def __init__(self, services: Services) -> None:
         self._submitter = services.submitter
-        self._options = services.options
+        self._limits = services.settings.gateway
         self._store = services.store
         self._uploads = services.uploads
         self._charge = services.auth.admit
@@ -155,7 +155,7 @@ class SubmitMany:
                 f"this path accepts {JSON} and {', '.join(LINES)}, not {media[:80]!r}",
                 hint="Send a JSON array of inputs, or one JSON value per line. Inputs of other types are submitted one by one.",
             )
-        body = await read_body(receive, head, limit=self._options.max_raw_bytes, memory=self._uploads, owner=caller.owner)
+        body = await read_body(receive, head, limit=self._limits.max_raw_bytes, memory=self._uploads, owner=caller.owner)
         return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
 
     async def _prepared(self, inputs: Sequence[bytes], draft: Draft, key: str) -> Prepared:
@@ -177,8 +177,8 @@ class SubmitMany:
         return found
 
     async def _input(self, data: bytes, version: VersionEntry) -> Payload:
-        if len(data) > self._options.max_json_bytes:
-            raise too_large(len(data), self._options.max_json_bytes)
+        if len(data) > self._limits.max_json_bytes:
+            raise too_large(len(data), self._limits.max_json_bytes)
         return await self._submitter.inputs.json(data, version)
 
     async def _stored(

@@ -1,4 +1,4 @@
-"""Query parameters of a submit: priority, deadline, start, tags, webhook. Pure. Submits without any do not come here."""
+"""Query parameters of a submit: priority, deadline, start, tags, what extensions read. Submits without any do not come here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import BadRequest
+from penstock.extension import submit_parameters
 from penstock.gateway.asgi.negotiation import parse_moment, parse_query, parse_seconds, refuse_unknown
+from penstock.gateway.jobs.extending import Said
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.job import MAX_DELAY_S, Payload, Priority
 from penstock.run import checked_tags
 
-NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags", "webhook", "webhook_events")
+NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,10 @@ class SubmitOptions:
     delay_s: float = 0.0
     not_before: float | None = None
     tags: tuple[str, ...] = ()
-    # As the caller wrote them; what they may be is checked where webhooks are sent.
-    webhook: str = ""
-    webhook_events: tuple[str, ...] = ()
-    # The events and the form of their bodies, in place of the names, where a protocol has words of its own for them.
-    webhook_letters: str = ""
     # The parameters that the model's settings name.
     query: Mapping[str, str] = field(default_factory=dict)
+    # What extensions check and read.
+    said: Said = field(default_factory=dict)
 
 
 NO_OPTIONS = SubmitOptions()
@@ -47,11 +46,15 @@ def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route
     Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored.
     """
     parameters = parse_query(query)
-    own = (*NAMES, *of_route)
+    read_by = submit_parameters()
+    own = (*NAMES, *read_by, *of_route)
     refuse_unknown(parameters, (*own, *of_model))
     found = {name: parameters[name] for name in of_model if name in parameters and name not in own}
-    options = _submit_options(**{name: parameters[name] for name in NAMES if name in parameters})
-    return replace(options, query=found) if found else options
+    options = _submit_options(parameters)
+    said: dict[str, dict[str, str]] = {}
+    for name in read_by.keys() & parameters.keys():
+        said.setdefault(read_by[name], {})[name] = parameters[name]
+    return replace(options, query=found, said=said) if found or said else options
 
 
 def options_in(query: bytes, *, of_route: Sequence[str] = ()) -> OptionsOf:
@@ -63,26 +66,17 @@ def options_in(query: bytes, *, of_route: Sequence[str] = ()) -> OptionsOf:
     return read
 
 
-def _submit_options(
-    priority: str = Priority.INTERACTIVE.value,
-    deadline_s: str | None = None,
-    delay_s: str | None = None,
-    not_before: str | None = None,
-    tags: str | None = None,
-    webhook: str | None = None,
-    webhook_events: str | None = None,
-) -> SubmitOptions:
+def _submit_options(said: Mapping[str, str]) -> SubmitOptions:
     """The options as a caller writes them; raises `BadRequest`."""
+    priority, deadline_s, delay_s, not_before, tags = map(said.get, NAMES)
     if delay_s is not None and not_before is not None:
         raise BadRequest("delay_s and not_before both say when the job may start", hint="Send one of them.")
     return SubmitOptions(
-        priority=_priority(priority),
+        priority=Priority.INTERACTIVE if priority is None else _priority(priority),
         deadline_s=None if deadline_s is None else parse_seconds(deadline_s, name="deadline_s"),
         delay_s=0.0 if delay_s is None else _delay(delay_s),
         not_before=None if not_before is None else parse_moment(not_before, name="not_before"),
         tags=() if tags is None else checked_tags(tags.split(",")),
-        webhook=webhook or "",
-        webhook_events=tuple(filter(None, (webhook_events or "").split(","))),
     )
 
 

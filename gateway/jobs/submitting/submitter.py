@@ -11,29 +11,23 @@ import structlog
 
 from penstock import logs
 from penstock.broker.backlog import admit
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.segment_writer import SEGMENT_BYTES
 from penstock.broker.blobs.space import DiskReserve
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob, SubmitStatus, Submitted
-from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.errors import BadRequest, PenstockError
 from penstock.failpoints import failpoint
-from penstock.gateway.asgi.wire import BodyMemory
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.inputs import InputReader
 from penstock.gateway.jobs.submitting.preparing import Preparation
-from penstock.gateway.models.registry import ModelRegistry
-from penstock.gateway.options import GatewayOptions
-from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import Tracing
+from penstock.gateway.models.placing import placed
 from penstock.job import JobId, Payload, Priority
 from penstock.logs import JobLines
 
 if TYPE_CHECKING:
-    from penstock.extensions.splits.gateway.shadows import Shadows
+    from penstock.gateway.services import Services
 
 log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
@@ -43,54 +37,45 @@ _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
 
 class GatewayJobLog:
     def __init__(self, lines: JobLines) -> None:
-        self._on = lines is JobLines.ALL
+        self.is_on = lines is JobLines.ALL
 
     def log_accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
-        """`depth`: the number of jobs in the model's queue, including this one."""
-        if self._on:
-            log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
+        """For a log that `is_on`. `depth`: the number of jobs in the model's queue, including this one."""
+        log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def log_cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
         """Logs the end of a queued job. A running one ends with its batch, and its worker logs that."""
-        if self._on and outcome is CancelStatus.CANCELLED:
+        if self.is_on and outcome is CancelStatus.CANCELLED:
             fields = logs.job_fields(job, version=version, trace=trace)
             log.info(logs.JOB_FINISHED, **fields, state=outcome.value)
-        elif self._on and outcome is CancelStatus.REQUESTED:
+        elif self.is_on and outcome is CancelStatus.REQUESTED:
             log.info(logs.JOB_CANCEL_ASKED, **logs.job_fields(job, version=version, trace=trace))
 
 
 class Submitter:
     """Turns drafts into stored jobs."""
 
-    def __init__(
-        self,
-        options: GatewayOptions,
-        *,
-        store: AsyncStore,
-        blobs: BlobStore,
-        registry: ModelRegistry,
-        metrics: GatewayMetrics,
-        uploads: BodyMemory,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self.inputs = InputReader(options, uploads)
-        preparation = Preparation(options, store=store, registry=registry, metrics=metrics, tracing=tracing)
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self.inputs = InputReader(settings.gateway, services.uploads)
+        preparation = Preparation(services)
         # They are called as they are: each request would pay for a method that hands on.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
-        self._options = options
-        self._job_log = GatewayJobLog(options.log_jobs)
-        self._store = store
-        self._blobs = blobs
-        self._reserve = DiskReserve(options.blob_dir, options.reserve_bytes)
+        self._inline_bytes = settings.store.inline_input_bytes
+        self._job_log = GatewayJobLog(settings.log.jobs)
+        self._store = services.store
+        self._blobs = services.blobs
+        self._reserve = DiskReserve(settings.blob_disk, settings.store.reserve_bytes)
         self._blob_writes = GroupCommit(
             self._write_blobs,
             size_of=lambda blob: len(blob[1]),
             max_bytes=_BLOBS_BYTES,
             max_calls=_BLOBS_CALLS,
         )
-        self._registry = registry
-        self._metrics = metrics
-        self._shadows: Shadows | None = None
+        self._registry = services.registry
+        self._metrics = services.metrics
+        self._words = services.words
+        self._on_chosen = services.on_chosen
 
     async def submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
         """`store` for a job that is read later: the model's settings say for how long its result is kept."""
@@ -115,20 +100,13 @@ class Submitter:
         if request.sending is not None:
             request.sending.end_sent(stored.id)
         if stored.status is SubmitStatus.CREATED:
-            self._job_log.log_accepted(stored.id, version=request.version.name, trace=request.trace_text, depth=stored.depth)
-            if request.version.split:
-                self._copy(request, stored.id)
+            if self._job_log.is_on:
+                trace = request.trace_text
+                self._job_log.log_accepted(stored.id, version=request.version.name, trace=trace, depth=stored.depth)
+            if request.version.chosen:
+                for on_chosen in self._on_chosen:
+                    on_chosen(self, request, stored.id)
         return stored
-
-    def _copy(self, request: SubmitRequest, job: JobId) -> None:
-        """Have the split's shadow get a copy if this request is one of its share."""
-        if request.model.split is None or not request.model.split.is_copied():
-            return
-        if self._shadows is None:
-            from penstock.extensions.splits.gateway.shadows import Shadows
-
-            self._shadows = Shadows(self, self._store, self._blobs)
-        self._shadows.copy(request, job)
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
@@ -149,9 +127,7 @@ class Submitter:
     ) -> Submitted:
         limits = request.model.info.limits
         stored_input = await self._put(request.input, job)
-        words = request.webhook.word_of(request.caller.owner) if request.webhook else {}
-        if request.version.split:
-            words["splits"] = request.version.split
+        chosen = request.version.chosen
         new = NewJob(
             id=job,
             version=request.version.name,
@@ -171,12 +147,10 @@ class Submitter:
             replay_of=request.replay_of,
             delay_s=request.options.delay_s,
             tags=request.options.tags,
-            words=words,
+            words={**request.words, **chosen} if chosen else request.words,
         )
         most = limits.max_queue_depth
         if request.model.info.held > 1:
-            from penstock.gateway.models.placing import placed
-
             new, most = await placed(self._store, request.model.info, new)
         submitted = await self._store.submit(new, max_depth=most)
         failpoint("after_submit_before_reply")
@@ -188,7 +162,7 @@ class Submitter:
         return submitted
 
     async def _put(self, payload: Payload, job: JobId) -> Payload:
-        if len(payload.data) <= self._options.inline_input_bytes:
+        if len(payload.data) <= self._inline_bytes:
             return payload
         # D9. Blob first, submit second: a crash between them leaves an unseen blob, the reverse a job without input.
         name = await self._blob_writes.commit((f"{job.serial}.in", payload.data))
@@ -207,7 +181,7 @@ class Submitter:
         if submitted.status is not SubmitStatus.EXISTING:
             from penstock.gateway.jobs.submitting.refusals import refusal_of
 
-            raise refusal_of(request, submitted)
+            raise refusal_of(request, submitted, self._words)
 
 
 def job_deadline(request: SubmitRequest) -> float:

@@ -10,6 +10,7 @@ import pytest
 from penstock.cli.serve.setup import serve_setup
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.files import declares_pipelines, read_pipelines
+from penstock.extensions.pipelines.spec import pipeline_of
 
 PEOPLE = """
 import os
@@ -56,7 +57,7 @@ def test_the_pipeline_and_its_models_become_settings_of_the_processes(
     assert list(chosen.settings.models) == ["boxes"]
     assert json.loads(chosen.env["PENSTOCK_MODELS"]) == {"boxes": {"source": f"{people}:boxes"}}
     [spec] = chosen.settings.driven_specs()
-    assert (spec.name, spec.limits.deadline_s, [stage.model for stage in spec.pipeline.stages]) == (  # type: ignore[union-attr]
+    assert (spec.name, spec.limits.deadline_s, [stage.model for stage in pipeline_of(spec).stages]) == (  # type: ignore[union-attr]
         "people",
         9.0,
         ["boxes", "boxes"],

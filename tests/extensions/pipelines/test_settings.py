@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.extensions.pipelines.settings import PipelineTables
+from penstock.extensions.pipelines.spec import pipeline_of
 from penstock.settings.tables import Settings
 
 MODELS = '[models.detect]\nsource = "m.py"\n[models.pose]\nsource = "m.py"\n'
@@ -38,9 +39,10 @@ def test_a_pipeline_is_a_model_of_its_name_with_limits_of_its_own(tmp_path: Path
     )
     [spec] = settings.driven_specs()
     assert (spec.name, spec.version, spec.limits.deadline_s, spec.source) == ("people", "1", 60.0, "")
-    assert spec.pipeline is not None
-    joints = spec.pipeline.stage("joints")
-    assert (joints.version, spec.pipeline.parents(joints)) == ("2", ("boxes",))
+    pipeline = pipeline_of(spec)
+    assert pipeline is not None
+    joints = pipeline.stage("joints")
+    assert (joints.version, pipeline.parents(joints)) == ("2", ("boxes",))
     assert settings.served_names == ["detect", "pose", "people"]
     assert [info.name for info in settings.model_infos()] == ["detect", "pose", "people"]
     assert [one.name for one in settings.specs()] == ["detect", "pose"]

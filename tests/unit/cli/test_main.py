@@ -122,7 +122,7 @@ def test_an_extension_brings_a_verb_and_one_of_a_group_and_neither_is_loaded_bef
     assert {name: found[name] for name in ENGINE if name != "jobs"} == {name: ENGINE[name] for name in ENGINE if name != "jobs"}
     group = load(found["jobs"])
     assert "Nested." in help_of(group)
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(ConfigError, match=r"mine\.nested:app"):
         group.commands["mine"].loaded()
 
 

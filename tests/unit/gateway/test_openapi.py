@@ -15,14 +15,14 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
 from penstock.model_spec import ModelInfo, VersionInfo
+from penstock.settings.tables import Settings
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Gateway:
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    return Gateway(Settings.load(None, {}), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def answers(gateway: Gateway, path: str, method: str = "get", info: VersionInfo | None = None) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def test_an_input_with_fields_may_be_a_form(gateway: Gateway, schema: dict[str, 
 
 
 def test_a_document_names_the_prefix_of_a_proxy_and_its_page_is_off_with_the_dashboard(gateway: Gateway) -> None:
-    options = GatewayOptions(dashboard=False, root_path="/penstock")
+    settings = Settings.load(None, {}, flags={"gateway.dashboard": False, "gateway.root_path": "/penstock"})
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    plain = Gateway(options, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    plain = Gateway(settings, store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
     assert document(plain.parts.api, {})["servers"] == [{"url": "/penstock"}]
     assert "servers" not in document(gateway.parts.api, {})
     assert gateway.parts.api.url_path_for("docs") == "/docs"

@@ -39,7 +39,7 @@ class BatchRan:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """A batch that has its endings: those of a pipeline name outputs that lie in blobs of other jobs."""
+    """A batch that has its endings: those of a driven model name outputs that lie in blobs of other jobs."""
 
     batch: Batch
 

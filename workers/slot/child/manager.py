@@ -40,7 +40,6 @@ from penstock.workers.slot.child.slot_child import Locate
 log = structlog.get_logger(__name__)
 CHILD_STARTED = "child_started"
 CHILD_READY = "child_ready"
-RUNS_ONE_BY_ONE = "torchserve_runs_one_by_one"
 CHILD_UNLOADABLE = "child_unloadable"
 CHILD_ENDED = "child_ended"
 CHILD_KILLED = "child_killed"
@@ -262,8 +261,8 @@ class ChildManager:
             first_call_s=round(slowest.first_s, 4) if slowest else None,
             first_call_size=slowest.size if slowest else None,
         )
-        if ready.one_by_one:
-            log.warning(RUNS_ONE_BY_ONE, model=self._spec.name, version=self._spec.version, reason=ready.one_by_one)
+        for event, reason in ready.warnings:
+            log.warning(event, model=self._spec.name, version=self._spec.version, reason=reason)
         return ChildReady(ready)
 
     def _overlap(self, child: ChildProcess, at_once: int) -> None:

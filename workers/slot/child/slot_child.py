@@ -1,4 +1,4 @@
-"""What a slot needs of whoever runs its batches: the manager of a child process, or the executor of a pipeline."""
+"""What a slot needs of whoever runs its batches: the manager of a child process, or the stand-in of an extension."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from penstock.broker.records import BatchStamp, ClaimRequest, Ending, GiveBack, 
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
-from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, stage_job
+from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, announced, stage_job
 from penstock.extensions.pipelines.worker import drive, executor
 from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices
 from penstock.extensions.pipelines.worker.executor import PipelineExecutor, PipelineKnown
@@ -177,7 +177,7 @@ def test_stages_of_jobs_that_ended_undriven_are_cancelled_however_many_jobs_came
 def test_pipelines_of_several_workers_that_are_stages_of_each_other_are_refused(redis_url: str, store: RedisStore) -> None:
     # Regression: each drove the other, job within job, until a queue was full or the deadline passed.
     def pipeline(name: str, model: str) -> ModelInfo:
-        return ModelInfo(name, versions={"1": VersionInfo(stages=(PipelineStage("only", model),))})
+        return ModelInfo(name, versions={"1": VersionInfo(stages=announced([PipelineStage("only", model)]))})
 
     for info in (pipeline("one", "two"), pipeline("two", "three"), pipeline("three", "one"), pipeline("four", "model")):
         store.announce_model(info)

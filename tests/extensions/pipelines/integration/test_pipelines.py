@@ -13,7 +13,7 @@ import pytest
 
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob
-from penstock.extensions.pipelines.spec import PipelineStage, stage_job
+from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, stage_job
 from penstock.job import Job, JobId, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import VersionInfo
 from tests.eventually import eventually
@@ -239,5 +239,5 @@ def test_callers_are_told_what_the_first_stage_takes_and_which_stages_there_are(
     chain = infos["chain"].versions["1"] or VersionInfo()
     first = infos["a"].versions["1"] or VersionInfo()
     assert chain.accepts == first.accepts
-    assert [stage.name for stage in chain.stages] == ["first", "second", "third"]
+    assert [stage.name for stage in announced_stages(chain)] == ["first", "second", "third"]
     assert chain.description == "first (a) → second (b) → third (c)"

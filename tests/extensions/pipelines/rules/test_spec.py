@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.extensions.pipelines.spec import MOST_STAGES, PipelineSpec, PipelineStage, checked, circle_of, stage_job
+from penstock.extensions.pipelines.spec import (
+    MOST_STAGES,
+    PipelineSpec,
+    PipelineStage,
+    announced,
+    announced_stages,
+    checked,
+    circle_of,
+    stage_job,
+)
 from penstock.job import new_job_id, parse_job_id
+from penstock.model_spec import VersionInfo
 
 
 def stage(name: str, *after: str, input: str | dict[str, str] = "") -> PipelineStage:
@@ -63,3 +74,16 @@ def test_what_cannot_run_is_refused_in_words(stages: tuple[PipelineStage, ...], 
 def test_pipelines_that_are_stages_of_each_other_are_found() -> None:
     assert circle_of({"a": ["b", "m"], "b": ["c"], "c": ["m"]}) == []
     assert circle_of({"a": ["b"], "b": ["c"], "c": ["b"], "d": ["m"]}) == ["a", "b", "c"]
+
+
+def test_stages_are_announced_in_the_words_of_the_version_before() -> None:
+    # Written by a worker whose records held the type of a stage itself.
+    kept = (
+        b'[{"name":"a","model":"m","version":"","after":[],"input":"","form":false,"as_bytes":false},'
+        b'{"name":"b","model":"m","version":"","after":["a"],"input":{"x":"a.y"},"form":false,"as_bytes":false}]'
+    )
+    stages = (stage("a"), stage("b", "a", input={"x": "a.y"}))
+    assert msgspec.json.encode(VersionInfo(stages=announced(stages)).stages) == kept
+    read = msgspec.json.decode(b'{"stages":' + kept + b"}", type=VersionInfo)
+    assert announced_stages(read) == stages
+    assert read.stages == announced(stages)

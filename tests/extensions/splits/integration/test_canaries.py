@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.splits.canary import UNREADY_S, Canary, CanaryState
 from penstock.extensions.splits.figures import bucket_of
 from penstock.extensions.splits.gateway.canaries import CanaryJudge
+from penstock.extensions.splits.gateway.part import jobs
 from penstock.extensions.splits.gateway.service import SplitService
 from penstock.extensions.splits.split import Shadow, Split, kept_split, split_of
 from penstock.extensions.splits.store import count_split
+from penstock.gateway.jobs.extending import JobsHost
 from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.settings.tables import Settings
 
 INFO = ModelInfo("m", "1", versions={"1": VersionInfo(), "2": VersionInfo()})
 PLAN = Canary("2", steps=(10.0, 100.0), step_s=60.0, min_samples=20)
@@ -37,7 +42,10 @@ def play(redis_url: str, scene: Scene, *, gateways: int = 2) -> None:
             with closing(RedisStore(redis_url)) as worker:
                 worker.announce_model(INFO)
                 announce(worker, "1", "2")
-                registries = [ModelRegistry(store, [INFO]) for _ in range(gateways)]
+                host = JobsHost(Settings.load(None, {}), store, LocalBlobs(Path("nowhere")))
+                part = jobs(host).models
+                assert part is not None
+                registries = [ModelRegistry(store, [INFO], [part]) for _ in range(gateways)]
                 await scene(store, worker, registries)
         finally:
             await store.close()
@@ -142,7 +150,7 @@ def test_a_canary_beyond_a_bound_gets_nothing_any_more(fresh_redis: str, own: di
         assert [(line["event"], line["log_level"]) for line in logged] == [("canary_stepped_back", "warning")]
         assert why in logged[0]["reason"]
         await registries[0].refresh()
-        assert registries[0].models["m"].split is not None
+        assert registries[0].models["m"].chooser is not None
         assert {(await registries[0].find("m", headers=()))[1].name for _ in range(20)} == {"1"}
         view = await SplitService(store, registries[0]).view("m")
         assert (view["canary"]["state"], why in view["canary"]["why"]) == ("stepped_back", True)
@@ -194,7 +202,7 @@ def test_a_split_that_a_later_release_wrote_otherwise_leaves_the_default_version
         with capture_logs() as logged:
             await registries[0].refresh()
         assert [line["event"] for line in logged] == ["split_unreadable"]
-        assert registries[0].models["m"].split is None
+        assert registries[0].models["m"].chooser is None
         assert (await registries[0].find("m", headers=()))[1].name == "1"
         await SplitService(store, registries[0]).end("m")
         assert (await store.rollouts()) == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadArchive, ConfigError
+from penstock.extensions.pipelines.spec import pipeline_of
 from penstock.extensions.torchserve.archives.workflows import WorkflowNode, read_workflow
 from penstock.extensions.torchserve.settings.table import WorkflowTables
 from penstock.settings.tables import Settings
@@ -73,8 +74,9 @@ def test_a_workflow_is_settings_of_a_pipeline_and_of_a_model_per_node_and_the_fi
     )
     assert (both.source, both.options["handler"], both.max_batch_size) == (str(source), "functions.py:both", 1)
     [spec] = settings.driven_specs()
-    assert spec.pipeline is not None
-    assert [(one.name, one.model, one.input) for one in spec.pipeline.stages] == [
+    pipeline = pipeline_of(spec)
+    assert pipeline is not None
+    assert [(one.name, one.model, one.input) for one in pipeline.stages] == [
         ("prepare", "zoo__prepare", ""),
         ("cat", "zoo__cat", {"body": "prepare"}),
         ("dog", "zoo__dog", {"body": "prepare"}),

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, RateLimited, WrongRole
 from penstock.extensions.torchserve.gateway.errors import torchserve_error
 from penstock.extensions.torchserve.gateway.tokens import TokenFile
 from penstock.gateway.auth.keys import Caller, KeyAuth, TokenRefused
-from penstock.gateway.auth.roles import WrongToken, require_role
+from penstock.gateway.auth.rules import MANAGE, SUBMIT, WrongToken, require_role
 
 # As TorchServe 0.12 wrote it.
 THEIRS = """{
@@ -182,9 +182,9 @@ def test_a_token_of_the_wrong_kind_is_refused_as_torchserve_refuses_it(tmp_path:
     path = tmp_path / "key_file.json"
     caller = opened(path, Clock()).caller(key(path, "inference"))
     assert caller is not None
-    require_role(caller, "POST", "/predictions/{model}")
+    require_role(caller, SUBMIT)
     with pytest.raises(WrongRole) as refused:
-        require_role(caller, "GET", "/models")
+        require_role(caller, MANAGE)
     assert isinstance(refused.value, WrongToken)
     found = torchserve_error(refused.value)
     assert (found.status, found.name) == (400, "InvalidKeyException")

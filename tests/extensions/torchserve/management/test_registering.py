@@ -23,7 +23,7 @@ from penstock.extensions.torchserve.management.registering import (
     registration,
     scale_wish,
 )
-from penstock.gateway.options import TorchServeOptions
+from penstock.extensions.torchserve.settings.table import TorchServeSettings
 
 URL = "m.mar"
 
@@ -33,7 +33,7 @@ def archive(**config: Any) -> ArchiveContents:
 
 
 def registered(wish: RegisterWish, found: ArchiveContents | None, **options: Any) -> Registration:
-    return registration(wish, wish.url, found, TorchServeOptions(**options), is_remote=wish.url.startswith("http"))
+    return registration(wish, wish.url, found, TorchServeSettings(**options), is_remote=wish.url.startswith("http"))
 
 
 def test_an_archive_that_says_nothing_has_what_torchserve_would_give_it() -> None:

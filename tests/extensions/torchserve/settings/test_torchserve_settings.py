@@ -8,7 +8,6 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
-from penstock.gateway.serving import child_environment, torchserve_options
 from penstock.settings.tables import Settings
 
 
@@ -20,13 +19,11 @@ def test_nothing_of_it_is_on_by_default() -> None:
     settings = loaded()
     assert not settings.extension(TorchServeSettings).enabled
     assert not settings.extension(TorchServeSettings).metrics
-    assert torchserve_options(settings) is None
 
 
 def test_the_names_of_metrics_need_no_routes() -> None:
-    settings = loaded(METRICS="true")
-    assert settings.extension(TorchServeSettings).metrics
-    assert torchserve_options(settings) is None
+    table = loaded(METRICS="true").extension(TorchServeSettings)
+    assert (table.metrics, table.enabled) == (True, False)
 
 
 def test_paths_are_beside_the_file_that_names_them(tmp_path: Path) -> None:
@@ -63,13 +60,6 @@ def test_a_fault_names_its_setting(name: str, value: str, why: str) -> None:
 def test_what_would_do_nothing_while_the_routes_are_off_is_a_fault(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name.lower()} does nothing while enabled is false"):
         loaded(**{name: "1"})
-
-
-def test_processes_beside_each_other_have_the_same_table() -> None:
-    settings = loaded(ENABLED="true", MODEL_API="true", ALLOWED_URLS="https://a/.*,https://b/.*")
-    environment = child_environment(settings, port=8080)
-    again = Settings.load(env={name: value for name, value in environment.items() if name.startswith("PENSTOCK_")})
-    assert again.extension(TorchServeSettings) == settings.extension(TorchServeSettings)
 
 
 KEY = f'[[keys]]\nid = "a"\nsha256 = "{"0123456789abcdef" * 4}"\nroles = ["manage"]\n'

@@ -143,4 +143,5 @@ def test_without_a_signing_key_a_webhook_is_refused_and_defaults_stop_the_start(
             assert "webhooks.signing_keys" in answer.json()["hint"]
         for path in ("/v1/webhooks/secret", "/replicate/v1/webhooks/default/secret"):
             assert client.get(path).status_code == 404
+        assert client.get("/ui/webhooks").status_code == 404
         assert "/ui/webhooks" not in client.get("/ui/jobs").text

@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.extensions.webhooks.gateway.attempts import NOT_ALLOWED, ReceiverReply
 from penstock.extensions.webhooks.gateway.posting import Poster
+from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.webhook import new_signing_key
-from penstock.gateway.options import WebhookOptions
 from penstock.outbound.pinned import Resolve
 from tests.certificates import Authority
 from tests.webhook_receiver import Receiver, Say, receiver
@@ -27,8 +27,8 @@ def hooks() -> Iterator[Receiver]:
 
 
 def post(url: str, *rules: str, resolve: Resolve | None = None, timeout_s: float = 5.0) -> ReceiverReply:
-    options = WebhookOptions((new_signing_key(),), rules or ("*",), timeout_s=timeout_s)
-    poster = Poster(options) if resolve is None else Poster(options, resolve=resolve)
+    webhooks = WebhooksSettings(signing_keys=(new_signing_key(),), urls=rules or ("*",), timeout_s=timeout_s)
+    poster = Poster(webhooks) if resolve is None else Poster(webhooks, resolve=resolve)
     return asyncio.run(poster.post(url, HEADERS, b'{"a":1}'))
 
 
@@ -131,9 +131,8 @@ def test_a_certificate_has_to_be_that_of_the_host_and_of_a_trusted_authority(tmp
 
         def answer(host: str, ca: str) -> ReceiverReply:
             rule = f"https://{host}:{port}/"
-            poster = Poster(
-                WebhookOptions((new_signing_key(),), (rule,), ca=ca, timeout_s=5.0), resolve=lambda host, port: ["127.0.0.1"]
-            )
+            webhooks = WebhooksSettings(signing_keys=(new_signing_key(),), urls=(rule,), ca=ca, timeout_s=5.0)
+            poster = Poster(webhooks, resolve=lambda host, port: ["127.0.0.1"])
             return asyncio.run(poster.post(f"{rule}a", HEADERS, b"{}"))
 
         assert answer("hooks.example", str(authority.file)) == ReceiverReply(204)
@@ -143,6 +142,6 @@ def test_a_certificate_has_to_be_that_of_the_host_and_of_a_trusted_authority(tmp
 
 
 def test_authorities_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
-    options = WebhookOptions((new_signing_key(),), ("*",), ca=str(tmp_path / "none.pem"))
+    webhooks = WebhooksSettings(signing_keys=(new_signing_key(),), urls=("*",), ca=str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match=r"webhooks.ca: no certificates can be read"):
-        Poster(options)
+        Poster(webhooks)

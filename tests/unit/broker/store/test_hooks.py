@@ -7,7 +7,8 @@ import re
 import pytest
 
 from penstock.broker.store.hooks import POINTS, LuaExtension, dispatchers, field_tokens, words_of
-from penstock.broker.store.library import assembled, installed
+from penstock.broker.store.library import assembled, lua_extensions
+from penstock.errors import ConfigError
 from tests.lua_files import ENGINE
 
 COUNTS = LuaExtension(
@@ -60,13 +61,13 @@ def test_a_mark_is_written_before_the_word_that_drafting_returns() -> None:
     ],
 )
 def test_what_an_extension_declares_is_checked_when_the_library_is_assembled(text: str, fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ConfigError, match=fault):
         assembled(ENGINE, [LuaExtension("odd", {"file": text})])
 
 
 def test_a_library_has_numbers_in_the_place_of_all_names() -> None:
     assert "@" not in assembled(ENGINE, [])
-    assert "@" not in assembled(ENGINE, installed())
+    assert "@" not in assembled(ENGINE, lua_extensions())
 
 
 def test_every_point_is_one_that_the_engine_calls() -> None:

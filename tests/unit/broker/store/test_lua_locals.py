@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.broker.store.library import SHARED, installed
+from penstock.broker.store.library import SHARED, lua_extensions
 from tests.lua_files import ENGINE, LUA
 
 MOST_SHARED = 150
@@ -43,7 +43,7 @@ def test_no_file_calls_a_function_that_another_one_keeps_for_itself() -> None:
 
 
 def test_the_files_of_an_extension_name_nothing_in_its_table_that_is_not_there() -> None:
-    for extension in installed():
+    for extension in lua_extensions():
         text = code_of("\n".join(extension.texts.values()))
         assert set(_OWN.findall(text)) <= set(_OWN_DEFINED.findall(text)), extension.name
         assert not re.search(r"\blocal own\b", text), f"{extension.name} hides its table"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.extension import submit_parameters
 from penstock.gateway.jobs.submitting import submit_options
 from penstock.settings.models import OWN_PARAMETERS
 from penstock.settings.tables import Settings
@@ -45,7 +46,7 @@ def test_a_name_that_nobody_can_send_is_refused(tmp_path: Path, table: str) -> N
         load(tmp_path, table)
 
 
-@pytest.mark.parametrize("name", sorted(OWN_PARAMETERS))
+@pytest.mark.parametrize("name", sorted({*OWN_PARAMETERS, *submit_parameters()}))
 def test_our_own_parameters_stay_ours(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"query = ['{name}']")

@@ -37,7 +37,7 @@ def test_a_worker_serves_the_models_that_it_is_given(tmp_path: Path, models: str
 def test_a_pattern_that_fits_nothing_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         of_worker(tmp_path, "image,txt-*")
-    assert "worker.models: 'txt-*' fits none of the models and pipelines: text-a, text-b, image" in str(refused.value.faults)
+    assert "worker.models: 'txt-*' fits none of the models: text-a, text-b, image" in str(refused.value.faults)
 
 
 @pytest.mark.parametrize("pod", ["W_1", "-w", "w/../x"])

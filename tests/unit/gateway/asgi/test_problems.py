@@ -8,7 +8,6 @@ import pytest
 
 from penstock import errors
 from penstock.gateway.asgi.problems import (
-    TITLES,
     EndedWithoutOutput,
     MethodNotAllowed,
     NoAnswerYet,
@@ -19,6 +18,7 @@ from penstock.gateway.asgi.problems import (
     render,
     request_id_of,
     status_of,
+    titles,
 )
 from penstock.job import JobState, new_job_id
 
@@ -87,7 +87,7 @@ def test_a_code_that_the_model_chose_leads_to_the_page_of_a_models_failures() ->
     ended = EndedWithoutOutput("no vowels", job=new_job_id("square"), state=JobState.FAILED, code="too_quiet")
     problem = content_of(render(ended, request_id="r1", instance="/x"))
     assert (problem["status"], problem["code"], problem["type"]) == (500, "too_quiet", "/problems/handler_error")
-    assert problem["title"] == TITLES["handler_error"]
+    assert problem["title"] == titles()["handler_error"]
 
 
 @pytest.mark.parametrize("code", ["bad_image", "invalid_date", "not_found", "conflict", "unauthorized"])
@@ -96,10 +96,10 @@ def test_a_models_code_for_a_bad_input_is_the_callers_fault_and_its_page_is_that
     ended = EndedWithoutOutput("not an image", job=new_job_id("square"), state=JobState.FAILED, code=code)
     problem = content_of(render(ended, request_id="r1", instance="/x"))
     assert (problem["status"], problem["code"], problem["type"]) == (422, code, "/problems/invalid_input")
-    assert problem["title"] == TITLES["invalid_input"]
+    assert problem["title"] == titles()["invalid_input"]
 
 
-@pytest.mark.parametrize("code", sorted(code for code in TITLES if code.startswith("bad_") and code != "bad_request"))
+@pytest.mark.parametrize("code", sorted(code for code in titles() if code.startswith("bad_") and code != "bad_request"))
 def test_codes_of_our_own_keep_the_status_that_they_have(code: str) -> None:
     assert not is_of_input(code)
 
@@ -155,5 +155,5 @@ def test_a_harmless_request_id_is_kept() -> None:
 def test_every_code_has_a_title() -> None:
     # Only what is raised as one of its subclasses, and what no request meets, has none. Which subclasses there are must not be
     # asked here: other modules have some, and whether they are loaded depends on the tests before this one.
-    without = {kind.kind for kind in ERRORS} - TITLES.keys()
+    without = {kind.kind for kind in ERRORS} - titles().keys()
     assert without == {"error", "caller_error", "capacity", "config_error"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.access import Role
-from penstock.gateway.auth.audit import ACTS
-from penstock.gateway.auth.roles import ROLES, UNSERVED
+from penstock.extensions.oip.gateway.routes import UNSERVED
+from tests.security.keyed import RULES
 
 # What programs do to the single job, run or file whose id they have; the log of jobs has it.
 SINGLE = ("{job_id}", "{run_id}", "{file_id}", "{batch_id}", "{prediction_id}")
@@ -13,12 +13,12 @@ READS = {("POST", "/v2/repository/index")}
 
 
 def test_every_route_that_changes_something_is_an_act_but_for_the_work_of_programs() -> None:
-    changing = {place for place in ROLES if place[0] != "GET"} - set(UNSERVED) - READS
-    submitting = {place for place in changing if ROLES[place] == (Role.SUBMIT,)}
+    changing = {place for place in RULES.roles if place[0] != "GET"} - set(UNSERVED) - READS
+    submitting = {place for place in changing if RULES.roles[place] == (Role.SUBMIT,)}
     single = {place for place in changing if any(word in place[1] for word in SINGLE)}
-    assert changing - submitting - single - set(ACTS) == set()
-    assert not {place for place in submitting | single if Role.MANAGE in ROLES[place] and len(ROLES[place]) == 1}
+    assert changing - submitting - single - set(RULES.acts) == set()
+    assert not {place for place in submitting | single if Role.MANAGE in RULES.roles[place] and len(RULES.roles[place]) == 1}
 
 
 def test_every_act_is_a_route() -> None:
-    assert set(ACTS) <= set(ROLES)
+    assert set(RULES.acts) <= set(RULES.roles)

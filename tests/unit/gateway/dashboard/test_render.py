@@ -16,6 +16,7 @@ from penstock.gateway.dashboard.rows.machine_rows import version_rows
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import LearnedCalls, ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import CHANGEABLE_LIMITS
+from tests.markdown import ROOT
 
 FOLDER = resources.files("penstock.gateway.dashboard")
 STATIC = FOLDER / "static"
@@ -51,7 +52,8 @@ def test_a_file_is_kept_by_browsers_under_a_name_that_changes_with_it() -> None:
     assert re.fullmatch(r"penstock\.css\?v=[0-9a-f]{12}", asset_address("penstock.css"))
 
 
-OURS = [*(FOLDER / "templates").iterdir(), STATIC / "penstock.css", STATIC / "penstock.js", STATIC / "docs.js"]
+OF_EXTENSIONS = (ROOT / "extensions").glob("*/gateway/templates/*")
+OURS = [*(FOLDER / "templates").iterdir(), *OF_EXTENSIONS, STATIC / "penstock.css", STATIC / "penstock.js", STATIC / "docs.js"]
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.name)
@@ -73,15 +75,11 @@ async def test_the_page_of_a_model_shows_what_its_workers_have_learned_of_calls(
         "versions": version_rows(entry, workers),
         "row": None,
         "rollout": None,
-        "split": None,
-        "homes": [],
-        "span": "1h",
+        "sections": [],
         "sample": "4",
         "limits": CHANGEABLE_LIMITS,
     }
-    html = renderer.html(
-        "model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False, "webhooks": False}
-    )
+    html = renderer.html("model.html", {**values, "here": "queues", "caller": None, "manages": True, "keyed": False})
     assert "3.5 items each on average, chosen by padded cost" in html
     assert '<td class="num">1,234,567</td><td class="num">1.5 s</td>' in html
 

@@ -10,7 +10,8 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.gateway.models import registry as registry_module
 from penstock.gateway.models.finding import merged
-from penstock.gateway.models.registry import ModelRegistry, VersionEntry, why_unserved
+from penstock.gateway.models.registry import ModelRegistry, VersionEntry
+from penstock.gateway.models.slots import why_unserved
 from penstock.model_spec import BatchPolicy, Limits, ModelInfo, SlotInfo, VersionInfo, WorkerInfo
 
 DECLARED = ModelInfo("m", limits=Limits(max_queue_depth=7), versions={"1": None})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
-from penstock.gateway.options import GatewayOptions
+from penstock.settings.tables import Settings
 
+HOST = (b"host", b"localhost")
 CONTENT = b"x" * 100_000
 
 
@@ -28,10 +29,10 @@ class Answered:
     pieces: int
 
 
-def gateway(folder: Path, **limits: Any) -> Gateway:
+def gateway(folder: Path, limits: Mapping[str, Any]) -> Gateway:
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    options = GatewayOptions(files_dir=folder, **limits)
-    return Gateway(options, store=nowhere, blobs=LocalBlobs(folder), lifetime=Lifetime())
+    flags = {"store.files_dir": folder, **limits}
+    return Gateway(Settings.load(None, {}, flags=flags), store=nowhere, blobs=LocalBlobs(folder), lifetime=Lifetime())
 
 
 def form(content: bytes) -> bytes:
@@ -54,6 +55,7 @@ async def upload(app: Gateway, content: bytes = CONTENT, *, declared: int | None
     body = form(content)
     length = len(body) if declared is None else declared
     headers = [
+        HOST,
         (b"content-type", b"multipart/form-data; boundary=b"),
         *([(b"content-length", b"%d" % length)] if length else []),
     ]
@@ -92,7 +94,7 @@ async def delete(app: Gateway, file_id: str) -> int:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app({**scope("DELETE", f"/v1/files/{file_id}"), "headers": []}, receive, send)
+    await app({**scope("DELETE", f"/v1/files/{file_id}"), "headers": [HOST]}, receive, send)
     status: int = sent[0]["status"]
     return status
 
@@ -100,32 +102,35 @@ async def delete(app: Gateway, file_id: str) -> int:
 @pytest.mark.parametrize(
     ("limits", "status", "code", "setting"),
     [
-        ({"max_file_bytes": 1_000}, 413, "too_large", "runs.max_file_bytes"),
-        ({"max_owner_bytes": 50_000}, 429, "quota_spent", "runs.max_owner_bytes"),
-        ({"reserve_bytes": 2**62}, 507, "storage_full", "store.reserve_bytes"),
+        ({"runs.max_file_bytes": 1_000}, 413, "too_large", "runs.max_file_bytes"),
+        ({"runs.max_owner_bytes": 50_000}, 429, "quota_spent", "runs.max_owner_bytes"),
+        ({"store.reserve_bytes": 2**62}, 507, "storage_full", "store.reserve_bytes"),
     ],
 )
 async def test_what_has_no_room_is_refused_before_it_is_read(
     tmp_path: Path, limits: dict[str, int], status: int, code: str, setting: str
 ) -> None:
     # Regression: one caller could fill the disk on which the store syncs its writes.
-    answer = await upload(gateway(tmp_path, **limits), CONTENT * 3)
+    answer = await upload(gateway(tmp_path, limits), CONTENT * 3)
     assert (answer.status, answer.body["code"], answer.pieces) == (status, code, 0)
     assert setting in answer.body["hint"]
     assert content_on_disk(tmp_path) == []
 
 
-@pytest.mark.parametrize(("limits", "status"), [({"max_owner_bytes": 50_000}, 429), ({"max_file_bytes": 50_000}, 413)])
+@pytest.mark.parametrize(
+    ("limits", "status"), [({"runs.max_owner_bytes": 50_000}, 429), ({"runs.max_file_bytes": 50_000}, 413)]
+)
 async def test_a_body_that_does_not_say_its_length_is_refused_as_it_is_read(
     tmp_path: Path, limits: dict[str, int], status: int
 ) -> None:
-    answer = await upload(gateway(tmp_path, **limits), declared=0)
+    answer = await upload(gateway(tmp_path, limits), declared=0)
     assert answer.status == status
     assert content_on_disk(tmp_path) == []
 
 
 async def test_an_owner_has_room_again_once_a_file_is_deleted(tmp_path: Path) -> None:
-    app = gateway(tmp_path, max_owner_files=2)
+    app = gateway(tmp_path, {})
+    app.services.quota._max_files = 2
     first, second = await upload(app), await upload(app)
     assert (first.status, second.status) == (200, 200)
     third = await upload(app)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from penstock.errors import InvalidInput
 from penstock.extensions.webhooks.gateway.requested import run_members
 from penstock.gateway.runs.request import RunRequest, fingerprint, read_body, request_with
+from penstock.settings.tables import Settings
 
 BODY = {"model": "m", "input": "file-a", "webhook": "https://a.example/", "webhook_events": ["run.failed"]}
 
@@ -20,7 +21,7 @@ class OldRequest(RunRequest, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(body: object) -> Struct:
-    return read_body(body, request_with([run_members(None)]))
+    return read_body(body, request_with([run_members(Settings.load(None, {}))]))
 
 
 def test_members_of_extensions_are_read_and_checked_as_ours() -> None:

@@ -18,12 +18,11 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.models.queues import BANDS, queue_of, queue_view
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
-from penstock.gateway.openapi import document
-from penstock.gateway.options import GatewayOptions
 from penstock.gateway.telemetry.metrics import TIMED, GatewayMetrics
 from penstock.gateway.telemetry.scrape import StoreFigures, scrape
 from penstock.job import BatchRecord
 from penstock.model_spec import ModelInfo
+from penstock.settings.tables import Settings
 
 SERIES_LIMIT = 2_400
 MODELS = [f"model-{number}" for number in range(50)]
@@ -61,12 +60,12 @@ def of_store(*entries: ModelEntry) -> CollectorRegistry:
 @pytest.fixture(scope="module")
 def gateway() -> Gateway:
     nowhere = AsyncStore("redis://127.0.0.1:1")
-    return Gateway(GatewayOptions(), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
+    return Gateway(Settings.load(None, {}), store=nowhere, blobs=LocalBlobs(Path("nowhere")), lifetime=Lifetime())
 
 
 def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: Gateway) -> None:
     metrics, counts = GatewayMetrics(), TorchServeCounts()
-    for path, item in document(gateway.parts.api, {})["paths"].items():
+    for path, item in gateway.parts.document()["paths"].items():
         for method in item:
             for status in (200, 404, 500):
                 metrics.count_answer(path, method.upper(), status, 0.1)
@@ -82,7 +81,7 @@ def test_a_scrape_of_fifty_models_with_every_label_in_use_stays_small(gateway: G
 
 
 def test_every_route_with_a_histogram_of_its_own_exists(gateway: Gateway) -> None:
-    assert document(gateway.parts.api, {})["paths"].keys() >= TIMED
+    assert gateway.parts.document()["paths"].keys() >= TIMED
 
 
 def test_the_backlog_is_the_depth_over_the_rate_of_the_live_slots() -> None:

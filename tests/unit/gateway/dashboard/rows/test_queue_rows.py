@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.backlog import SlotCapacity
 from penstock.broker.records import QueueStats
 from penstock.gateway.dashboard.rows.queue_rows import queue_rows, totals
-from penstock.gateway.dashboard.rows.series import History, Sample
+from penstock.gateway.dashboard.rows.series import QueueSamples, Sample
 from penstock.gateway.models.queues import QueueView, queue_of
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
@@ -71,14 +71,14 @@ def test_a_row_counts_the_slots_that_workers_are_to_have() -> None:
 
 def test_rows_that_need_attention_come_first_and_show_all_figures() -> None:
     entries = {"a": entry("a"), "b": entry("b", ready=0)}
-    history = History()
-    history.add(Sample(90.0, 1, 10, 10))
-    history.add(Sample(92.0, 4, 30, 20))
+    samples = QueueSamples()
+    samples.add(Sample(90.0, 1, 10, 10))
+    samples.add(Sample(92.0, 4, 30, 20))
     known = stats("a", ready={0: 2, 6: 0, 9: 2}, solo=1, leased=3, delayed=1, inbox=7)
     rows = queue_rows(
         [queue(entries["a"], known), queue(entries["b"], stats("b", ready={0: 1, 6: 0, 9: 0}))],
         entries,
-        {"a": history},
+        {"a": samples},
         [],
     )
     assert [row.model for row in rows] == ["b", "a"]

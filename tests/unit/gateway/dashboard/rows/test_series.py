@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.dashboard.rows.series import KEPT_S, History, Sample, spark
+from penstock.gateway.dashboard.rows.series import KEPT_S, QueueSamples, Sample, spark
 
 
-def filled(*samples: tuple[float, int, int, int]) -> History:
-    history = History()
-    for sample in samples:
-        history.add(Sample(*sample))
-    return history
+def filled(*looks: tuple[float, int, int, int]) -> QueueSamples:
+    samples = QueueSamples()
+    for look in looks:
+        samples.add(Sample(*look))
+    return samples
 
 
 def test_rates_are_known_from_the_second_look_on_and_taken_over_the_last_seconds() -> None:
@@ -22,14 +22,16 @@ def test_rates_are_known_from_the_second_look_on_and_taken_over_the_last_seconds
 
 
 def test_old_looks_are_forgotten() -> None:
-    history = filled(*((float(at), at, at, 0) for at in range(1_000)))
-    assert len(history.samples) == KEPT_S + 1
+    samples = filled(*((float(at), at, at, 0) for at in range(1_000)))
+    assert len(samples.samples) == KEPT_S + 1
 
 
 @pytest.mark.parametrize("later", [(5.0, 1, 200, 200), (11.0, 1, 99, 99), (11.0, 1, 100, 98)])
-def test_a_store_that_came_back_older_or_empty_begins_a_new_history(later: tuple[float, int, int, int]) -> None:
-    history = filled((10.0, 5, 100, 99), later)
-    assert [sample.at for sample in history.samples] == [later[0]]
+def test_a_store_that_came_back_older_or_empty_begins_anew(
+    later: tuple[float, int, int, int],
+) -> None:
+    samples = filled((10.0, 5, 100, 99), later)
+    assert [sample.at for sample in samples.samples] == [later[0]]
 
 
 def test_a_line_keeps_every_peak_and_says_where_nobody_looked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from penstock.errors import BadRequest, InvalidInput, PenstockError, TooLarge, U
 from penstock.gateway.jobs.submitting.form_input import input_of
 from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.models.validators import compile_schema
-from penstock.gateway.options import GatewayOptions
 from penstock.inputs.file import File
 from penstock.inputs.form import FormPart, decode_form
 from penstock.job import FORM_MEDIA, Payload
 from penstock.model_spec import VersionInfo
+from penstock.settings.gateway import GatewaySettings
 
 PNG = FormPart("image", b"\x89PNG", "image/png", "cat.png")
 ORDER = {
@@ -38,7 +37,7 @@ def version(schema: dict[str, Any] | None, *accepts: str) -> VersionEntry:
 
 
 def stored(schema: dict[str, Any] | None, *parts: FormPart, accepts: tuple[str, ...] = ()) -> Payload:
-    return input_of(parts, version(schema, *accepts), GatewayOptions(blob_dir=Path("blobs")))
+    return input_of(parts, version(schema, *accepts), GatewaySettings())
 
 
 def field(name: str, text: str) -> FormPart:
@@ -106,7 +105,7 @@ def test_a_model_of_one_file_gets_it_with_its_name() -> None:
 
 def test_a_form_for_a_version_that_nobody_has_loaded_is_stored_as_it_is() -> None:
     unknown = VersionEntry("1", None, None, capacity_of(()))
-    found = input_of([PNG, field("whatever", "x")], unknown, GatewayOptions(blob_dir=Path("blobs")))
+    found = input_of([PNG, field("whatever", "x")], unknown, GatewaySettings())
     assert (found.content_type, len(decode_form(found.data))) == (FORM_MEDIA, 2)
 
 

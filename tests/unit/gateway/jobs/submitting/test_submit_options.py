@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.errors import BadRequest
+from penstock.extension import submit_parameters
 from penstock.gateway.jobs.schemas import JOB_PARAMETERS
 from penstock.gateway.jobs.submitting.submit_options import (
     NAMES,
@@ -92,7 +93,7 @@ def test_tags_that_cannot_be_meant_are_refused(tags: str) -> None:
 
 
 def test_the_document_describes_each_parameter_of_a_submit() -> None:
-    assert {parameter["name"] for parameter in JOB_PARAMETERS} == set(NAMES)
+    assert {parameter["name"] for parameter in JOB_PARAMETERS} == {*NAMES, *submit_parameters()}
 
 
 def test_parameters_of_a_route_and_of_a_model_are_no_options() -> None:

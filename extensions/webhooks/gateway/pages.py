@@ -9,7 +9,8 @@ from penstock.access import Role
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.dashboard.render import Renderer
+from penstock.gateway.dashboard.parts import DashboardPart
+from penstock.gateway.dashboard.render import MenuEntry, Renderer
 from penstock.gateway.dashboard.sessions import form
 
 _SHOWN = 100
@@ -38,7 +39,7 @@ class EventPages:
             "next_after": page.next_after,
             "changes": not caller.roles.isdisjoint({Role.SUBMIT, Role.MANAGE}),
         }
-        return await self._renderer.page("webhooks.html", caller, shown)
+        return await self._renderer.page("webhooks/undelivered.html", caller, shown)
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         if ids := await self._chosen(request, caller):
@@ -56,3 +57,11 @@ class EventPages:
         if named:
             return [named]
         return [event.id for event in (await self._deliveries.undelivered(caller, limit=_AT_ONCE)).events]
+
+
+def dashboard(deliveries: Deliveries) -> DashboardPart:
+    return DashboardPart(
+        templates={"webhooks": "penstock.extensions.webhooks.gateway"},
+        pages=lambda renderer: EventPages(renderer, deliveries),
+        menu=(MenuEntry("webhooks", "/ui/webhooks", "Webhooks"),),
+    )

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import words
+from penstock.extensions.history.gateway.charts import charts_of, line, nice, path
 from penstock.extensions.history.gateway.view import history_of, view
 from penstock.extensions.history.gateway.window import HistoryRange, window_of
 from penstock.extensions.history.store import ACCEPTED, COVERED, HistoryStep
-from penstock.gateway.dashboard.rows.charts import charts_of, line, nice, path
 
 STEP = HistoryStep(1_000, {COVERED: 10_000, ACCEPTED: 20}, {}, {40: 1})
 

@@ -18,15 +18,16 @@ from penstock.trace_context import TraceContext
 
 VERSIONS = {name: VersionEntry(name, None, None, SlotCapacity(1)) for name in ("1", "2")}
 KEPT = kept_split(Split("s", {"1": 100.0}, shadow=Shadow("2", 5.0)))
-ENTRY = ModelEntry(ModelInfo("m"), VERSIONS["1"], VERSIONS, split=split_entry(KEPT, "m", VERSIONS))
+ENTRY = ModelEntry(ModelInfo("m"), VERSIONS["1"], VERSIONS, chooser=split_entry(KEPT, "m", VERSIONS))
 ALICE = Caller(owner="alice", key_id="k", max_open_jobs=3)
 REQUEST = SubmitRequest(
     ENTRY,
-    replace(VERSIONS["1"], split="s.0"),
+    replace(VERSIONS["1"], chosen={"splits": "s.0"}),
     Payload("application/json", b"7"),
     SubmitOptions(tags=("own",), deadline_s=5.0, query={"unit": "m"}),
     ALICE,
     key="key",
+    words={"webhooks": "s e 1 https://a.example/"},
     fingerprint="f",
     trace=TraceContext("0" * 31 + "1", "0" * 15 + "1"),
 )
@@ -34,15 +35,15 @@ REQUEST = SubmitRequest(
 
 def test_a_copy_runs_the_shadow_in_bulk_and_counts_there() -> None:
     copy = copied(REQUEST)
-    assert (copy.version.name, copy.version.split, copy.input) == ("2", "s.0", REQUEST.input)
+    assert (copy.version.name, copy.version.chosen, copy.input) == ("2", {"splits": "s.0"}, REQUEST.input)
     assert copy.options == SubmitOptions(priority=Priority.BULK, tags=(SHADOW_TAG,))
 
 
 def test_a_copy_is_nobodys_so_that_it_counts_against_no_quota_and_answers_no_repeat() -> None:
     copy = copied(REQUEST)
     assert (copy.caller.owner, copy.caller.quota(1_000)) == ("", 0)
-    assert (copy.key, copy.fingerprint, copy.trace, copy.webhook, copy.replay_of) == ("", "", None, None, None)
+    assert (copy.key, copy.fingerprint, copy.trace, copy.words, copy.replay_of) == ("", "", None, {}, None)
 
 
 def test_a_copy_is_not_copied_again() -> None:
-    assert copied(REQUEST).model.split is None
+    assert copied(REQUEST).model.chooser is None
