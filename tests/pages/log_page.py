@@ -23,7 +23,7 @@ EVENTS = {
         *("beat_missed", "sweep_missed", "sources_not_seen", "autoscaling_missed"),
         *("celery_clients_not_served", "pod_deletion_cost_not_written"),
     ),
-    ("workers/slot/child/supervisor.py", "event"): ("torchserve_runs_one_by_one",),
+    ("workers/slot/child/manager.py", "event"): ("torchserve_runs_one_by_one",),
     ("workers/telemetry/handler_series.py", "event"): ("metric_overflow", "metric_refused"),
     ("workers/telemetry/job_log.py", "event"): ("job_retried", "job_released", "job_lost"),
     ("workers/telemetry/job_log.py", "logs.JOB_FINISHED"): ("job_finished",),
