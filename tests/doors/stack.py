@@ -40,6 +40,8 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
 # Small, so that ten kilobytes are large.
 INLINE_BYTES = 2_048
 MAX_JSON_BYTES = 60_000
+# A queue that takes nothing for so long is full: a gateway looks at its depth more often.
+SURELY_FULL_S = 0.4
 WORKER: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.2}
 
 
@@ -163,17 +165,30 @@ class Stack:
             body = json.dumps(order if model.endswith("vectors") else {"order": order})
             job = self.main.submitted(model, body, key)
             gate.await_begun()
-            refused = 0
-            while to_the_brim and refused < 4:
-                # A slot may take one batch more than it runs, and the gateway learns of it a moment later.
-                answer = self.main.submit(model, body, key)
-                refused, job = (refused + 1, job) if answer.status_code == 429 else (0, answer.json()["id"])
-                time.sleep(0.1)
+            if to_the_brim:
+                job = self._fill(model, body, key) or job
             if key == "all" and not to_the_brim:
                 job = self.main.submitted(model, body, key)
                 eventually(lambda: self.main.job(job)["status"] == "running")
             yield
         self.main.ended(job)
+
+    def _fill(self, model: str, body: str, key: str) -> str:
+        """Submit until the queue is full, and return the last job that it took.
+
+        A slot may take one batch more than it runs, and the gateway learns of it a moment later.
+        """
+        taken, taken_at = "", time.monotonic()
+
+        def is_full() -> bool:
+            nonlocal taken, taken_at
+            answer = self.main.submit(model, body, key)
+            if answer.status_code != 429:
+                taken, taken_at = str(answer.json()["id"]), time.monotonic()
+            return time.monotonic() - taken_at > SURELY_FULL_S
+
+        eventually(is_full)
+        return taken
 
     def ready(self) -> None:
         """Wait until every slot of the models serves."""

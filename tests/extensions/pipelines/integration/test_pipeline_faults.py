@@ -182,8 +182,7 @@ def test_a_store_that_is_away_for_a_while_costs_no_stage(drivers: Drivers, jobs:
     drivers.start()
     ids = jobs.submit(*(order(tmp_path, tag=tag) for tag in range(30)))
     cut = jobs.store._redis
-    until = time.monotonic() + 1.0
-    while time.monotonic() < until:
+    for _ in range(20):
         for one in cut.client_list():
             if one["name"] in ("penstock-gateway", "penstock-pushes"):
                 cut.client_kill_filter(_id=one["id"])
