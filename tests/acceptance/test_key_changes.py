@@ -20,7 +20,7 @@ from penstock.extensions.oip.grpc.messages import message_class
 from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import GatewayClient, Hand
-from tests.acceptance.grpc_stack import call
+from tests.acceptance.grpc_call import call
 from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 from tests.security.keyed import BOSS, keyed_gateway, make
