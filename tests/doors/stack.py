@@ -112,12 +112,13 @@ class Site:
 
     def ended(self, job: str, *, timeout_s: float = 30.0) -> dict[str, Any]:
         """The record of a job after its end."""
-        give_up_at = time.monotonic() + timeout_s
-        while True:
-            found = self.get(f"/v1/jobs/{job}", wait=str(max(1, min(10, int(give_up_at - time.monotonic()))))).json()
-            if found.get("status") not in ("queued", "running"):
-                return dict(found)
-            assert time.monotonic() < give_up_at, f"{job} is {found['status']} still"
+
+        def end() -> dict[str, Any]:
+            found: dict[str, Any] = self.get(f"/v1/jobs/{job}", wait=str(max(1, min(10, int(timeout_s))))).json()
+            assert found.get("status") not in ("queued", "running"), f"{job} is {found['status']} still"
+            return found
+
+        return eventually(end, timeout_s=timeout_s)
 
     def is_served(self, model: str) -> bool:
         return bool(self.get(f"/v1/models/{model}").json()["ready"])
