@@ -71,7 +71,7 @@ def up(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pro
         "square": {"source": str(SQUARE), "profile": True},
     }
     with Stack(folder, models, store=redis_url) as stack:
-        stack.start_worker(beat_s=0.3, profile_dir=folder / "recorded")
+        stack.start_worker(beat_s=0.3)
         stack.start_gateway()
         stack.await_ready()
         yield Profiled(stack.url, folder)
