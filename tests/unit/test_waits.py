@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import textwrap
 from collections.abc import Iterator
 
 import pytest
 
+from tests.eventually import eventually, eventually_async
 from tests.house import ROOT
 
 # What may poll by itself, and why; a folder stands for all its modules.
@@ -63,6 +65,24 @@ def polling() -> Iterator[tuple[str, int]]:
 
 def is_allowed(path: str) -> bool:
     return any(path == allowed or path.startswith(f"{allowed}/") for allowed in ALLOWED)
+
+
+def test_a_wait_that_is_over_says_what_it_found_last() -> None:
+    with pytest.raises(AssertionError, match="still 0 after 0 s"):
+        eventually(lambda: 0, timeout_s=0.0)
+
+
+async def test_a_loop_goes_on_while_its_test_waits() -> None:
+    async def is_there() -> str:
+        assert turns, "nobody came"
+        return "there"
+
+    turns: list[int] = []
+    asyncio.get_running_loop().call_later(0.01, turns.append, 1)
+    assert await eventually_async(is_there) == "there"
+    turns.clear()
+    with pytest.raises(AssertionError, match="nobody came"):
+        await eventually_async(is_there, timeout_s=0.0)
 
 
 def test_tests_wait_with_eventually() -> None:
