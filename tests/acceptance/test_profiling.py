@@ -49,7 +49,7 @@ class Own(penstock.Handler):
 
 @dataclass(frozen=True)
 class Profiled:
-    """A gateway and a worker, which records into the folder `recorded`."""
+    """A gateway and a worker, which records into `state/profiles`."""
 
     url: str
     folder: Path
@@ -91,7 +91,7 @@ def _recorded(up: Profiled, *arguments: str) -> dict[str, Any]:
 def test_a_call_is_recorded_by_onnx_runtime_whichever_slot_takes_it(up: Profiled) -> None:
     found = _recorded(up, "digits", f"@{IMAGE}")
     folder = Path(found["folder"])
-    assert (found["kind"], found["note"], folder.parent) == ("onnxruntime", None, up.folder / "recorded" / "digits-1")
+    assert (found["kind"], found["note"], folder.parent) == ("onnxruntime", None, up.folder / "state" / "profiles" / "digits-1")
     names = {event["name"] for event in json.loads((folder / "trace.json").read_text())}
     assert "model_run" in names
     assert {path.name for path in folder.iterdir()} == {
@@ -134,7 +134,7 @@ def test_a_handler_whose_own_runtime_has_a_profile_of_its_own_is_recorded_like_a
 
 
 def test_one_batch_of_so_many_is_recorded_where_the_settings_say_so(up: Profiled) -> None:
-    root = up.folder / "recorded" / "square-1"
+    root = up.folder / "state" / "profiles" / "square-1"
     before = recorded(root)
     with Client(up.url) as client:
         for value in range(201):
