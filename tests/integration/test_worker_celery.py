@@ -177,8 +177,9 @@ def test_remote_control_sees_the_worker(stock: Celery, stack: Stack, worker: str
         assert (active["id"], active["name"]) == (str(id), f"penstock.infer.{HELD}")
         gate.open()
         assert client.await_final([id])[0].state is JobState.SUCCEEDED
+    # A worker counts a job just after it has settled it in the store.
+    eventually(lambda: inspect.stats()[worker]["total"].get(f"penstock.infer.{HELD}") == before + 1)
     stats = inspect.stats()[worker]
-    assert stats["total"][f"penstock.infer.{HELD}"] == before + 1
     assert stats["pool"]["slots"][0]["state"] == "ready"
 
 
