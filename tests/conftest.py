@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -41,6 +42,23 @@ def pytest_collection_finish() -> None:
     """Fifteen thousand tests are objects that stay. A collector that looks at each takes an eighth of the unit tests."""
     gc.collect()
     gc.freeze()
+
+
+# A folder whose files share one large stack: they run in one process, so that the suite starts it once.
+SHARING = "tests/doors"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give out files, as `--dist loadfile` does, and that folder like one file."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: SHARING if nodeid.startswith(f"{SHARING}/") else file_of(nodeid)
+    return scheduler
 
 
 @pytest.fixture(scope="session")

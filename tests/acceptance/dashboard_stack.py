@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.browser import browsing
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
 from tests.security.keyed import ALICE, BOSS, READER
+from tests.stack import Stack
 
 # Events go there in vain.
 NOWHERE = "http://127.0.0.1:9/"
@@ -89,16 +87,18 @@ def kinds(kind: str) -> object:
 """
 
 
-@dataclass
-class DashboardStack:
+class DashboardStack(Stack):
     """`gateway` needs no key; `keyed` needs keys, sends webhooks and serves its pages below /penstock, as behind a proxy."""
 
-    gateway: GatewayClient
-    keyed: GatewayClient
     browser: Browser
-    worker: WorkerProcess
-    server: EmbeddedServer
-    folder: Path
+
+    @property
+    def gateway(self) -> GatewayClient:
+        return self.gateways[0]
+
+    @property
+    def keyed(self) -> GatewayClient:
+        return self.gateways[1]
 
     def open(self) -> None:
         """Let the item that is held end."""
@@ -121,10 +121,6 @@ class DashboardStack:
         found: dict[str, Any] = self.gateway.get("/v1/queues/moody").json()
         return found
 
-    @property
-    def url(self) -> str:
-        return str(self.gateway.base_url)
-
 
 @contextmanager
 def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
@@ -145,13 +141,10 @@ def dashboard_stack(folder: Path, *more: str) -> Iterator[DashboardStack]:
         "PENSTOCK_WEBHOOKS__RETRY_S": "0.1,0.2,0.2",
         "PENSTOCK_WEBHOOKS__CIRCUIT_S": "0.1,0.2",
     }
-    with (
-        browsing() as browser,
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        WorkerProcess(server.url, folder, models) as worker,
-        gateway_process(server.url, folder / "state", models=models) as gateway,
-        gateway_process(server.url, folder / "state", models=models, root_path="/penstock", env=env) as keyed,
-    ):
-        worker.await_ready()
-        eventually(lambda: gateway.get("/readyz").status_code == 200)
-        yield DashboardStack(gateway, keyed, browser, worker, server, folder)
+    with browsing() as browser, DashboardStack(folder, models) as stack:
+        stack.browser = browser
+        stack.start_worker()
+        stack.start_gateway()
+        stack.start_gateway(root_path="/penstock", env=env)
+        stack.await_ready()
+        yield stack

@@ -26,9 +26,10 @@ SQUARE_SCHEMA = {"type": "object", "properties": {"x": {"type": "number"}}, "req
 
 
 class GatewayClient(httpx2.Client):
-    """HTTP client of one gateway, with the process of that gateway."""
+    """HTTP client of one gateway, with the process of that gateway and the address of its gRPC port, if it has one."""
 
     process: Process
+    grpc_address = ""
     killed = False
 
     def kill(self) -> None:
@@ -61,6 +62,7 @@ def gateway_process(redis_url: str, folder: Path, **settings: Any) -> Iterator[G
     process = begin("penstock.gateway", env=env, stdout=log, stderr=sys.stderr)
     client = GatewayClient(base_url=f"http://127.0.0.1:{port}", timeout=35.0)
     client.process = process
+    client.grpc_address = f"127.0.0.1:{settings['grpc_port']}" if "grpc_port" in settings else ""
     try:
         with client:
             eventually(lambda: answers(client), timeout_s=60.0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
-from penstock.client.sync import Client
-from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 CODE = "import time, penstock\n\n@penstock.model\ndef echo(x: int) -> str:\n    time.sleep({1})\n    return 'version {0}'\n"
 # No job ends before the file is there, so that jobs still wait when every gateway refuses the withdrawn version.
@@ -33,27 +30,22 @@ SINGLE = {"max_batch_size": 1, "warm_up": False}
 QUICK = {"lease_s": 3.0, "beat_s": 0.3}
 
 
-@dataclass
-class RolloutStack:
-    """A worker and a gateway, and the folder that the sources of versions may lie in."""
+class RolloutStack(Stack):
+    """Versions come and go; the sources of those to load lie in a folder of the stack's (`sources`)."""
 
-    client: Client
-    redis_url: str
-    folder: Path
+    def new_worker(self, name: str, models: Mapping[str, Any] | None = None, **settings: Any) -> WorkerProcess:
+        return super().new_worker(name, models, **{**QUICK, "model_dir": str(self.folder / "models"), **settings})
 
-    def ready(self, model: str, version: str) -> bool:
+    def is_loaded(self, model: str, version: str) -> bool:
         return bool(self.client.model(model)["versions"].get(version, {}).get("ready_slots"))
 
     def load(self, model: str, version: str, source: str, **settings: Any) -> None:
         """Load a version, and wait until it is ready."""
         self.client.load_version(model, version, source, settings=settings)
-        eventually(lambda: self.ready(model, version), timeout_s=60.0)
+        eventually(lambda: self.is_loaded(model, version), timeout_s=60.0)
 
     def answer(self, model: str, version: str = "") -> Any:
         return self.client.submit(model, 1, version=version).result(60.0)
-
-    def slots(self, model: str) -> list[dict[str, Any]]:
-        return [slot for worker in self.client.workers() for slot in worker["slots"] if slot["model"] == model]
 
     def slots_of_version(self, model: str, version: str) -> list[dict[str, Any]]:
         """All slots of the model, if each of them runs this version; otherwise an empty list."""
@@ -90,24 +82,9 @@ def sources(folder: Path) -> Path:
 
 
 @contextmanager
-def worker_of(redis_url: str, folder: Path, models: Mapping[str, Any]) -> Iterator[WorkerProcess]:
-    with started_worker(redis_url, folder, models) as worker:
-        worker.await_ready()
-        yield worker
-
-
-def started_worker(redis_url: str, folder: Path, models: Mapping[str, Any]) -> WorkerProcess:
-    settings: dict[str, Any] = {**QUICK, "model_dir": str(folder / "models")}
-    return WorkerProcess(redis_url, folder / "w", models, **settings)
-
-
-@contextmanager
 def unnamed(folder: Path) -> Iterator[RolloutStack]:
-    """A store of its own, and a gateway whose settings name no model: it hears of models from workers, which a scene starts."""
+    """A gateway whose settings name no model, on a store of its own: it hears of models from workers, which a scene starts."""
     folder.mkdir()
-    with (
-        EmbeddedServer(sources(folder) / "store", fsync="everysec") as server,
-        gateway_process(server.url, folder, models={}) as http,
-        closing(Client(str(http.base_url))) as client,
-    ):
-        yield RolloutStack(client, server.url, folder)
+    with RolloutStack(sources(folder), {}) as stack:
+        stack.start_gateway()
+        yield stack

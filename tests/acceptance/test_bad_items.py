@@ -10,10 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import ROOT
-from tests.eventually import eventually
-from tests.integration.worker_process import FAULTY, WorkerProcess
+from tests.integration.worker_process import FAULTY
+from tests.stack import Stack
 
 # Eight images that the model classifies as their labels say.
 IMAGES = [path for path in sorted((ROOT / "examples" / "digits" / "images").glob("*.png")) if path.name != "0421_5.png"][:8]
@@ -29,12 +28,9 @@ BAD = 3
 def client(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("bad")
-    with (
-        gateway_process(redis_url, folder / "state", models=MODELS) as client,
-        WorkerProcess(redis_url, folder, MODELS) as worker,
-    ):
-        worker.await_ready()
-        eventually(lambda: client.get("/readyz").status_code == 200)
+    with Stack(folder, MODELS, store=redis_url) as stack:
+        client, worker = stack.start_gateway(), stack.start_worker()
+        stack.await_ready()
         yield client
         worker.send(signal.SIGTERM)
         assert worker.exit_code(within_s=60.0) == 0, worker.log.read_text()

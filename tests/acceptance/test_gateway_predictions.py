@@ -1,4 +1,4 @@
-"""Answer-now requests, several gateway processes on one port, and a stop while requests are open."""
+"""Answer-now requests, and a stop while requests are open."""
 
 from __future__ import annotations
 
@@ -97,22 +97,6 @@ def test_a_repeated_key_answers_with_the_first_jobs_output(client: httpx2.Client
         answers = [client.post("/predictions/square", json={"x": 4}, headers=headers) for _ in range(2)]
     assert [answer.json() for answer in answers] == [{"y": 16}, {"y": 16}]
     assert answers[0].headers["x-penstock-job"] == answers[1].headers["x-penstock-job"]
-
-
-def test_processes_side_by_side_share_one_port(redis_url: str, tmp_path: Path) -> None:
-    with gateway_process(redis_url, tmp_path, models=MODELS, processes=2) as client:
-        hand = Hand(redis_url)
-        hand.announce()
-        # Each request opens a connection, because the kernel picks the process by connection.
-        fresh = httpx2.Client(base_url=client.base_url, limits=httpx2.Limits(max_keepalive_connections=0), timeout=35.0)
-        with fresh, hand.serving(), ThreadPoolExecutor(8) as pool:
-            # One gateway process may learn of the worker later than the other.
-            eventually(lambda: all(fresh.get("/v1/models/square").json()["ready"] for _ in range(20)))
-            answers = list(pool.map(lambda _: fresh.post("/predictions/square", json={"x": 4}).status_code, range(32)))
-            # A scrape would reach any of the processes, so it is told nothing rather than a part.
-            scrape = fresh.get("/metrics").status_code
-    assert answers == [200] * 32
-    assert scrape == 404
 
 
 def test_a_stop_signal_answers_open_long_polls_and_predictions(redis_url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from redis import Redis
 
 from tests.acceptance.gateway_process import GatewayClient
 from tests.acceptance.many_clients import Answer, Connection, allow_connections
+from tests.eventually import eventually_async
 from tests.security.keyed import BOSS, TestKey, keyed_gateway, make
 
 # More than the 512 requests that one owner may have open at once if they do not wait, and than one owner's share of anything.
@@ -29,11 +30,12 @@ def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 async def ask(connection: Connection, method: str, path: str, key: TestKey) -> Answer:
     """The answer; asks again while the key's rate is spent, as the clients do. A 503 is never asked again."""
-    while True:
+
+    async def is_within_rate() -> Answer | None:
         answer = await connection.ask(method, path, key.header)
-        if answer.status != 429:
-            return answer
-        await asyncio.sleep(0.2)
+        return answer if answer.status != 429 else None
+
+    return await eventually_async(is_within_rate, timeout_s=60.0)
 
 
 async def wait_for_end(connection: Connection, path: str, key: TestKey) -> Answer:
@@ -72,12 +74,13 @@ async def test_hundreds_wait_with_one_key_and_others_poll_and_cancel_without_a_5
 
 async def all_wait(gateway: GatewayClient, count: int) -> None:
     """Return once `count` requests are open at the gateway."""
-    while True:
+
+    async def are_open() -> bool:
         text = (await asyncio.to_thread(gateway.get, "/metrics", headers=BOSS.header)).text
         open_now = [line for line in text.splitlines() if line.startswith("penstock_http_requests_in_flight")]
-        if open_now and float(open_now[0].split()[1]) >= count:
-            return
-        await asyncio.sleep(0.1)
+        return bool(open_now) and float(open_now[0].split()[1]) >= count
+
+    await eventually_async(are_open, timeout_s=60.0)
 
 
 async def test_probes_from_everywhere_are_answered_from_one_look_per_half_second(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ import pytest
 from penstock import AsyncClient, Client
 from penstock.client.timelines import TimelineView
 from tests.acceptance.collector import Collector, Sent, collecting
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess
+from tests.stack import Stack
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -43,24 +42,20 @@ class Retrying(penstock.Handler):
 PRODUCER, CONSUMER = 4, 5
 
 
-@dataclass
-class Stack:
-    gateway: GatewayClient
-    worker: WorkerProcess
-    gateway_log: Path
+class ObservedStack(Stack):
+    """All processes send their spans to a collector."""
+
     collector: Collector
-    url: str
-    folder: Path
 
     def lines(self, job: str) -> list[dict[str, Any]]:
         """The log lines of one job: first the lines of the gateway, then the lines of the worker."""
-        texts = [*self.gateway_log.read_text().splitlines(), *self.worker.log.read_text().splitlines()]
+        texts = [*(self.folder / "gateway.log").read_text().splitlines(), *self.worker.log.read_text().splitlines()]
         entries = [json.loads(line) for line in texts if line.startswith("{")]
         return [entry for entry in entries if entry.get("job_id") == job]
 
 
 @pytest.fixture(scope="module")
-def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedStack]:
     folder = tmp_path_factory.mktemp("observed")
     (folder / "retrying.py").write_text(RETRYING)
     models = {
@@ -70,17 +65,17 @@ def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     doomed = {"doomed": {"source": f"{FAULTY}:Faulty"}}
     with collecting() as collector, (folder / "gateway.log").open("ab") as log:
         env = {**collector.env(), "PENSTOCK_LOG__JOBS": "all"}
-        with (
-            gateway_process(redis_url, folder, models={**models, **doomed}, env=env, log=log) as gateway,
-            WorkerProcess(redis_url, folder / "w", models, env=env) as worker,
-        ):
-            worker.await_ready()
-            yield Stack(gateway, worker, folder / "gateway.log", collector, redis_url, folder)
+        with ObservedStack(folder, models, store=redis_url, env=env) as stack:
+            stack.collector = collector
+            stack.start_gateway(models={**models, **doomed}, log=log)
+            stack.start_worker()
+            stack.worker.await_ready()
+            yield stack
 
 
 @pytest.fixture(scope="module")
-def client(stack: Stack) -> Iterator[Client]:
-    with Client(str(stack.gateway.base_url)) as client:
+def client(stack: ObservedStack) -> Iterator[Client]:
+    with Client(str(stack.http.base_url)) as client:
         yield client
 
 
@@ -88,7 +83,7 @@ def sums_up(told: TimelineView) -> bool:
     return sum(stage.seconds for stage in told.stages) == pytest.approx(told.total_s, rel=0.02, abs=1e-5)
 
 
-def test_a_normal_jobs_timeline_tells_its_stages_its_batch_and_where_it_ran(stack: Stack, client: Client) -> None:
+def test_a_normal_jobs_timeline_tells_its_stages_its_batch_and_where_it_ran(stack: ObservedStack, client: Client) -> None:
     job = client.submit("faulty", {"do": "sleep", "seconds": 0.1})
     assert job.wait(40).status == "succeeded"
     told = job.timeline()
@@ -105,7 +100,7 @@ def test_a_normal_jobs_timeline_tells_its_stages_its_batch_and_where_it_ran(stac
     assert job.view.links["timeline"] == f"/v1/jobs/{job.id}/timeline"
 
 
-def test_a_job_behind_others_tells_how_many_and_that_it_waited(stack: Stack, client: Client) -> None:
+def test_a_job_behind_others_tells_how_many_and_that_it_waited(stack: ObservedStack, client: Client) -> None:
     first = client.submit("faulty", {"do": "sleep", "seconds": 2.0})
     eventually(lambda: first.refresh().status == "running")
     jobs = [client.submit("faulty", {"do": "sleep", "seconds": 0.02}) for _ in range(12)]
@@ -135,7 +130,7 @@ def test_a_cancelled_job_waited_until_its_cancel(client: Client) -> None:
     assert sums_up(told)
 
 
-def test_an_expired_job_waited_until_its_deadline(stack: Stack, client: Client) -> None:
+def test_an_expired_job_waited_until_its_deadline(stack: ObservedStack, client: Client) -> None:
     # A slot holds one batch on the device and one prepared batch, and claims no third one.
     gate = stack.folder / "expired.open"
     blockers = [client.submit("faulty", {"do": "wait", "tag": str(gate)})]
@@ -163,17 +158,17 @@ class Recovered:
 
 
 @pytest.fixture(scope="module")
-def recovered(stack: Stack, client: Client) -> Recovered:
+def recovered(stack: ObservedStack, client: Client) -> Recovered:
     model, gate = {"doomed": {"source": f"{FAULTY}:Faulty"}}, stack.folder / "doomed.open"
     job = client.submit("doomed", {"do": "wait", "tag": str(gate)})
-    with WorkerProcess(stack.url, stack.folder / "first", model) as first:
+    with WorkerProcess(stack.redis_url, stack.folder / "first", model) as first:
         name = first.await_ready()
         eventually(lambda: job.refresh().status == "running")
         first.kill()
     gate.touch()
     # With this delay between exports, only the drain of the worker can have sent a span.
     env = {**stack.collector.env(), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-    with WorkerProcess(stack.url, stack.folder / "second", model, env=env) as second:
+    with stack.new_worker("second", model, env=env) as second:
         other = second.await_ready()
         assert job.wait(40).status == "succeeded"
         # The sweep of either worker may have found the lost job first.
@@ -198,7 +193,7 @@ def test_what_is_left_of_the_spans_is_sent_when_the_worker_drains(recovered: Rec
     assert len(recovered.sent) == 1
 
 
-def test_the_timeline_of_a_running_job_adds_up_too(stack: Stack, client: Client) -> None:
+def test_the_timeline_of_a_running_job_adds_up_too(stack: ObservedStack, client: Client) -> None:
     gate = stack.folder / "running.open"
     job = client.submit("faulty", {"do": "wait", "tag": str(gate)})
     eventually(lambda: job.refresh().status == "running")
@@ -209,30 +204,30 @@ def test_the_timeline_of_a_running_job_adds_up_too(stack: Stack, client: Client)
     assert sums_up(told)
 
 
-def test_an_unknown_jobs_timeline_is_not_found(stack: Stack) -> None:
-    answer = stack.gateway.get(f"/v1/jobs/{'0' * 26}-faulty/timeline")
+def test_an_unknown_jobs_timeline_is_not_found(stack: ObservedStack) -> None:
+    answer = stack.http.get(f"/v1/jobs/{'0' * 26}-faulty/timeline")
     assert answer.status_code == 404
 
 
-def test_both_clients_read_a_timeline_by_its_id(stack: Stack, client: Client) -> None:
+def test_both_clients_read_a_timeline_by_its_id(stack: ObservedStack, client: Client) -> None:
     job = client.submit("faulty", {})
     job.wait(40)
 
     async def ask() -> TimelineView:
-        async with AsyncClient(str(stack.gateway.base_url)) as asynchronous:
+        async with AsyncClient(str(stack.http.base_url)) as asynchronous:
             return await asynchronous.timeline(job.id)
 
     assert asyncio.run(ask()) == client.timeline(job.id)
 
 
-def penstock(stack: Stack, *argv: str) -> str:
-    env = {**os.environ, "PENSTOCK_URL": str(stack.gateway.base_url)}
+def penstock(stack: ObservedStack, *argv: str) -> str:
+    env = {**os.environ, "PENSTOCK_URL": str(stack.http.base_url)}
     command = [sys.executable, "-m", "penstock", *argv]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return ran.stdout
 
 
-def test_jobs_show_prints_the_timeline_and_what_took_longest(stack: Stack, client: Client) -> None:
+def test_jobs_show_prints_the_timeline_and_what_took_longest(stack: ObservedStack, client: Client) -> None:
     job = client.submit("faulty", {"do": "sleep", "seconds": 0.1})
     job.wait(40)
     shown = penstock(stack, "jobs", "show", job.id)
@@ -245,33 +240,33 @@ def test_jobs_show_prints_the_timeline_and_what_took_longest(stack: Stack, clien
 # --- traces --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_callers_trace_goes_through_the_job_and_comes_back(stack: Stack) -> None:
+def test_the_callers_trace_goes_through_the_job_and_comes_back(stack: ObservedStack) -> None:
     sent = {"traceparent": PARENT, "tracestate": "vendor=1"}
-    accepted = stack.gateway.post("/v1/models/faulty/jobs", json={}, headers=sent)
+    accepted = stack.http.post("/v1/models/faulty/jobs", json={}, headers=sent)
     assert accepted.status_code == 202
     assert accepted.json()["trace_id"] == accepted.headers["traceparent"][3:35] == TRACE
-    job = stack.gateway.get(accepted.json()["links"]["result"], params={"wait": "25"})
+    job = stack.http.get(accepted.json()["links"]["result"], params={"wait": "25"})
     assert job.status_code == 200
-    assert stack.gateway.get(accepted.json()["links"]["self"]).json()["trace_id"] == TRACE
-    answer = stack.gateway.post("/predictions/faulty", json={}, headers=sent)
+    assert stack.http.get(accepted.json()["links"]["self"]).json()["trace_id"] == TRACE
+    answer = stack.http.post("/predictions/faulty", json={}, headers=sent)
     assert answer.headers["traceparent"][3:35] == TRACE
 
 
-def test_a_refusal_names_the_trace(stack: Stack) -> None:
+def test_a_refusal_names_the_trace(stack: ObservedStack) -> None:
     for path in ("/predictions/faulty", "/v1/models/nobody/jobs"):
-        refused = stack.gateway.post(path, content=b"{", headers={"traceparent": PARENT, "content-type": "application/json"})
+        refused = stack.http.post(path, content=b"{", headers={"traceparent": PARENT, "content-type": "application/json"})
         assert refused.status_code in (400, 404)
         assert refused.json()["trace_id"] == TRACE
-    missing = stack.gateway.get(f"/v1/jobs/{'0' * 26}-faulty", headers={"traceparent": PARENT})
+    missing = stack.http.get(f"/v1/jobs/{'0' * 26}-faulty", headers={"traceparent": PARENT})
     assert missing.json()["trace_id"] == TRACE
-    assert "trace_id" not in stack.gateway.get("/nothing").json()
+    assert "trace_id" not in stack.http.get("/nothing").json()
 
 
 def jobs_of(span: Sent) -> set[str]:
     return {told["messaging.message.id"] for *_, told in span.links}
 
 
-def test_every_job_has_a_producer_span_and_its_batch_one_span_with_a_link_to_each(stack: Stack, client: Client) -> None:
+def test_every_job_has_a_producer_span_and_its_batch_one_span_with_a_link_to_each(stack: ObservedStack, client: Client) -> None:
     gate = stack.folder / "batches.open"
     blocker = client.submit("faulty", {"do": "wait", "tag": str(gate)})
     eventually(lambda: blocker.refresh().status == "running")
@@ -302,13 +297,13 @@ def test_every_job_has_a_producer_span_and_its_batch_one_span_with_a_link_to_eac
     assert len(batches) < 6
 
 
-def test_a_producer_span_is_the_child_of_the_callers(stack: Stack) -> None:
-    job = stack.gateway.post("/v1/models/faulty/jobs", json={}, headers={"traceparent": PARENT}).json()["id"]
+def test_a_producer_span_is_the_child_of_the_callers(stack: ObservedStack) -> None:
+    job = stack.http.post("/v1/models/faulty/jobs", json={}, headers={"traceparent": PARENT}).json()["id"]
     spans = eventually(lambda: [s for s in stack.collector.named("send ") if s.attributes["messaging.message.id"] == job])
     assert (spans[0].trace_id, spans[0].parent_id, spans[0].service) == (TRACE, SPAN, "penstock-gateway")
 
 
-def test_a_batch_that_failed_says_how(stack: Stack, client: Client) -> None:
+def test_a_batch_that_failed_says_how(stack: ObservedStack, client: Client) -> None:
     job = client.submit("faulty", {"do": "raise"})
     job.wait(40)
 
@@ -324,7 +319,7 @@ def test_a_batch_that_failed_says_how(stack: Stack, client: Client) -> None:
 # --- log lines -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_change_of_a_job_is_one_line_with_job_batch_and_trace(stack: Stack, client: Client) -> None:
+def test_every_change_of_a_job_is_one_line_with_job_batch_and_trace(stack: ObservedStack, client: Client) -> None:
     job = client.submit("retrying", 2)
     view = job.wait(40)
     events = eventually(lambda: (lines := stack.lines(job.id)) and lines[-1]["event"] == "job_finished" and lines)
@@ -337,7 +332,7 @@ def test_every_change_of_a_job_is_one_line_with_job_batch_and_trace(stack: Stack
     assert events[-1]["total_s"] == pytest.approx(job.timeline().total_s, abs=0.1)
 
 
-def test_the_end_of_a_job_that_nobody_ran_is_logged_too(stack: Stack, client: Client) -> None:
+def test_the_end_of_a_job_that_nobody_ran_is_logged_too(stack: ObservedStack, client: Client) -> None:
     job = client.submit("doomed", {})
     job.cancel()
     ended = eventually(lambda: [line for line in stack.lines(job.id) if line["event"] == "job_finished"])

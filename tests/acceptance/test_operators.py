@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -15,14 +14,13 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.cli.jobs import jobs
 from penstock.cli.models import models, workers
 from penstock.cli.ops import audit
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
 from tests.security.keyed import READER, make
+from tests.stack import Stack
 
 OPERATOR = make("boss", "manage", "submit", more="rate_per_s = 100000\nburst = 100000\nmax_open_jobs = 5000")
 
@@ -35,14 +33,14 @@ def half(x: float) -> float:
 """
 
 
-@dataclass
-class OperatedStack:
+class OperatedStack(Stack):
     """A worker and a gateway with keys. `boss` may manage."""
 
-    boss: GatewayClient
     reader: GatewayClient
-    worker: WorkerProcess
-    server: EmbeddedServer
+
+    @property
+    def boss(self) -> GatewayClient:
+        return self.http
 
     def submit(self, count: int) -> list[str]:
         return [self.submit_one(n) for n in range(count)]
@@ -83,16 +81,13 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     keys = folder / "keys.toml"
     keys.write_text(READER.toml + OPERATOR.toml)
     models = {"half": {"source": str(folder / "half.py"), "slots": 1}}
-    with (
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        WorkerProcess(server.url, folder, models, beat_s=0.3, lease_s=3.0) as worker,
-        gateway_process(server.url, folder / "state", models=models, env={"PENSTOCK_KEYS_FILE": str(keys)}) as boss,
-    ):
-        worker.await_ready()
+    with OperatedStack(folder, models) as stack:
+        stack.start_worker(beat_s=0.3, lease_s=3.0)
+        boss = stack.start_gateway(env={"PENSTOCK_KEYS_FILE": str(keys)})
         boss.headers.update(OPERATOR.header)
-        with GatewayClient(base_url=boss.base_url, headers=READER.header) as reader:
-            eventually(lambda: boss.get("/readyz").status_code == 200)
-            yield OperatedStack(boss, reader, worker, server)
+        stack.reader = stack.opened.enter_context(GatewayClient(base_url=boss.base_url, headers=READER.header))
+        stack.await_ready()
+        yield stack
 
 
 def test_a_paused_model_takes_jobs_and_runs_none_until_it_is_resumed_also_after_a_restart(stack: OperatedStack) -> None:

@@ -7,16 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
 import pytest
 
-from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import COMMAND, SQUARE, clean_environment
-from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 # Python runs this code before any other. `sys.platform` stays "linux", because the standard library and psutil choose their
 # modules by `sys.platform`. Calls that penstock makes only if `sys.platform` is "linux" (timerfd) therefore stay too.
@@ -79,31 +75,17 @@ json.dump(found, sys.stdout)
 """
 
 
-@dataclass(frozen=True)
-class Served:
-    """A gateway elsewhere; its worker is on Linux."""
-
-    client: httpx2.Client
-    redis_url: str
-    state_dir: Path
-
-    @property
-    def url(self) -> str:
-        return str(self.client.base_url)
-
-
 @pytest.fixture(scope="module")
-def served(elsewhere: dict[str, str], redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(elsewhere: dict[str, str], redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A gateway elsewhere; its worker is on Linux."""
     folder = tmp_path_factory.mktemp("served")
     models = {"square": {"source": str(SQUARE)}}
     env = {"PYTHONPATH": elsewhere["PYTHONPATH"], "PENSTOCK_DIE_WITH_PARENT": ""}
-    with (
-        WorkerProcess(redis_url, folder, models) as worker,
-        gateway_process(redis_url, folder / "state", models=models, env=env) as client,
-    ):
-        worker.await_ready()
-        eventually(lambda: client.get("/readyz").status_code == 200)
-        yield Served(client, redis_url, folder / "state")
+    with Stack(folder, models, store=redis_url) as stack:
+        stack.start_worker()
+        stack.start_gateway(env=env)
+        stack.await_ready()
+        yield stack
 
 
 def ran(
@@ -133,33 +115,33 @@ SHOWN = {
 }
 
 
-def test_commands_work_against_a_gateway_elsewhere(elsewhere: dict[str, str], served: Served, tmp_path: Path) -> None:
+def test_commands_work_against_a_gateway_elsewhere(elsewhere: dict[str, str], served: Stack, tmp_path: Path) -> None:
     found = called(elsewhere, [list(words) for words in SHOWN], cwd=tmp_path, PENSTOCK_URL=served.url)
     for (words, shown), (code, stdout, stderr) in zip(SHOWN.items(), found, strict=True):
         assert code == 0, (words, stdout, stderr)
         assert shown in stdout, words
 
 
-def test_both_clients_work(elsewhere: dict[str, str], served: Served, tmp_path: Path) -> None:
+def test_both_clients_work(elsewhere: dict[str, str], served: Stack, tmp_path: Path) -> None:
     found = ran(elsewhere, sys.executable, "-c", CLIENTS, served.url, cwd=tmp_path)
     assert found.stdout == "{'y': 16} {'y': 9}\n", found.stderr
 
 
 def test_a_run_is_driven_from_there_while_its_workers_are_on_linux(
-    elsewhere: dict[str, str], served: Served, tmp_path: Path
+    elsewhere: dict[str, str], served: Stack, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"x": 1}\n{"x": 2}\n')
     output = tmp_path / "out.jsonl"
-    command = [*COMMAND, "run", "square", str(rows), "-o", str(output), "--state-dir", str(served.state_dir)]
+    command = [*COMMAND, "run", "square", str(rows), "-o", str(output), "--state-dir", str(served.folder / "state")]
     found = ran(elsewhere, *command, cwd=tmp_path, PENSTOCK_REDIS_URL=served.redis_url)
     assert found.returncode == 0, found.stdout + found.stderr
     outputs = [json.loads(line)["output"] for line in output.read_text().splitlines()]
     assert outputs == [{"y": 1}, {"y": 4}]
 
 
-def test_a_gateway_runs(served: Served) -> None:
-    assert served.client.get("/livez").status_code == 200
+def test_a_gateway_runs(served: Stack) -> None:
+    assert served.http.get("/livez").status_code == 200
 
 
 def test_a_worker_says_in_one_sentence_that_it_needs_linux(elsewhere: dict[str, str], tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.client.sync import Client
-from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import SQUARE, clean_environment
 from tests.command import called_here
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 pytest.importorskip("onnxruntime")
 
@@ -50,7 +49,7 @@ class Own(penstock.Handler):
 
 @dataclass(frozen=True)
 class Profiled:
-    """A gateway and a worker, which records into the folder `recorded`."""
+    """A gateway and a worker, which records into `state/profiles`."""
 
     url: str
     folder: Path
@@ -71,13 +70,11 @@ def up(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pro
         "own": {"source": str(folder / "own.py")},
         "square": {"source": str(SQUARE), "profile": True},
     }
-    with (
-        WorkerProcess(redis_url, folder, models, None, beat_s=0.3) as worker,
-        gateway_process(redis_url, folder / "state", models=models) as client,
-    ):
-        worker.await_ready()
-        eventually(lambda: client.get("/readyz").status_code == 200)
-        yield Profiled(str(client.base_url), folder)
+    with Stack(folder, models, store=redis_url) as stack:
+        stack.start_worker(beat_s=0.3)
+        stack.start_gateway()
+        stack.await_ready()
+        yield Profiled(stack.url, folder)
 
 
 def _recorded(up: Profiled, *arguments: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.cli import exits
 from penstock.cli.jobs import call
@@ -21,8 +20,7 @@ from penstock.cli.models import workers
 from penstock.client.problems import WaitTimeout
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound
-from tests.acceptance.gateway_process import gateway_process
-from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, started_worker, unnamed, worker_of
+from tests.acceptance.rollout_stack import SINGLE, RolloutStack, sources, unnamed
 from tests.acceptance.warm_command import run_command
 from tests.eventually import eventually
 
@@ -34,15 +32,12 @@ NAMED = ("busy", "named", "broken", "failing", "stray", "waiting", "declared")
 def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutStack]:
     folder = sources(tmp_path_factory.mktemp("rollouts"))
     named: dict[str, Any] = {name: {"source": str(folder / "one.py"), "version": "1"} for name in NAMED}
-    with (
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        started_worker(server.url, folder, named) as worker,
-        gateway_process(server.url, folder, models=named) as http,
-        closing(Client(str(http.base_url))) as client,
-    ):
-        worker.await_ready()
-        eventually(lambda: all(client.model(name)["ready"] for name in NAMED))
-        yield RolloutStack(client, server.url, folder)
+    with RolloutStack(folder, named) as stack:
+        stack.start_worker()
+        stack.start_gateway()
+        stack.await_ready()
+        eventually(lambda: all(stack.client.model(name)["ready"] for name in NAMED))
+        yield stack
 
 
 SCENES: dict[str, Callable[[RolloutStack], None]] = {}
@@ -223,9 +218,9 @@ def test_a_model_that_was_loaded_and_never_called_leaves_nothing_behind_a_reset(
 def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_loaded_anew(stack: RolloutStack) -> None:
     client, gate = stack.client, stack.hold("leaving")
     client.load_version("leaving", "1", "leaving.py", settings={**SINGLE, "slots": 1})
-    eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
+    eventually(lambda: stack.version("leaving")["state"] == "reached", timeout_s=60.0)
     # Its worker announces what it has loaded, although no settings name the model: with the ready slot, or a beat later.
-    eventually(lambda: version(stack, "leaving")["loaded"])
+    eventually(lambda: stack.version("leaving")["loaded"])
     jobs = [client.submit("leaving", n) for n in range(6)]
     client.unload_model("leaving")
     with pytest.raises(NotFound):
@@ -239,9 +234,9 @@ def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_l
     with pytest.raises(NotFound):
         client.rollout("leaving")
     client.load_version("leaving", "1", "v3.py", settings={"slots": 0})
-    assert version(stack, "leaving")["workers"] == 0
+    assert stack.version("leaving")["workers"] == 0
     client.scale_model("leaving", 1)
-    eventually(lambda: version(stack, "leaving")["state"] == "reached", timeout_s=60.0)
+    eventually(lambda: stack.version("leaving")["state"] == "reached", timeout_s=60.0)
     assert stack.answer("leaving") == "version 3"
 
 
@@ -278,11 +273,6 @@ def test_a_model_of_the_settings_that_is_unloaded_stays_away_until_a_reset(stack
     assert not stack.slots("declared")
     client.reset_model("declared")
     assert stack.answer("declared") == "version 1"
-
-
-def version(stack: RolloutStack, model: str) -> dict[str, Any]:
-    found: dict[str, Any] = stack.client.model(model)["versions"]["1"]
-    return found
 
 
 def answered(stack: RolloutStack, model: str) -> str:
@@ -346,10 +336,9 @@ def test_only_files_below_the_folder_of_models_can_be_named(stack: RolloutStack)
 
 @at_once
 def test_jobs_of_a_version_that_a_reset_took_back_survive_the_death_of_their_worker(stack: RolloutStack) -> None:
-    with (
-        unnamed(stack.folder / "apart") as apart,
-        worker_of(apart.redis_url, apart.folder, {"mortal": {"source": str(apart.folder / "one.py")}}) as worker,
-    ):
+    with unnamed(stack.folder / "apart") as apart:
+        worker = apart.start_worker(models={"mortal": {"source": str(apart.folder / "one.py")}})
+        worker.await_ready()
         client, gate = apart.client, apart.hold("mortal")
         apart.load("mortal", "20", "mortal.py", **SINGLE)
         jobs = [client.submit("mortal", n, version="20") for n in range(10)]
@@ -378,12 +367,15 @@ def withdraw_workers(redis_url: str) -> None:
 def test_a_version_written_into_the_settings_stays_when_the_rollout_that_brought_it_is_reset(stack: RolloutStack) -> None:
     with unnamed(stack.folder / "written") as apart:
         client, folder = apart.client, apart.folder
-        with worker_of(apart.redis_url, folder, {"written": {"source": str(folder / "one.py"), "version": "1"}}):
+        with apart.new_worker("first", {"written": {"source": str(folder / "one.py"), "version": "1"}}) as first:
+            first.await_ready()
             apart.load("written", "2", "v2.py")
             client.switch_version("written", "2")
             client.unload_version("written", "1")
         withdraw_workers(apart.redis_url)
-        with worker_of(apart.redis_url, folder, {"written": {"source": str(folder / "models" / "v2.py"), "version": "2"}}):
+        second = {"written": {"source": str(folder / "models" / "v2.py"), "version": "2"}}
+        with apart.new_worker("second", second) as worker:
+            worker.await_ready()
             eventually(lambda: len(client.workers()) == 1)
             client.reset_model("written")
             assert apart.answer("written") == "version 2"

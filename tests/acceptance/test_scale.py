@@ -12,43 +12,24 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.cli import exits
 from penstock.cli.models import models
 from penstock.client.problems import JobFailed
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
 from penstock.errors import Conflict, InvalidInput, NotFound, NoWorker
-from tests.acceptance.gateway_process import gateway_process
-from tests.acceptance.rollout_stack import HELD, SINGLE, RolloutStack, sources
+from tests.acceptance.rollout_stack import HELD, SINGLE, sources
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 # A slot that leaves gets no such time limit: only the end of its worker has one.
 QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.3, "grace_s": 0.2}
 
 
-class ScaleStack(RolloutStack):
-    """Two workers; `shared` is the model that the settings of both name."""
-
-    workers: tuple[WorkerProcess, WorkerProcess]
-
-    def version(self, model: str, version: str = "1") -> dict[str, Any]:
-        found: dict[str, Any] = self.client.model(model)["versions"][version]
-        return found
-
-    def scale(self, model: str, slots: int, version: str = "1") -> None:
-        """Scale, and wait until all workers have the slots."""
-        self.client.scale_model(model, slots, version=version)
-        eventually(lambda: self.version(model, version)["state"] == "reached", timeout_s=60.0)
-        assert (self.version(model, version)["ready_slots"], len(self.slots(model))) == (2 * slots, 2 * slots)
-
-    def started_children(self, worker: WorkerProcess, model: str) -> int:
-        return len(worker.events("child_started", model))
-
-
 @pytest.fixture(scope="module")
-def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScaleStack]:
+def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers; `shared` is the model that the settings of both name."""
     folder = sources(tmp_path_factory.mktemp("scale"))
     gate = folder / "busy.open"
     (folder / "busy.py").write_text(HELD.format(str(gate)))
@@ -57,33 +38,38 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     named["hanging"] = {"source": str(folder / "hanging.py"), "max_run_s": 1.0, "warm_up": False}
     named["busy"] = {"source": str(folder / "busy.py"), **SINGLE}
     settings = {**QUICK, "model_dir": str(folder / "models")}
-    with (
-        EmbeddedServer(folder / "store", fsync="everysec") as server,
-        WorkerProcess(server.url, folder / "a", named, **settings) as first,
-        WorkerProcess(server.url, folder / "b", named, **settings) as second,
-        gateway_process(server.url, folder, models=named) as http,
-        closing(Client(str(http.base_url))) as client,
-    ):
-        first.await_ready()
-        second.await_ready()
-        eventually(lambda: all(client.model(name)["ready_slots"] == 2 for name in named))
-        made = ScaleStack(client, server.url, folder)
-        made.workers = (first, second)
-        yield made
+    with Stack(folder, named) as stack:
+        for name in ("a", "b"):
+            stack.start_worker(name, **settings)
+        stack.start_gateway()
+        stack.await_ready()
+        eventually(lambda: all(stack.client.model(name)["ready_slots"] == 2 for name in named))
+        yield stack
 
 
-def test_slots_come_and_go_on_every_worker_and_jobs_that_run_meanwhile_all_end(stack: ScaleStack) -> None:
+def scale(stack: Stack, model: str, slots: int) -> None:
+    """Scale, and wait until all workers have the slots."""
+    stack.client.scale_model(model, slots, version="1")
+    eventually(lambda: stack.version(model)["state"] == "reached", timeout_s=60.0)
+    assert (stack.version(model)["ready_slots"], len(stack.slots(model))) == (2 * slots, 2 * slots)
+
+
+def started_children(worker: WorkerProcess, model: str) -> int:
+    return len(worker.events("child_started", model))
+
+
+def test_slots_come_and_go_on_every_worker_and_jobs_that_run_meanwhile_all_end(stack: Stack) -> None:
     jobs = [stack.client.submit("shared", n) for n in range(30)]
-    stack.scale("shared", 3)
+    scale(stack, "shared", 3)
     jobs += [stack.client.submit("shared", n) for n in range(30)]
-    stack.scale("shared", 1)
+    scale(stack, "shared", 1)
     assert [job.result(60.0) for job in jobs] == ["version 1"] * 60
     assert [job.refresh().attempts for job in jobs] == [1] * 60
 
 
-def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: ScaleStack) -> None:
+def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: Stack) -> None:
     client = stack.client
-    stack.scale("quiet", 0)
+    scale(stack, "quiet", 0)
     job = client.submit("quiet", 1)
     with (
         closing(Client(client.base_url, retry=RetryPolicy(max_attempts=1))) as once,
@@ -94,11 +80,11 @@ def test_a_model_without_slots_keeps_its_jobs_says_so_and_comes_back(stack: Scal
     assert client.model("quiet")["ready"] is False
     assert httpx2.get(f"{client.base_url}/readyz").status_code == 200, "it is away on purpose"
     assert job.refresh().status == "queued"
-    stack.scale("quiet", 1)
+    scale(stack, "quiet", 1)
     assert job.result(60.0) == "version 1"
 
 
-def test_a_slot_that_goes_ends_what_it_runs(stack: ScaleStack) -> None:
+def test_a_slot_that_goes_ends_what_it_runs(stack: Stack) -> None:
     """Its worker's grace_s is over long before: that is for workers that stop."""
     client = stack.client
     jobs = [client.submit("busy", n) for n in range(2)]
@@ -120,11 +106,11 @@ def test_a_slot_that_goes_ends_what_it_runs(stack: ScaleStack) -> None:
     assert [job.result(60.0) for job in jobs] == ["held"] * 2
     assert [job.refresh().attempts for job in jobs] == [1] * 2
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in running))
-    stack.scale("busy", 1)
+    scale(stack, "busy", 1)
     assert waiting.result(60.0) == "held"
 
 
-def test_a_slot_that_goes_while_its_handler_hangs_ends_at_the_limit_of_its_batch(stack: ScaleStack) -> None:
+def test_a_slot_that_goes_while_its_handler_hangs_ends_at_the_limit_of_its_batch(stack: Stack) -> None:
     job = stack.client.submit("hanging", 1)
     eventually(lambda: job.refresh().status == "running")
     stack.client.scale_model("hanging", 0)
@@ -135,24 +121,24 @@ def test_a_slot_that_goes_while_its_handler_hangs_ends_at_the_limit_of_its_batch
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
-def test_a_worker_killed_in_the_middle_of_a_scale_has_the_slots_when_it_is_back(stack: ScaleStack) -> None:
+def test_a_worker_killed_in_the_middle_of_a_scale_has_the_slots_when_it_is_back(stack: Stack) -> None:
     client, (first, _) = stack.client, stack.workers
     jobs = [client.submit("mortal", n) for n in range(20)]
     client.scale_model("mortal", 3)
     first.kill()
     client.scale_model("quiet", 0)
-    loaded = stack.started_children(first, "quiet")
+    loaded = started_children(first, "quiet")
     first.start()
     eventually(lambda: stack.version("mortal")["state"] == "reached", timeout_s=60.0)
     eventually(lambda: (len(client.workers()), stack.version("mortal")["ready_slots"]) == (2, 6), timeout_s=60.0)
     assert [job.result(60.0) for job in jobs] == ["version 1"] * 20
     assert stack.slots("quiet") == []
-    assert stack.started_children(first, "quiet") == loaded, "a worker that starts loads no model that is off"
+    assert started_children(first, "quiet") == loaded, "a worker that starts loads no model that is off"
     client.reset_model("mortal")
     eventually(lambda: (stack.version("mortal")["state"], len(stack.slots("mortal"))) == ("reached", 2), timeout_s=60.0)
 
 
-def test_the_command_line_scales_and_waits(stack: ScaleStack) -> None:
+def test_the_command_line_scales_and_waits(stack: Stack) -> None:
     run, url = CliRunner(), ("--url", stack.client.base_url)
     scaled = run.invoke(models.app, ["scale", "shared", "2", "--wait", "60", *url])
     assert (scaled.exit_code, scaled.stdout) == (0, "version 1 of shared has 4 ready slots of 4\n")
@@ -163,7 +149,7 @@ def test_the_command_line_scales_and_waits(stack: ScaleStack) -> None:
     assert (failed.exit_code, "no such weights" in failed.stderr) == (exits.FAILED, True)
 
 
-def test_what_is_no_order_is_refused_and_changes_nothing(stack: ScaleStack) -> None:
+def test_what_is_no_order_is_refused_and_changes_nothing(stack: Stack) -> None:
     client = stack.client
     before = client.rollout("shared")["workers"]
     for slots in (-1, 100_000):
@@ -178,12 +164,11 @@ def test_what_is_no_order_is_refused_and_changes_nothing(stack: ScaleStack) -> N
     assert client.rollout("shared")["workers"] == before
 
 
-def test_a_worker_follows_before_its_next_beat_and_stops_while_a_slot_leaves(stack: ScaleStack) -> None:
+def test_a_worker_follows_before_its_next_beat_and_stops_while_a_slot_leaves(stack: Stack) -> None:
     """The wake-up reaches a worker through any of its slots: here the beat is minutes away."""
     (stack.folder / "awake.py").write_text(HELD.format(str(stack.folder / "never")))
     models = {"awake": {"source": str(stack.folder / "awake.py"), "warm_up": False}}
-    slow: dict[str, Any] = {"lease_s": 600.0, "beat_s": 300.0, "grace_s": 0.2, "model_dir": str(stack.folder / "models")}
-    with WorkerProcess(stack.redis_url, stack.folder / "slow", models, **slow) as worker:
+    with stack.new_worker("slow", models, lease_s=600.0, beat_s=300.0, grace_s=0.2) as worker:
         eventually(lambda: len(worker.events("child_ready", "awake")) == 1, timeout_s=60.0)
         eventually(lambda: stack.client.scale_model("awake", 2))
         eventually(lambda: len(worker.events("child_ready", "awake")) == 2, timeout_s=60.0)

@@ -40,6 +40,8 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
 # Small, so that ten kilobytes are large.
 INLINE_BYTES = 2_048
 MAX_JSON_BYTES = 60_000
+# A queue that takes nothing for so long is full: a gateway looks at its depth more often.
+SURELY_FULL_S = 0.4
 WORKER: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.2}
 
 
@@ -110,12 +112,13 @@ class Site:
 
     def ended(self, job: str, *, timeout_s: float = 30.0) -> dict[str, Any]:
         """The record of a job after its end."""
-        give_up_at = time.monotonic() + timeout_s
-        while True:
-            found = self.get(f"/v1/jobs/{job}", wait=str(max(1, min(10, int(give_up_at - time.monotonic()))))).json()
-            if found.get("status") not in ("queued", "running"):
-                return dict(found)
-            assert time.monotonic() < give_up_at, f"{job} is {found['status']} still"
+
+        def end() -> dict[str, Any]:
+            found: dict[str, Any] = self.get(f"/v1/jobs/{job}", wait=str(max(1, min(10, int(timeout_s))))).json()
+            assert found.get("status") not in ("queued", "running"), f"{job} is {found['status']} still"
+            return found
+
+        return eventually(end, timeout_s=timeout_s)
 
     def is_served(self, model: str) -> bool:
         return bool(self.get(f"/v1/models/{model}").json()["ready"])
@@ -163,17 +166,30 @@ class Stack:
             body = json.dumps(order if model.endswith("vectors") else {"order": order})
             job = self.main.submitted(model, body, key)
             gate.await_begun()
-            refused = 0
-            while to_the_brim and refused < 4:
-                # A slot may take one batch more than it runs, and the gateway learns of it a moment later.
-                answer = self.main.submit(model, body, key)
-                refused, job = (refused + 1, job) if answer.status_code == 429 else (0, answer.json()["id"])
-                time.sleep(0.1)
+            if to_the_brim:
+                job = self._fill(model, body, key) or job
             if key == "all" and not to_the_brim:
                 job = self.main.submitted(model, body, key)
                 eventually(lambda: self.main.job(job)["status"] == "running")
             yield
         self.main.ended(job)
+
+    def _fill(self, model: str, body: str, key: str) -> str:
+        """Submit until the queue is full, and return the last job that it took.
+
+        A slot may take one batch more than it runs, and the gateway learns of it a moment later.
+        """
+        taken, taken_at = "", time.monotonic()
+
+        def is_full() -> bool:
+            nonlocal taken, taken_at
+            answer = self.main.submit(model, body, key)
+            if answer.status_code != 429:
+                taken, taken_at = str(answer.json()["id"]), time.monotonic()
+            return time.monotonic() - taken_at > SURELY_FULL_S
+
+        eventually(is_full)
+        return taken
 
     def ready(self) -> None:
         """Wait until every slot of the models serves."""

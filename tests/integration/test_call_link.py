@@ -17,6 +17,7 @@ from penstock.broker.store import notifications
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.connection import CallLink, connect_async
 from penstock.job import Payload, new_job_id
+from tests.eventually import eventually_async
 
 # WITHIN_S is longer than any pause of a busy machine; a test that waits for the limit uses IMPATIENT_S.
 WITHIN_S = 30.0
@@ -38,11 +39,11 @@ async def link(client: redis.asyncio.Redis) -> AsyncIterator[CallLink]:
 
 
 async def stand(link: CallLink) -> None:
-    give_up_at = time.monotonic() + 30.0
-    while (answer := link.call(("PING",))) is None:
-        assert time.monotonic() < give_up_at
-        await asyncio.sleep(0.005)
-    assert await answer == b"PONG"
+    async def answer() -> object:
+        sent = link.call(("PING",))
+        return sent and await sent
+
+    assert await eventually_async(answer) == b"PONG"
 
 
 def called(link: CallLink, *command: bytes | str | int) -> asyncio.Future[object]:

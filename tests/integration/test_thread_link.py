@@ -18,7 +18,7 @@ from penstock.broker.store.links.thread_link import ThreadLink
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.store.wake_ups import WakeUps
 from penstock.job import Payload, new_job_id
-from tests.eventually import eventually
+from tests.eventually import eventually, eventually_async
 from tests.faults.server import Server
 
 
@@ -114,8 +114,11 @@ async def test_a_gateway_asks_again_while_a_replica_is_promoted(tmp_path: Path) 
             admin.replicaof("127.0.0.1", "1")
             asked = asyncio.ensure_future(store.submit(NewJob(new_job_id("m"), "1", Payload("application/json", b"7"))))
             counted = asked_again["READONLY"]
-            while asked_again["READONLY"] == counted:  # noqa: ASYNC110  counted by code that knows no events
-                await asyncio.sleep(0.001)
+
+            async def is_asked_again() -> bool:
+                return asked_again["READONLY"] > counted
+
+            await eventually_async(is_asked_again)
             admin.replicaof("NO", "ONE")
         assert (await asked).status is SubmitStatus.CREATED
     finally:

@@ -22,9 +22,9 @@ from tests.integration.shard_client import ShardClient
 from tests.integration.worker_process import FAULTY, PACED, Gate, JobClient, WorkerProcess
 
 # Short leases keep the tests short, because all other times follow from the lease.
-QUICK = {"lease_s": 3.0, "beat_s": 0.5}
+QUICK: dict[str, Any] = {"lease_s": 3.0, "beat_s": 0.5}
 # Nothing waits for such a lease, so it ends for no pause of the machine.
-LONG = {"lease_s": 600.0, "beat_s": 0.5}
+LONG: dict[str, Any] = {"lease_s": 600.0, "beat_s": 0.5}
 JOBS, SHARDS = "jobs", "shards"
 MODELS = {
     JOBS: {"source": f"{PACED}:Paced", "max_batch_size": 1, "warm_up": False},

@@ -26,29 +26,35 @@ class Model(penstock.Handler):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "code"
-    folder.mkdir()
-    write(folder, 1)
-    (folder / "model.py").write_text(CODE.format(kind="int"))
-    return folder
+MODELS = ("changed", "broken", "typed")
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the code of each model in a folder of its own."""
+    code = tmp_path_factory.mktemp("code")
+    for name in MODELS:
+        (code / name).mkdir()
+        write(code / name, 1)
+        (code / name / "model.py").write_text(CODE.format(kind="int"))
+    return code
 
 
 def write(folder: Path, answer: int) -> None:
     (folder / "helper_of_reload.py").write_text(f"ANSWER = {answer}\n")
 
 
-@pytest.fixture
-def worker(fresh_redis: str, tmp_path: Path, folder: Path) -> Iterator[WorkerProcess]:
-    models = {"m": {"source": str(folder / "model.py"), "warm_up": False, "max_batch_size": 2}}
-    with WorkerProcess(fresh_redis, tmp_path / "w", models, beat_s=0.2, reload="true") as worker:
+@pytest.fixture(scope="module")
+def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory, code: Path) -> Iterator[WorkerProcess]:
+    """One worker for all tests, each with a model of its own."""
+    models = {name: {"source": str(code / name / "model.py"), "warm_up": False, "max_batch_size": 2} for name in MODELS}
+    with WorkerProcess(redis_url, tmp_path_factory.mktemp("w"), models, beat_s=0.2, reload="true") as worker:
         worker.await_ready()
         yield worker
 
 
-def await_events(worker: WorkerProcess, name: str, count: int) -> None:
-    eventually(lambda: len(worker.events(name)) >= count, timeout_s=60.0)
+def await_failures(worker: WorkerProcess, count: int) -> None:
+    eventually(lambda: len(worker.events("child_unloadable", "broken")) >= count, timeout_s=60.0)
 
 
 def answers(client: JobClient, count: int) -> list[int]:
@@ -56,44 +62,46 @@ def answers(client: JobClient, count: int) -> list[int]:
 
 
 def test_a_change_of_a_file_beside_the_models_own_is_served_and_no_job_is_lost(
-    worker: WorkerProcess, fresh_redis: str, folder: Path
+    worker: WorkerProcess, redis_url: str, code: Path
 ) -> None:
-    with closing(JobClient(fresh_redis, "m")) as client:
+    folder = code / "changed"
+    with closing(JobClient(redis_url, "changed")) as client:
         assert answers(client, 1) == [1]
         waiting = client.submit(*range(100))
         write(folder, 22)
-        eventually(lambda: worker.events("model_reloaded"), timeout_s=60.0)
+        eventually(lambda: worker.events("model_reloaded", "changed"), timeout_s=60.0)
         found = [client.output(job.id) for job in client.await_final(waiting)]
         assert set(found) <= {1, 22}
         assert eventually(lambda: answers(client, 1) == [22], timeout_s=60.0)
-    [line] = worker.events("model_reloaded")
+    [line] = worker.events("model_reloaded", "changed")
     assert line["changed"] == [str(folder / "helper_of_reload.py")]
-    assert not worker.events("child_killed")
+    assert not worker.events("child_killed", "changed")
 
 
 def test_code_that_cannot_be_loaded_is_reported_and_its_correction_is_loaded_at_once(
-    worker: WorkerProcess, fresh_redis: str, folder: Path
+    worker: WorkerProcess, redis_url: str, code: Path
 ) -> None:
-    with closing(JobClient(fresh_redis, "m")) as client:
+    folder = code / "broken"
+    with closing(JobClient(redis_url, "broken")) as client:
         for number in range(4):  # after four failures the next try would come after eight seconds
             (folder / "model.py").write_text(f"def {'x' * number}(:\n")
-            await_events(worker, "child_unloadable", number + 1)
+            await_failures(worker, number + 1)
         waiting = client.submit(1)
         write(folder, 3)
         (folder / "model.py").write_text(CODE.format(kind="int"))
         assert [client.output(job.id) for job in client.await_final(waiting)] == [3]
 
 
-def test_a_changed_schema_reaches_the_gateways(worker: WorkerProcess, fresh_redis: str, folder: Path) -> None:
+def test_a_changed_schema_reaches_the_gateways(worker: WorkerProcess, redis_url: str, code: Path) -> None:
     def item_type() -> object:
-        with closing(RedisStore(fresh_redis)) as store:
-            info = store.stored_models()["m"].info
+        with closing(RedisStore(redis_url)) as store:
+            info = store.stored_models()["typed"].info
         version = info and info.versions["1"]
         return version and version.input_schema and version.input_schema.get("type")
 
     eventually(lambda: item_type() == "integer")
     # An edit of the same size in the same second: Python once took the bytecode that it had kept for that of the new code.
-    file = folder / "model.py"
+    file = code / "typed" / "model.py"
     before = file.stat()
     file.write_text(CODE.format(kind="str"))
     assert file.stat().st_size == before.st_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,11 +32,17 @@ class Careless(penstock.Handler):
 """
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> str:
-    file = tmp_path / "careless.py"
+@pytest.fixture(scope="module")
+def source(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The code of both models of a worker: of `careless` tracebacks are kept, of `quiet` the settings say nothing."""
+    folder = tmp_path_factory.mktemp("careless")
+    file = folder / "careless.py"
     file.write_text(CODE)
-    return str(file)
+    table = {"source": str(file), "warm_up": False, "secrets": {"SERVICE_KEY": SECRET}}
+    models = {"careless": {**table, "keep_tracebacks": True}, "quiet": table}
+    with WorkerProcess(redis_url, folder / "w", models) as worker:
+        worker.await_ready()
+        yield str(file)
 
 
 def failed(jobs: JobClient, *inputs: object) -> list[JobId]:
@@ -46,13 +52,10 @@ def failed(jobs: JobClient, *inputs: object) -> list[JobId]:
     return ids
 
 
-def test_a_traceback_begins_in_the_models_code_and_holds_no_secret(fresh_redis: str, tmp_path: Path, source: str) -> None:
-    jobs = JobClient(fresh_redis, "careless")
-    models = {"careless": {"source": source, "warm_up": False, "keep_tracebacks": True, "secrets": {"SERVICE_KEY": SECRET}}}
-    with WorkerProcess(fresh_redis, tmp_path / "w", models) as worker:
-        worker.await_ready()
-        missing, negative = failed(jobs, {}, {"x": -4})
-        [good] = jobs.await_final(jobs.submit({"x": 15}))
+def test_a_traceback_begins_in_the_models_code_and_holds_no_secret(redis_url: str, source: str) -> None:
+    jobs = JobClient(redis_url, "careless")
+    missing, negative = failed(jobs, {}, {"x": -4})
+    [good] = jobs.await_final(jobs.submit({"x": 15}))
     first, second = jobs.store.traceback(missing), jobs.store.traceback(negative)
     lines = first.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -70,11 +73,9 @@ def test_a_traceback_begins_in_the_models_code_and_holds_no_secret(fresh_redis: 
     jobs.close()
 
 
-def test_nothing_is_kept_unless_the_settings_say_so(fresh_redis: str, tmp_path: Path, source: str) -> None:
-    jobs = JobClient(fresh_redis, "careless")
-    models = {"careless": {"source": source, "warm_up": False, "secrets": {"SERVICE_KEY": SECRET}}}
-    with WorkerProcess(fresh_redis, tmp_path / "w", models) as worker:
-        worker.await_ready()
-        [job] = failed(jobs, {})
+@pytest.mark.usefixtures("source")
+def test_nothing_is_kept_unless_the_settings_say_so(redis_url: str) -> None:
+    jobs = JobClient(redis_url, "quiet")
+    [job] = failed(jobs, {})
     assert jobs.store.traceback(job) == ""
     jobs.close()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from celery import Celery
 
@@ -57,12 +57,20 @@ class Gate:
 
 
 class WorkerProcess:
-    """Runs `python -m penstock.workers` in a process group of its own. `models` are tables as in penstock.toml; `env` are more
-    variables.
+    """Runs `python -m penstock.workers` in a process group of its own. `models` and `pipelines` are tables as in penstock.toml;
+    `env` are more variables. If these name a file of settings, `slots` says how many slots that is.
     """
 
     def __init__(
-        self, url: str, folder: Path, models: Mapping[str, Any], env: Mapping[str, str] | None = None, **settings: object
+        self,
+        url: str,
+        folder: Path,
+        models: Mapping[str, Any],
+        env: Mapping[str, str] | None = None,
+        *,
+        pipelines: Mapping[str, Any] | None = None,
+        slots: int = 0,
+        **settings: object,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "worker.log"
@@ -71,16 +79,17 @@ class WorkerProcess:
             **plain,
             "PENSTOCK_REDIS_URL": url,
             "PENSTOCK_MODELS": json.dumps(models),
+            **({"PENSTOCK_PIPELINES": json.dumps(pipelines)} if pipelines else {}),
             "PENSTOCK_STORE__STATE_DIR": str(folder / "state"),
             **{f"PENSTOCK_WORKER__{name.upper()}": str(value) for name, value in settings.items()},
             **(env or {}),
         }
         self.command: Sequence[str] = ("penstock.workers",)
         self._process: Process | None = None
-        self._slots = sum(int(table.get("slots", 1)) for table in models.values())
+        self._slots = slots or sum(int(table.get("slots", 1)) for table in models.values()) + len(pipelines or {})
         self._url = url
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

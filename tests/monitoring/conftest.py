@@ -20,12 +20,12 @@ from penstock.broker.records import ClaimRequest, GiveBack, NewJob, SubmitStatus
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Payload, Priority, new_job_id
 from penstock.loadtest.stack import free_port
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
 from tests.faults.server import Server
-from tests.integration.worker_process import WorkerProcess
 from tests.monitoring.flower import depths, flower, tasks
 from tests.monitoring.prometheus import Prometheus
+from tests.stack import Stack
 
 MODELS = ("left", "right", "timed")
 # A slot holds one batch of one job on the device and one prepared batch of one job, and claims no third batch.
@@ -57,15 +57,17 @@ class Ledger:
     prometheus: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Stack:
-    url: str
-    folder: Path
-    gateway: GatewayClient
+class WatchedStack(Stack):
+    """A gateway and a worker whose metrics ports Prometheus scrapes, and whose events Flower hears."""
+
     prometheus: Prometheus
     flower: httpx2.Client
     store: RedisStore
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: Ledger
+
+    @property
+    def gateway(self) -> GatewayClient:
+        return self.http
 
     def submit(self, model: str, orders: list[dict[str, Any]], **options: Any) -> None:
         """Submits jobs to the store without the gateway: these tests are not about thousands of HTTP requests."""
@@ -141,7 +143,7 @@ class Stack:
         ledger.prometheus = {name: eventually(partial(ask, expr)) for name, expr in queries.items()}
 
 
-def one_by_one(stack: Stack) -> None:
+def one_by_one(stack: WatchedStack) -> None:
     """Runs jobs one after the other through the gateway, and records the duration of each job as the caller sees it."""
     for _ in range(4):
         began = time.monotonic()
@@ -153,7 +155,7 @@ def one_by_one(stack: Stack) -> None:
     stack.ledger.ended["timed"]["succeeded"] += 4
 
 
-def tell(stack: Stack, gate: Path) -> None:
+def tell(stack: WatchedStack, gate: Path) -> None:
     """All steps of the test, in their order."""
     eventually(lambda: len(depths(stack.flower)) == 4 * len(MODELS))
     # Prometheus has scraped every counter at its start, and Flower receives the events of the worker.
@@ -179,12 +181,12 @@ def tell(stack: Stack, gate: Path) -> None:
     eventually(lambda: tasks(stack.flower, taskname="penstock.infer.timed").keys() >= stack.ledger.timed_s.keys())
 
 
-def ended(stack: Stack, model: str) -> int:
+def ended(stack: WatchedStack, model: str) -> int:
     return sum(stack.store.stats(model).ended.values())
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedStack]:
     """The stack after all steps of `tell`; its processes still run.
 
     They end with the module: Prometheus scrapes and evaluates as long as it runs, a tenth of a core.
@@ -192,18 +194,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("watched")
     server = Server(folder / "store", fsync="everysec")
     ports = {"penstock-gateway": [free_port()], "penstock-worker": [free_port()]}
-    with ExitStack() as stack:
-        server.start()
-        stack.callback(server.stop)
+    server.start()
+    with ExitStack() as opened:
+        opened.callback(server.stop)
+        stack = opened.enter_context(WatchedStack(folder, TABLES, store=server.url))
         [gateway_port], [worker_port] = ports.values()
-        worker = stack.enter_context(WorkerProcess(server.url, folder, TABLES, metrics_port=worker_port))
-        prometheus = Prometheus(folder / "prometheus", ports)
-        options = {"metrics_port": gateway_port, "max_json_bytes": 4_000}
-        gateway = stack.enter_context(gateway_process(server.url, folder, models=TABLES, **options))
-        stack.enter_context(prometheus)
-        watcher = stack.enter_context(flower(folder, PENSTOCK_REDIS_URL=server.url))
-        worker.await_ready()
-        store = stack.enter_context(closing(RedisStore(server.url)))
-        made = Stack(server.url, folder, gateway, prometheus, watcher, store)
-        tell(made, folder / "gate")
-        yield made
+        stack.start_worker(metrics_port=worker_port)
+        stack.start_gateway(metrics_port=gateway_port, max_json_bytes=4_000)
+        stack.prometheus = stack.opened.enter_context(Prometheus(folder / "prometheus", ports))
+        stack.flower = stack.opened.enter_context(flower(folder, PENSTOCK_REDIS_URL=server.url))
+        stack.store = stack.opened.enter_context(closing(RedisStore(server.url)))
+        stack.ledger = Ledger()
+        stack.worker.await_ready()
+        tell(stack, folder / "gate")
+        yield stack

@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.store.ops import queue_name
 from tests.eventually import eventually
 from tests.monitoring.boards import BOARDS, QUERIES
-from tests.monitoring.conftest import HELD, TIMED_S, WAITING, Stack
+from tests.monitoring.conftest import HELD, TIMED_S, WAITING, WatchedStack
 from tests.monitoring.flower import tasks
 from tests.monitoring.prometheus import RULES
 
@@ -31,14 +31,14 @@ EMPTY = {
 VARIABLES = {"$__rate_interval": "2m", "$model": "right"}
 
 
-def test_thousands_of_jobs_wait_in_three_priorities_of_two_models(told: Stack) -> None:
+def test_thousands_of_jobs_wait_in_three_priorities_of_two_models(told: WatchedStack) -> None:
     waiting = [told.ledger.waiting[model] for model in BOTH]
     assert sum(counts.total() for counts in waiting) == WAITING
     assert all(counts[priority] >= 100 for counts in waiting for priority in ("interactive", "late", "bulk"))
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_flower_shows_the_depth_per_model_and_priority(told: Stack, model: str) -> None:
+def test_flower_shows_the_depth_per_model_and_priority(told: WatchedStack, model: str) -> None:
     counts, queue = told.ledger.waiting[model], queue_name(model)
     assert told.ledger.flower[queue] == counts.total()
     assert {name: told.ledger.flower[f"{queue} {name}"] for name in counts} == counts
@@ -48,14 +48,14 @@ def test_flower_shows_the_depth_per_model_and_priority(told: Stack, model: str) 
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_the_route_for_autoscalers_tells_the_same_depth(told: Stack, model: str) -> None:
+def test_the_route_for_autoscalers_tells_the_same_depth(told: WatchedStack, model: str) -> None:
     counts, queue = told.ledger.waiting[model], told.ledger.queues[model]
     assert {name: band["depth"] for name, band in queue["priorities"].items()} == counts
     assert (queue["depth"], queue["in_flight"]) == (counts.total(), HELD)
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_the_dashboard_shows_the_same_depth_per_model_and_priority(told: Stack, model: str) -> None:
+def test_the_dashboard_shows_the_same_depth_per_model_and_priority(told: WatchedStack, model: str) -> None:
     counts, row = told.ledger.waiting[model], row_of(told.ledger.dashboard, model)
     assert f"<strong>{counts.total():,}</strong>" in row
     for priority, depth in counts.items():
@@ -77,7 +77,7 @@ def cell(row: str, label: str) -> str:
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_prometheus_tells_the_same_depth(told: Stack, model: str) -> None:
+def test_prometheus_tells_the_same_depth(told: WatchedStack, model: str) -> None:
     found = {
         sample["metric"]["priority"]: sample for sample in told.ledger.prometheus["depth"] if sample["metric"]["model"] == model
     }
@@ -85,7 +85,7 @@ def test_prometheus_tells_the_same_depth(told: Stack, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", BOTH)
-def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
+def test_the_oldest_job_is_as_old_as_it_is(told: WatchedStack, model: str) -> None:
     began, submitted = told.ledger.first_at[model]
     since = next(sample for sample in told.ledger.prometheus["since"] if sample["metric"]["model"] == model)
     # The gateway reads the ages during the scrape, so after the moment that Prometheus records for the sample.
@@ -95,7 +95,7 @@ def test_the_oldest_job_is_as_old_as_it_is(told: Stack, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [*BOTH, "timed"])
-def test_prometheus_counts_every_job_and_how_it_ended(told: Stack, model: str) -> None:
+def test_prometheus_counts_every_job_and_how_it_ended(told: WatchedStack, model: str) -> None:
     ledger, value = told.ledger, told.prometheus.value
     eventually(lambda: value(f'max(penstock_jobs_accepted_total{{model="{model}"}})') == ledger.accepted[model])
     by_status = f'max by (status) (penstock_jobs_total{{model="{model}"}})'
@@ -104,7 +104,7 @@ def test_prometheus_counts_every_job_and_how_it_ended(told: Stack, model: str) -
     eventually(lambda: value(f'sum(model_priority:penstock_queue_depth:max{{model="{model}"}})') == 0)
 
 
-def test_the_latency_is_what_the_caller_measured(told: Stack) -> None:
+def test_the_latency_is_what_the_caller_measured(told: WatchedStack) -> None:
     measured = told.ledger.timed_s
     value = told.prometheus.value
     eventually(lambda: value('sum(penstock_job_duration_seconds_count{model="timed"})') == len(measured))
@@ -116,7 +116,7 @@ def test_the_latency_is_what_the_caller_measured(told: Stack) -> None:
     assert {task["state"] for task in shown.values()} == {"SUCCESS"}
 
 
-def test_flower_shows_every_failure_by_its_job(told: Stack) -> None:
+def test_flower_shows_every_failure_by_its_job(told: WatchedStack) -> None:
     # Flower gets every failure, but only a sample of the successes above 500 a second.
     for model in BOTH:
         failed = tasks(told.flower, taskname=f"penstock.infer.{model}", state="FAILURE").values()
@@ -125,7 +125,7 @@ def test_flower_shows_every_failure_by_its_job(told: Stack) -> None:
         assert [task["exception"] for task in failed].count("crashed") == (1 if model == "right" else 0)
 
 
-def test_flower_knows_the_worker_and_has_figures_of_its_own(told: Stack) -> None:
+def test_flower_knows_the_worker_and_has_figures_of_its_own(told: WatchedStack) -> None:
     [worker] = told.flower.get("/api/workers").json()
     assert worker.startswith("penstock@")
     figures = told.flower.get("/metrics").text
@@ -140,7 +140,7 @@ def substituted(expr: str) -> str:
 
 
 @pytest.mark.parametrize(("board", "panel", "expr"), QUERIES, ids=[f"{board}: {panel}" for board, panel, _ in QUERIES])
-def test_a_query_has_data(told: Stack, board: str, panel: str, expr: str) -> None:
+def test_a_query_has_data(told: WatchedStack, board: str, panel: str, expr: str) -> None:
     expr = substituted(expr)
     assert "$" not in expr
 
@@ -153,7 +153,7 @@ def test_a_query_has_data(told: Stack, board: str, panel: str, expr: str) -> Non
         eventually(lambda: any(not math.isnan(number) for number in numbers()))
 
 
-def test_the_list_of_models_to_choose_from_has_them(told: Stack) -> None:
+def test_the_list_of_models_to_choose_from_has_them(told: WatchedStack) -> None:
     [variable] = [entry for entry in BOARDS["model"]["templating"]["list"] if entry["name"] == "model"]
     asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
     assert asked
@@ -161,7 +161,7 @@ def test_the_list_of_models_to_choose_from_has_them(told: Stack) -> None:
     assert found == ["left", "right", "timed"]
 
 
-def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
+def test_every_rule_was_evaluated_without_an_error(told: WatchedStack) -> None:
     groups = told.prometheus.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}, [rule for rule in rules if rule["health"] != "ok"]
@@ -171,13 +171,13 @@ def test_every_rule_was_evaluated_without_an_error(told: Stack) -> None:
     assert len(rules) == written
 
 
-def test_every_recording_has_data(told: Stack) -> None:
+def test_every_recording_has_data(told: WatchedStack) -> None:
     names = set(re.findall(r"record: (\S+)", (RULES / "recording.yml").read_text("utf-8")))
     for name in names:
         assert eventually(partial(told.prometheus.query, name)), name
 
 
-def test_the_job_that_was_given_up_is_an_alert(told: Stack) -> None:
+def test_the_job_that_was_given_up_is_an_alert(told: WatchedStack) -> None:
     alerts = 'ALERTS{alertstate="firing"}'
     # The rule looks back over minutes. If a scrape was missed, one evaluation has no data, and a later one fires.
     firing = eventually(lambda: (found := told.prometheus.values(alerts, "alertname")).keys() >= {"PenstockDeadJobs"} and found)

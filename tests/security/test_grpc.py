@@ -20,7 +20,7 @@ from penstock.extensions.oip.grpc.service import UNSERVED
 from penstock.gateway.rpc.pool import MessagePool
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import Hand
-from tests.acceptance.grpc_stack import SERVICE, call
+from tests.acceptance.grpc_call import SERVICE, call
 from tests.certificates import Authority
 from tests.eventually import eventually
 from tests.security.keyed import ALICE, BOB, BOSS, LIMITED, READER, TestKey, keyed_gateway

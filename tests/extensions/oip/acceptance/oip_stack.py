@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
-from tests.eventually import eventually
-from tests.integration.worker_process import HANDLERS, WorkerProcess
+from tests.integration.worker_process import HANDLERS
 from tests.onnx_models import saved, sum_and_difference
+from tests.stack import Stack
 
 ROOT = Path(__file__).parents[4]
 ARRAYS = HANDLERS / "arrays.py"
@@ -30,13 +29,9 @@ def models(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def oip_stack(redis_url: str, folder: Path, **settings: Any) -> Iterator[GatewayClient]:
-    declared = models(folder)
-    env = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
-    with (
-        WorkerProcess(redis_url, folder / "w", declared, env) as worker,
-        gateway_process(redis_url, folder / "g", models=declared, env=env, **settings) as client,
-    ):
-        worker.await_ready()
-        eventually(lambda: client.get("/v2/health/ready").status_code == 200)
-        yield client
+def oip_stack(redis_url: str, folder: Path, **settings: Any) -> Iterator[Stack]:
+    with Stack(folder, models(folder), store=redis_url) as stack:
+        stack.start_worker()
+        stack.start_gateway(**settings)
+        stack.await_ready()
+        yield stack

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.grpc_stack import grpc_stack
+from penstock.loadtest.stack import free_port
+from tests.extensions.oip.acceptance.oip_stack import oip_stack
 
 ROOT = Path(__file__).parents[4]
 PYTHON = ROOT / "build" / "kserve" / "bin" / "python"
@@ -17,8 +18,9 @@ PYTHON = ROOT / "build" / "kserve" / "bin" / "python"
 @pytest.mark.skipif(not PYTHON.exists(), reason="no build/kserve: make kserve")
 def test_kserves_clients_pass_over_rest_and_grpc(redis_url: str, tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with grpc_stack(redis_url, tmp_path) as stack:
-        ports = (str(stack.http.base_url.port), str(stack.port))
+    port = free_port()
+    with oip_stack(redis_url, tmp_path, grpc_port=port) as stack:
+        ports = (str(stack.http.base_url.port), str(port))
         command = [str(PYTHON), str(Path(__file__).with_name("kserve_client.py")), *ports]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.strip().endswith("passed"), done.stdout + done.stderr

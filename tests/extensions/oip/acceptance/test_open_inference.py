@@ -30,8 +30,8 @@ HEADER = "Inference-Header-Content-Length"
 
 @pytest.fixture(scope="module")
 def gateway(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
-    with oip_stack(redis_url, tmp_path_factory.mktemp("oip")) as client:
-        yield client
+    with oip_stack(redis_url, tmp_path_factory.mktemp("oip")) as stack:
+        yield stack.http
 
 
 @pytest.fixture(scope="module")

@@ -22,29 +22,32 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.acceptance.grpc_stack import GrpcStack, call, grpc_stack
+from penstock.loadtest.stack import free_port
+from tests.acceptance.grpc_call import call
 from tests.eventually import eventually
 from tests.extensions.oip.acceptance.oip_client import assert_loads, assert_unserved
+from tests.extensions.oip.acceptance.oip_stack import oip_stack
+from tests.stack import Stack
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), dtype=np.int32)
 
 
 @pytest.fixture(scope="module")
-def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcStack]:
-    with grpc_stack(redis_url, tmp_path_factory.mktemp("grpc")) as stack:
+def stack(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with oip_stack(redis_url, tmp_path_factory.mktemp("grpc"), grpc_port=free_port()) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(stack: GrpcStack) -> Iterator[Any]:
-    with triton.InferenceServerClient(stack.address) as client:
+def client(stack: Stack) -> Iterator[Any]:
+    with triton.InferenceServerClient(stack.http.grpc_address) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def channel(stack: GrpcStack) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(stack.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+def channel(stack: Stack) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(stack.http.grpc_address, options=[("grpc.max_send_message_length", -1)]) as channel:
         yield channel
 
 
@@ -94,8 +97,8 @@ def test_requests_at_the_same_time(client: Any) -> None:
     assert all((answers.get(timeout=30).as_numpy("OUTPUT0") == FIRST + ONES).all() for _ in range(16))
 
 
-async def test_the_client_of_asyncio(stack: GrpcStack) -> None:
-    async with triton_aio.InferenceServerClient(stack.address) as client:
+async def test_the_client_of_asyncio(stack: Stack) -> None:
+    async with triton_aio.InferenceServerClient(stack.http.grpc_address) as client:
         assert await client.is_server_ready()
         found = await asyncio.gather(*(client.infer("simple", both()) for _ in range(4)))
         assert all((one.as_numpy("OUTPUT1") == FIRST - ONES).all() for one in found)
@@ -198,17 +201,17 @@ def test_what_penstock_has_not_is_refused_by_name(client: Any) -> None:
     assert_unserved(client, "StatusCode.UNIMPLEMENTED")
 
 
-def streamed(stack: GrpcStack, requests: list[tuple[str, list[Any], dict[str, Any]]], answers: int) -> list[Any]:
+def streamed(stack: Stack, requests: list[tuple[str, list[Any], dict[str, Any]]], answers: int) -> list[Any]:
     """The answers of one stream, each a result or an error."""
     told: queue.Queue[Any] = queue.Queue()
-    with triton.InferenceServerClient(stack.address) as client:
+    with triton.InferenceServerClient(stack.http.grpc_address) as client:
         client.start_stream(callback=lambda result, error: told.put(error or result))
         for model, inputs, more in requests:
             client.async_stream_infer(model, inputs, **more)
         return [told.get(timeout=30) for _ in range(answers)]
 
 
-def test_a_stream_answers_in_the_order_of_its_requests(stack: GrpcStack) -> None:
+def test_a_stream_answers_in_the_order_of_its_requests(stack: Stack) -> None:
     slow = [("slow", [tensor("input", np.array([0.2]))], {"request_id": "slow"})]
     quick = [("square", [tensor("x", np.array([n], np.int64))], {"request_id": str(n)}) for n in range(20)]
     bad = [("nobody", [tensor("x", np.array([1], np.int64))], {"request_id": "bad"})]
@@ -220,7 +223,7 @@ def test_a_stream_answers_in_the_order_of_its_requests(stack: GrpcStack) -> None
     assert "no model is named 'nobody'" in str(found[21])
 
 
-def test_a_model_that_streams_has_an_answer_per_chunk(stack: GrpcStack) -> None:
+def test_a_model_that_streams_has_an_answer_per_chunk(stack: Stack) -> None:
     count = [("told", [tensor("input", np.array([3], np.int64))], {"enable_empty_final_response": True})]
     found = [one.get_response() for one in streamed(stack, count, 4)]
     assert [one.raw_output_contents[0] for one in found[:3]] == [n.to_bytes(8, "little") for n in range(3)]
@@ -233,8 +236,8 @@ def test_a_model_that_streams_has_an_answer_per_chunk(stack: GrpcStack) -> None:
     assert "triton_final_response" not in plain[0].parameters
 
 
-def test_a_stream_that_is_left_cancels_its_jobs(stack: GrpcStack) -> None:
-    with triton.InferenceServerClient(stack.address) as client:
+def test_a_stream_that_is_left_cancels_its_jobs(stack: Stack) -> None:
+    with triton.InferenceServerClient(stack.http.grpc_address) as client:
         client.start_stream(callback=lambda result, error: None)
         client.async_stream_infer("slow", [tensor("input", np.array([3.0]))])
         job = eventually(lambda: newest(stack, "slow", "running"))
@@ -242,20 +245,20 @@ def test_a_stream_that_is_left_cancels_its_jobs(stack: GrpcStack) -> None:
     eventually(lambda: stack.http.get(f"/v1/jobs/{job}").json()["status"] == "cancelled")
 
 
-def newest(stack: GrpcStack, model: str, status: str) -> str:
+def newest(stack: Stack, model: str, status: str) -> str:
     """The id of the newest job in that state; empty without one."""
     found = stack.http.get("/v1/jobs", params={"model": model, "status": status, "limit": 1}).json()["data"]
     return found[0]["id"] if found else ""
 
 
-def test_a_call_that_is_cancelled_cancels_its_job(client: Any, stack: GrpcStack) -> None:
+def test_a_call_that_is_cancelled_cancels_its_job(client: Any, stack: Stack) -> None:
     context = client.async_infer("slow", [tensor("input", np.array([3.0]))], callback=lambda result, error: None)
     job = eventually(lambda: newest(stack, "slow", "running"))
     context.cancel()
     eventually(lambda: stack.http.get(f"/v1/jobs/{job}").json()["status"] == "cancelled")
 
 
-def test_the_deadline_of_a_call_is_that_of_its_job(client: Any, stack: GrpcStack) -> None:
+def test_the_deadline_of_a_call_is_that_of_its_job(client: Any, stack: Stack) -> None:
     before = time.time()
     with pytest.raises(InferenceServerException) as late:
         client.infer("slow", [tensor("input", np.array([3.0]))], client_timeout=0.3)
@@ -266,7 +269,7 @@ def test_the_deadline_of_a_call_is_that_of_its_job(client: Any, stack: GrpcStack
     eventually(lambda: stack.http.get(f"/v1/jobs/{found['id']}").json()["status"] in ("cancelled", "expired"))
 
 
-def test_the_job_of_a_call_is_a_job_as_any_other(channel: grpc.Channel, stack: GrpcStack) -> None:
+def test_the_job_of_a_call_is_a_job_as_any_other(channel: grpc.Channel, stack: Stack) -> None:
     request = typed("INT64", [1], int64_contents=[4])
     request.model_name = "square"
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -357,7 +360,7 @@ def test_health_and_reflection(channel: grpc.Channel) -> None:
     assert "ModelStreamInfer" in {method.name for method in file.service[0].method}
 
 
-def test_calls_are_counted(channel: grpc.Channel, stack: GrpcStack) -> None:
+def test_calls_are_counted(channel: grpc.Channel, stack: Stack) -> None:
     call(channel, "ServerLive")
     metrics = stack.http.get("/metrics").text
     assert 'penstock_grpc_requests_total{code="OK",method="ServerLive"}' in metrics

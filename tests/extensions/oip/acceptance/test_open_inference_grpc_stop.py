@@ -17,7 +17,7 @@ import grpc
 
 from penstock.loadtest.stack import free_port
 from tests.acceptance.gateway_process import Hand, gateway_process
-from tests.acceptance.grpc_stack import call
+from tests.acceptance.grpc_call import call
 from tests.eventually import eventually
 from tests.extensions.oip.acceptance.test_open_inference_grpc import bad_message
 

@@ -13,11 +13,10 @@ import pytest
 from penstock import Client
 from penstock.errors import PenstockError
 from penstock.extensions.pipelines.files import read_pipelines
-from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here
 from tests.eventually import eventually
 from tests.extensions.pipelines.integration import pipeline_stack
-from tests.extensions.pipelines.integration.pipeline_stack import PipelineWorker
+from tests.stack import Stack
 
 # What passes through HTTP. tests/extensions/pipelines/integration/test_pipelines.py runs the other models and pipelines.
 MODELS = {name: pipeline_stack.MODELS[name] for name in ("a", "b", "c", "grow", "exact")}
@@ -52,12 +51,11 @@ def http(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
     declared = read_pipelines(folder / "loud.py")
     models = {**MODELS, **{name: {"source": source} for name, source in declared.models.items()}}
     tables = {**PIPELINES, **declared.pipelines}
-    pipelines = {"PENSTOCK_PIPELINES": json.dumps(tables)}
-    with PipelineWorker(redis_url, folder, models, tables, beat_s=0.2) as worker:
-        worker.await_ready()
-        with gateway_process(redis_url, folder / "state", models=models, env=pipelines) as client:
-            eventually(lambda: client.get("/v1/models/chain").json()["versions"]["1"]["loaded"])
-            yield client
+    with Stack(folder, models, store=redis_url, env={"PENSTOCK_PIPELINES": json.dumps(tables)}) as stack:
+        stack.start_worker(pipelines=tables, beat_s=0.2).await_ready()
+        client = stack.start_gateway()
+        eventually(lambda: client.get("/v1/models/chain").json()["versions"]["1"]["loaded"])
+        yield client
 
 
 @pytest.fixture

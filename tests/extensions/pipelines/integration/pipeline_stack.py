@@ -1,15 +1,12 @@
-"""A real worker with pipelines, for tests."""
+"""Pipelines for tests, with the models of their stages."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from penstock.broker.blobs.files import LocalBlobs
-from tests.integration.worker_process import HANDLERS, WorkerProcess
+from tests.integration.worker_process import HANDLERS
 
 STAGES = HANDLERS / "stages.py"
 MODELS: dict[str, Any] = {
@@ -46,27 +43,6 @@ PIPELINES: dict[str, Any] = {
     "squeeze": {"stages": [stage("start", "a"), stage("middle", "narrow", "start")]},
     "nested": {"stages": [stage("inner", "chain"), stage("last", "a", "inner")]},
 }
-
-
-class PipelineWorker(WorkerProcess):
-    """As `WorkerProcess`, with pipelines beside the models."""
-
-    def __init__(
-        self,
-        url: str,
-        folder: Path,
-        models: Mapping[str, Any],
-        pipelines: Mapping[str, Any],
-        env: Mapping[str, str] | None = None,
-        **settings: object,
-    ) -> None:
-        super().__init__(url, folder, models, {"PENSTOCK_PIPELINES": json.dumps(pipelines), **(env or {})}, **settings)
-        self._slots += len(pipelines)
-        self.blobs = LocalBlobs(folder / "state" / "blobs")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
 
 def notes(path: Path) -> Counter[str]:

@@ -11,23 +11,26 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import CancelStatus
 from penstock.broker.records import NewJob
 from penstock.extensions.pipelines.spec import PipelineStage, announced_stages, stage_job
 from penstock.job import Job, JobId, JobState, Payload, Priority, new_job_id
 from penstock.model_spec import VersionInfo
 from tests.eventually import eventually
-from tests.extensions.pipelines.integration.pipeline_stack import MODELS, PIPELINES, PipelineWorker, notes
-from tests.integration.worker_process import JobClient
+from tests.extensions.pipelines.integration.pipeline_stack import MODELS, PIPELINES, notes
+from tests.integration.worker_process import JobClient, WorkerProcess
 
 FIRST, SECOND, THIRD = (PipelineStage(name, model) for name, model in (("first", "a"), ("second", "b"), ("third", "c")))
 
 
 @pytest.fixture(scope="module")
-def worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineWorker]:
-    with PipelineWorker(redis_url, tmp_path_factory.mktemp("w"), MODELS, PIPELINES, beat_s=0.2) as made:
-        made.await_ready()
-        yield made
+def blobs(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBlobs]:
+    """The payloads of a worker that runs all models and pipelines."""
+    folder = tmp_path_factory.mktemp("w")
+    with WorkerProcess(redis_url, folder, MODELS, pipelines=PIPELINES, beat_s=0.2) as worker:
+        worker.await_ready()
+        yield LocalBlobs(folder / "state" / "blobs")
 
 
 class Callers:
@@ -59,7 +62,7 @@ class Callers:
 
 
 @pytest.fixture
-def callers(worker: PipelineWorker, redis_url: str) -> Iterator[Callers]:
+def callers(blobs: LocalBlobs, redis_url: str) -> Iterator[Callers]:
     with closing(Callers(redis_url)) as made:
         yield made
 
@@ -172,7 +175,7 @@ def test_a_stage_that_is_tried_again_is_the_affair_of_its_model(callers: Callers
 
 
 def test_large_outputs_are_passed_by_reference_and_live_as_long_as_somebody_needs_them(
-    callers: Callers, worker: PipelineWorker
+    callers: Callers, blobs: LocalBlobs
 ) -> None:
     """Both stages that read the block succeed, though the first to end would delete an input of its own."""
     [id] = callers["blocks"].submit({"bytes": 3_000_000, "byte": 9})
@@ -185,10 +188,10 @@ def test_large_outputs_are_passed_by_reference_and_live_as_long_as_somebody_need
     left = callers.store.input(stage_job(id, PipelineStage("left", "measure")))
     assert left is not None
     assert left.payload.blob == made[1].blob
-    eventually(lambda: worker.blobs.readable([left.payload.blob]) == [None])
+    eventually(lambda: blobs.readable([left.payload.blob]) == [None])
 
 
-def test_a_large_result_is_that_of_the_last_stage_and_is_not_copied(callers: Callers, worker: PipelineWorker) -> None:
+def test_a_large_result_is_that_of_the_last_stage_and_is_not_copied(callers: Callers, blobs: LocalBlobs) -> None:
     [id] = callers["block"].submit({"bytes": 300_000})
     [job] = callers["block"].await_final([id])
     assert job.state is JobState.SUCCEEDED, job.error
@@ -197,16 +200,16 @@ def test_a_large_result_is_that_of_the_last_stage_and_is_not_copied(callers: Cal
     assert own is not None
     assert own[1] == last[1]
     assert own[1] is not None
-    assert worker.blobs.get(own[1].blob) == bytes([7]) * 300_000
+    assert blobs.get(own[1].blob) == bytes([7]) * 300_000
 
 
-def test_a_large_input_is_kept_until_the_whole_has_ended_and_after_a_failure(callers: Callers, worker: PipelineWorker) -> None:
+def test_a_large_input_is_kept_until_the_whole_has_ended_and_after_a_failure(callers: Callers, blobs: LocalBlobs) -> None:
     name = new_job_id("chain")
-    [blob] = worker.blobs.append_all([(f"{name.serial}.in", json.dumps({"fail": "c", "pad": "x" * 100_000}).encode())])
+    [blob] = blobs.append_all([(f"{name.serial}.in", json.dumps({"fail": "c", "pad": "x" * 100_000}).encode())])
     callers.store.submit([NewJob(name, "1", Payload("application/json", blob=blob))])
     [job] = callers["chain"].await_final([name])
     assert (job.state, job.error and job.error.code) == (JobState.FAILED, "told_to")
-    assert worker.blobs.get(blob)
+    assert blobs.get(blob)
 
 
 def test_a_stage_whose_queue_is_full_waits_and_none_is_lost(callers: Callers, tmp_path: Path) -> None:

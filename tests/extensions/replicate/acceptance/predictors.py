@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 PREDICTORS = {
     "hello": """
@@ -60,11 +60,8 @@ def predictors_served(redis_url: str, folder: Path) -> Iterator[GatewayClient]:
         (folder / name).mkdir()
         (folder / name / "predict.py").write_text(dedent(text))
         models[name] = {"source": str(folder / name / "predict.py")}
-    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
-    with (
-        WorkerProcess(redis_url, folder / "w", models, blobs) as worker,
-        gateway_process(redis_url, folder / "g", models={**models, "absent": models["hello"]}, env=blobs) as client,
-    ):
-        worker.await_ready()
+    with Stack(folder, models, store=redis_url) as stack:
+        stack.start_worker().await_ready()
+        client = stack.start_gateway(models={**models, "absent": models["hello"]})
         eventually(lambda: all(client.get(f"/v1/models/{name}").json()["ready"] for name in models), timeout_s=60.0)
         yield client

@@ -8,16 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from penstock import Client
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.problems import JobFailed
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 HANDLERS = {
     "doer": """
@@ -68,12 +66,6 @@ HANDLERS = {
 }
 
 
-class Archives(NamedTuple):
-    gateway: GatewayClient
-    client: Client
-    worker: WorkerProcess
-
-
 def write_mar(folder: Path, name: str, source: str) -> Path:
     manifest = {"runtime": "python", "model": {"modelName": name, "modelVersion": "1.0", "handler": "handler.py"}}
     path = folder / f"{name}.mar"
@@ -85,37 +77,34 @@ def write_mar(folder: Path, name: str, source: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archives]:
+def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("archives")
     with archives_served(redis_url, folder) as found:
         yield found
 
 
 @contextmanager
-def archives_served(redis_url: str, folder: Path) -> Iterator[Archives]:
+def archives_served(redis_url: str, folder: Path) -> Iterator[Stack]:
     models = {name: {"source": str(write_mar(folder, name, source)), "max_batch_size": 8} for name, source in HANDLERS.items()}
-    blobs = {"PENSTOCK_STORE__BLOB_DIR": str(folder / "blobs")}
-    with (
-        WorkerProcess(redis_url, folder / "w", models, blobs) as worker,
-        gateway_process(redis_url, folder / "g", models=models, env=blobs) as gateway,
-        Client(str(gateway.base_url)) as client,
-    ):
+    with Stack(folder, models, store=redis_url) as stack:
+        stack.start_worker()
+        gateway = stack.start_gateway()
         ready = [name for name in HANDLERS if name != "absent"]
         eventually(lambda: all(gateway.get(f"/v1/models/{name}").json()["ready"] for name in ready), timeout_s=60.0)
-        yield Archives(gateway, client, worker)
+        yield stack
 
 
-def submitted(served: Archives, model: str, **request: Any) -> Any:
-    answer = served.gateway.post(f"/v1/models/{model}/jobs", **request)
+def submitted(served: Stack, model: str, **request: Any) -> Any:
+    answer = served.http.post(f"/v1/models/{model}/jobs", **request)
     assert answer.status_code == 202, answer.text
     return served.client.job(answer.json()["id"]).result(timeout_s=30.0)
 
 
-def version_of(served: Archives, model: str) -> Any:
-    return served.gateway.get(f"/v1/models/{model}").json()["versions"]["1.0"]
+def version_of(served: Stack, model: str) -> Any:
+    return served.http.get(f"/v1/models/{model}").json()["versions"]["1.0"]
 
 
-def test_every_kind_of_body_is_torchserves_row(served: Archives) -> None:
+def test_every_kind_of_body_is_torchserves_row(served: Stack) -> None:
     def row(**request: Any) -> dict[str, str]:
         found: dict[str, str] = submitted(served, "doer", **request)[2]
         return found
@@ -131,7 +120,7 @@ def test_every_kind_of_body_is_torchserves_row(served: Archives) -> None:
     }
 
 
-def test_only_the_rows_at_fault_of_a_batch_fail(served: Archives) -> None:
+def test_only_the_rows_at_fault_of_a_batch_fail(served: Stack) -> None:
     handles = served.client.submit_many("doer", ["a", "raise", "b", "refuse", "c", "d", "e", "f"])
     assert [said(handle) for handle in handles] == [
         "from the archive",
@@ -149,14 +138,14 @@ def said(handle: JobHandle) -> Any:
         return error.problem.code, error.problem.detail
 
 
-def test_a_status_of_the_handler_is_no_failure_of_the_job(served: Archives) -> None:
-    answer = served.gateway.post("/v1/models/doer/jobs", json="status")
+def test_a_status_of_the_handler_is_no_failure_of_the_job(served: Stack) -> None:
+    answer = served.http.post("/v1/models/doer/jobs", json="status")
     served.client.job(answer.json()["id"]).result(timeout_s=30.0)
-    result = served.gateway.get(f"/v1/jobs/{answer.json()['id']}/result")
+    result = served.http.get(f"/v1/jobs/{answer.json()['id']}/result")
     assert (result.status_code, result.headers["content-type"], result.text) == (200, "text/csv", "a,b")
 
 
-def test_a_handler_that_reads_the_first_row_answers_each_row_of_a_batch(served: Archives) -> None:
+def test_a_handler_that_reads_the_first_row_answers_each_row_of_a_batch(served: Stack) -> None:
     handles = served.client.submit_many("first", list(range(32)))
     found = [handle.result(timeout_s=30.0) for handle in handles]
     assert [one[0] for one in found] == list(range(32))
@@ -165,17 +154,17 @@ def test_a_handler_that_reads_the_first_row_answers_each_row_of_a_batch(served: 
     assert "torchserve_runs_one_by_one: it reads one request of a batch only" in served.worker.log.read_text()
 
 
-def test_what_a_handler_sends_before_its_answers_is_the_stream_of_its_job(served: Archives) -> None:
+def test_what_a_handler_sends_before_its_answers_is_the_stream_of_its_job(served: Stack) -> None:
     chunks = list(served.client.stream("teller", {"a": 1}))
     assert chunks == ["one ", "two ", {"n": 3}, {"$bytes": "/w=="}, "end"]
     assert version_of(served, "teller")["streams"] is True
     assert served.client.predict("teller", {"a": 1}) == b'one two {\n  "n": 3\n}\xffend'
 
 
-def test_what_a_handler_logs_stands_in_the_workers_log(served: Archives) -> None:
+def test_what_a_handler_logs_stands_in_the_workers_log(served: Stack) -> None:
     submitted(served, "doer", json="said in the log")
     eventually(lambda: "doing 'said in the log'" in served.worker.log.read_text(), timeout_s=10.0)
 
 
-def test_a_handler_that_needs_a_gpu_says_so(served: Archives) -> None:
+def test_a_handler_that_needs_a_gpu_says_so(served: Stack) -> None:
     eventually(lambda: "uses CUDA, and its process has no GPU" in version_of(served, "absent")["why"], timeout_s=30.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import grpc
 
 from penstock.gateway.rpc.pool import MessagePool
 from penstock.loadtest.stack import free_port
-from tests.acceptance.gateway_process import GatewayClient, gateway_process
+from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 PACKAGE = "org.pytorch.serve.grpc.inference"
 POOL = MessagePool("penstock.extensions.torchserve.grpc", "torchserve.binpb")
@@ -68,9 +67,9 @@ def site(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     (archive / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"runtime": "python", "model": model}))
     models, port = {"steps": {"source": str(archive)}}, free_port()
     env = {"PENSTOCK_TORCHSERVE__ENABLED": "true", "PENSTOCK_TORCHSERVE__GRPC_INFERENCE_PORT": str(port)}
-    with ExitStack() as stack:
-        stack.enter_context(WorkerProcess(redis_url, folder / "worker", models)).await_ready()
-        http = stack.enter_context(gateway_process(redis_url, folder / "gateway", models=models, env=env))
+    with Stack(folder, models, store=redis_url) as stack:
+        stack.start_worker().await_ready()
+        http = stack.start_gateway(env=env)
         eventually(lambda: http.get("/ping").status_code == 200)
         yield Site(http, port, folder)
 

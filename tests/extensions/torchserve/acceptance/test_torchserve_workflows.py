@@ -14,9 +14,8 @@ from benchmarks.torchserve import workflows
 from benchmarks.torchserve.archives import SOURCES
 from benchmarks.torchserve.differences import Difference, differences
 from benchmarks.torchserve.exchanges import Exchange, send
-from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
-from tests.integration.worker_process import WorkerProcess
+from tests.stack import Stack
 
 SEQUENTIAL, PARALLEL = ((SOURCES / "workflow" / f"{name}.yaml").read_text("utf-8") for name in workflows.WORKFLOWS)
 FUNCTIONS = (SOURCES / "workflow" / "functions.py").read_text("utf-8")
@@ -66,26 +65,16 @@ source = "workflows/fork.war"
     return folder / "penstock.toml"
 
 
-class WorkflowWorker(WorkerProcess):
-    """A worker whose settings are a file."""
-
-    def __init__(self, url: str, config: Path) -> None:
-        state = config.parent / "state"
-        env = {"PENSTOCK_MODELS": "", "PENSTOCK_CONFIG": str(config), "PENSTOCK_STORE__STATE_DIR": str(state)}
-        super().__init__(url, config.parent / "w", {}, env)
-        # Two workflows, with three and four nodes.
-        self._slots = 2 + 3 + 4
-
-
 @pytest.fixture(scope="module")
 def http(redis_url: str, config: Path) -> Iterator[httpx2.Client]:
-    with WorkflowWorker(redis_url, config) as worker:
-        worker.await_ready()
-        env = {"PENSTOCK_MODELS": "", "PENSTOCK_CONFIG": str(config)}
-        with gateway_process(redis_url, config.parent / "state", env=env) as client:
-            eventually(lambda: client.get("/v1/models/fork").json()["versions"]["1.0"]["loaded"])
-            eventually(lambda: client.get("/v1/models/line").json()["versions"]["1.0"]["loaded"])
-            yield client
+    env = {"PENSTOCK_MODELS": "", "PENSTOCK_CONFIG": str(config)}
+    with Stack(config.parent, {}, store=redis_url, env=env) as stack:
+        # Two workflows, with three and four nodes.
+        stack.start_worker(slots=2 + 3 + 4).await_ready()
+        client = stack.start_gateway()
+        eventually(lambda: client.get("/v1/models/fork").json()["versions"]["1.0"]["loaded"])
+        eventually(lambda: client.get("/v1/models/line").json()["versions"]["1.0"]["loaded"])
+        yield client
 
 
 @pytest.mark.parametrize("exchange", workflows.exchanges(), ids=lambda exchange: exchange.key)
