@@ -64,7 +64,7 @@ class StoreSettings(Table):
     `require`: what the store at `url` must promise for a start: `none`, `no_eviction`, `log` (an append-only file) or `fsync`
     (`appendfsync always`); each includes those before it, and what is not required is a warning. `durability` `replicated`: a
     202 follows once a replica of that store has the job on its disk too. `celery_url`: another Redis for Celery's remote
-    control and events, which cannot go over a cluster. `history` false: gateways and workers keep no history of their models.
+    control and events, which cannot go over a cluster.
     """
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(default=None, repr=False)
@@ -79,7 +79,6 @@ class StoreSettings(Table):
     inline_input_bytes: Bytes = 32 * KIB
     inline_output_bytes: Bytes = 64 * KIB
     reserve_bytes: Bytes = 1024 * MIB
-    history: bool = True
 
     @model_validator(mode="after")
     def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:

@@ -6,6 +6,7 @@ extension = Extension(
     "history",
     functions="penstock.extensions.history:functions",
     gateway="penstock.extensions.history.gateway.routes:gateway",
+    settings={"history": "penstock.extensions.history.settings:HistorySettings"},
     verbs={
         "history": Verb(
             "penstock.extensions.history.cli:app",

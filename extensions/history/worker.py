@@ -16,6 +16,7 @@ import structlog
 
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import StoreUnavailable
+from penstock.extensions.history.settings import HistorySettings
 from penstock.extensions.history.store import (
     BOUNDS_S,
     BUSY,
@@ -75,7 +76,7 @@ def slots_now(infos: Iterable[SlotInfo]) -> dict[str, SlotsNow]:
 
 
 def worker_part(host: WorkerHost) -> WorkerPart:
-    if not host.settings.store.history:
+    if not host.settings.extension(HistorySettings).enabled:
         return WorkerPart()
     keeper = HistoryKeeper(host.settings.worker.beat_s, host.queues_of)
     return WorkerPart(tally=keeper.tally, on_beat=keeper.beat)

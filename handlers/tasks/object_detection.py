@@ -32,7 +32,7 @@ class ObjectDetectionOptions(ImageOptions, kw_only=True, frozen=True):
     max_detections: Count = 100
     boxes: Literal["auto", "xyxy", "cxcywh"] = "auto"
     normalized: bool | Literal["auto"] = "auto"
-    answer: Literal["penstock", "torchserve"] = "penstock"
+    answer: Literal["by_field", "by_label"] = "by_field"
 
 
 class ObjectDetection(ImageTask):
@@ -73,6 +73,6 @@ class ObjectDetection(ImageTask):
 
     def _answer_for(self, box: Array, score: Any, label: Any) -> dict[str, Any]:
         name, corners = self.labels.name(int(label)), [float(value) for value in box]
-        if self.options.answer == "torchserve":
+        if self.options.answer == "by_label":
             return {name: corners, "score": float(score)}
         return {"label": name, "score": float(score), "box": dict(zip(("x1", "y1", "x2", "y2"), corners, strict=True))}

@@ -26,14 +26,14 @@ _PALETTE_CLASSES = 256
 
 
 class SegmentationOptions(ImageOptions, kw_only=True, frozen=True):
-    """`mask`: `base64` and `list` put the mask into the JSON, `png` answers with the PNG file alone, `torchserve` with
+    """`mask`: `base64` and `list` put the mask into the JSON, `png` answers with the PNG file alone, `pairs` with
     [class, probability] per pixel. `original_size`: the mask is as large as the image as sent, else as the model's frame.
     `threshold` is for models with one class, whose output is a score per pixel.
     """
 
     fit: Fit = "stretch"
     labels: str = ""
-    mask: Literal["base64", "list", "png", "torchserve"] = "base64"
+    mask: Literal["base64", "list", "png", "pairs"] = "base64"
     original_size: bool = True
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
 
@@ -56,14 +56,14 @@ class Segmentation(ImageTask):
         import numpy as np
 
         size = transform.width * transform.height if self.options.original_size else 0
-        if self.options.mask in ("list", "torchserve") and size > _MAX_LISTED_PIXELS:
+        if self.options.mask in ("list", "pairs") and size > _MAX_LISTED_PIXELS:
             reason = f"a mask of {transform.width} x {transform.height} pixels is too large for a list"
             return Failure(f"{reason}; the model's options mask = base64 or original_size = false avoid it", InvalidInput.kind)
         classes, scores = self._classes(self.output(outputs))
         if np.isnan(scores).any():
             return NOT_NUMBERS
         ids = self._resized(classes, transform)
-        if self.options.mask == "torchserve":
+        if self.options.mask == "pairs":
             return _pairs(ids, self._resized(scores, transform))
         if self.options.mask == "png":
             return palette_png(ids)

@@ -116,7 +116,7 @@ class OpenPage:
 def _side(folder: Path, *, history: bool, page: bool = False) -> Iterator[HistorySide]:
     plan = StackPlan(folder, free_port())
     with store_server(plan) as server:
-        extra = {**stores_environment(plan, server.url), "PENSTOCK_STORE__HISTORY": str(history).lower()}
+        extra = {**stores_environment(plan, server.url), "PENSTOCK_HISTORY__ENABLED": str(history).lower()}
         with running(Processes(plan.folder, extra), []) as processes:
             roots = (server.pid, processes.start("gateway"), processes.start("worker"))
             await_ready(plan.port, processes, path="/readyz")

@@ -11,6 +11,7 @@ from penstock.extensions.history.gateway.pages import dashboard
 from penstock.extensions.history.gateway.reader import HistoryBeat, HistoryReader
 from penstock.extensions.history.gateway.view import view
 from penstock.extensions.history.gateway.window import HistoryRange, asked_range
+from penstock.extensions.history.settings import HistorySettings
 from penstock.extensions.history.store import LONGEST_S, SHORTEST_S
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.rules import SEE, RouteRules
@@ -76,7 +77,7 @@ class HistoryReads:
 def gateway(services: Services) -> GatewayPart:
     """The routes, the charts on pages, and the beat that keeps what happens now."""
     reader = HistoryReader(services.store, services.registry)
-    beat = (HistoryBeat(services.store, services.registry),) if services.settings.store.history else ()
+    beat = (HistoryBeat(services.store, services.registry),) if services.settings.extension(HistorySettings).enabled else ()
     routers = (HistoryReads(reader).router(),)
     return GatewayPart(routers, rules=_RULES, lifespans=beat, document=_described, dashboard=dashboard(reader))
 

@@ -69,10 +69,11 @@ def test_an_extension_that_cannot_be_used_is_named_with_its_package(
     assert done.stderr.splitlines()[-1].startswith("penstock.errors.ConfigError:")
 
 
-def test_a_checkout_that_is_only_on_the_path_is_refused_with_what_to_do() -> None:
+def test_a_checkout_that_is_only_on_the_path_is_refused_with_what_to_do(tmp_path: Path) -> None:
     # Regression: such an environment served without webhooks, and took their settings for misspelt ones.
+    (tmp_path / "penstock").symlink_to(ROOT / "src" / "penstock")
     program = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from penstock.extension import ConfigError, installed\n"
         "try: installed()\nexcept ConfigError as error: print(error.message, error.hint)"
     )

@@ -74,7 +74,7 @@ def test_the_way_back_is_the_inverse_of_the_way_there(tmp_path: Path, fit: str) 
 
 def test_torchserves_shape_has_the_label_as_key(tmp_path: Path) -> None:
     path = answering(tmp_path, {"boxes": BOXES[3:], "scores": SCORES[3:], "labels": LABELS[3:]}, FRAME)
-    (answer,) = ask(opened(path, TASK, answer="torchserve"), image())
+    (answer,) = ask(opened(path, TASK, answer="by_label"), image())
     assert answer == [{"1": [5, 5, 8, 8], "score": pytest.approx(0.6)}]
 
 

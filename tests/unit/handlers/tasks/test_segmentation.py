@@ -53,7 +53,7 @@ def test_what_lies_beside_a_letterboxed_image_is_left_out(tmp_path: Path) -> Non
 
 
 def test_torchserves_shape_is_class_and_probability_per_pixel(tmp_path: Path) -> None:
-    (answer,) = ask(opened(same(tmp_path), TASK, mask="torchserve", **PLAIN), picture(stripes(BLUE, wide=4, high=4)))
+    (answer,) = ask(opened(same(tmp_path), TASK, mask="pairs", **PLAIN), picture(stripes(BLUE, wide=4, high=4)))
     top = float(np.e / (np.e + 2))
     assert np.array(answer).shape == (4, 4, 2)
     assert answer[0][0] == [2, pytest.approx(top, abs=1e-6)]
