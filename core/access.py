@@ -115,14 +115,14 @@ def wanted_headers(headers: Iterable[tuple[bytes, bytes]], names: Sequence[str])
     If `ANY_HEADER` is among the names, these are all but those of the connection and those with credentials. Raises
     `TooLarge` if they are too long.
     """
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     size, is_any = 0, ANY_HEADER in names
     for raw, value in headers if names else ():
         name = raw.decode("latin-1")
         if name in names or (is_any and name not in _NOT_AMONG_ALL):
             text = value.decode("latin-1")
-            found[name] = f"{found[name]}, {text}" if name in found else text
+            by_name[name] = f"{by_name[name]}, {text}" if name in by_name else text
             size += len(raw) + len(value)
     if size > MOST_HEADER_BYTES:
         raise TooLarge(f"the headers for the model have {size} bytes; {MOST_HEADER_BYTES} is the limit")
-    return found
+    return by_name

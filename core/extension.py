@@ -112,7 +112,7 @@ class DeclaredInFile:
 def declared_in(path: Path) -> DeclaredInFile | None:
     """What the file declares to the extension that reads it; None: it is the code of a model. Raises `ConfigError`."""
     parts = [extension.declared for extension in installed() if extension.declared]
-    return next((found for part in parts if (found := load_part(part)(path)) is not None), None)
+    return next((declared for part in parts if (declared := load_part(part)(path)) is not None), None)
 
 
 @cache
@@ -147,16 +147,16 @@ def _ours() -> set[str]:
 def _declaration(point: EntryPoint) -> Extension:
     package = _package(point)
     try:
-        found = point.load()
+        extension = point.load()
     except Exception as error:
         why = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"the extension {point.name!r} of the package {package} cannot be imported from {point.value}: {why}",
             hint=f"Install a release of {package} that fits this penstock, or: pip uninstall {package}",
         ) from error
-    if not isinstance(found, Extension) or found.name != point.name:
+    if not isinstance(extension, Extension) or extension.name != point.name:
         raise ConfigError(f"{point.value} of the package {package} is not an Extension of the name {point.name!r}")
-    return found
+    return extension
 
 
 def _package(point: EntryPoint) -> str:

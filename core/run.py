@@ -262,7 +262,7 @@ def checked_tag(text: str) -> str:
 
 def checked_tags(texts: Iterable[str]) -> tuple[str, ...]:
     """Each tag once, in order. Raises `BadRequest` as `checked_tag` does, and for too many of them."""
-    found = tuple(dict.fromkeys(map(checked_tag, texts)))
-    if len(found) > MAX_TAGS:
-        raise BadRequest(f"a job or run has at most {MAX_TAGS} tags, not {len(found)}")
-    return found
+    tags = tuple(dict.fromkeys(map(checked_tag, texts)))
+    if len(tags) > MAX_TAGS:
+        raise BadRequest(f"a job or run has at most {MAX_TAGS} tags, not {len(tags)}")
+    return tags

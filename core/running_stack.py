@@ -69,10 +69,10 @@ def read_note(text: str) -> RunningStack | None:
 def _declared(config: Path) -> str:
     """The state folder that a settings file names; empty if there is none, or the file cannot be read."""
     try:
-        found = tomllib.loads(config.read_text("utf-8")).get("store", {}).get("state_dir", "")
+        state_dir = tomllib.loads(config.read_text("utf-8")).get("store", {}).get("state_dir", "")
     except (OSError, ValueError, AttributeError):
         return ""
-    return os.path.expanduser(found) if isinstance(found, str) else ""
+    return os.path.expanduser(state_dir) if isinstance(state_dir, str) else ""
 
 
 def _is_locked(note: IO[str]) -> bool:

@@ -35,11 +35,11 @@ class TraceContext:
 
 def read(parent: str, state: str = "") -> TraceContext | None:
     """The context in the two headers; None for an unreadable traceparent, which the standard says to ignore, not to refuse."""
-    found = _PARENT.fullmatch(parent.strip())
+    match = _PARENT.fullmatch(parent.strip())
     # Version 00 has no more fields; the fields that a later version adds are ignored.
-    if found is None or (found[1] == "00" and found[5]):
+    if match is None or (match[1] == "00" and match[5]):
         return None
-    return TraceContext(found[2], found[3], int(found[4], 16) & _SAMPLED, _state(state))
+    return TraceContext(match[2], match[3], int(match[4], 16) & _SAMPLED, _state(state))
 
 
 def stored(text: str) -> TraceContext | None:

@@ -90,10 +90,10 @@ def moment(at: float) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`0-3, 8`: runs of neighbours joined, as taskset writes cores."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for value in sorted(numbers):
-        if found and value == found[-1][1] + 1:
-            found[-1][1] = value
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
         else:
-            found.append([value, value])
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in found) or UNKNOWN
+            runs.append([value, value])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs) or UNKNOWN

@@ -152,10 +152,10 @@ def _superfluous(parts: Sequence[FormPart]) -> list[FormPart]:
 
 
 def _by_name(parts: Sequence[FormPart]) -> dict[str, list[FormPart]]:
-    found: dict[str, list[FormPart]] = {}
+    by_name: dict[str, list[FormPart]] = {}
     for part in parts:
-        found.setdefault(part.name, []).append(part)
-    return found
+        by_name.setdefault(part.name, []).append(part)
+    return by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class _FieldReader:
     def _array(self, parts: list[FormPart], items: Any) -> list[Any]:
         """Each part is an element; a single text may also be the whole array in JSON."""
         choices = list(choices_of(self.fields.root, items))
-        found = [self._value(part, choices) for part in parts]
-        return found[0] if len(found) == 1 and isinstance(found[0], list) else found
+        values = [self._value(part, choices) for part in parts]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
     def _value(self, part: FormPart, choices: list[Any]) -> Any:
         media = split_media_type(part.content_type)[0]
@@ -218,10 +218,10 @@ def choices_of(root: Mapping[str, Any], schema: Any, depth: int = 0) -> Iterator
 
 
 def _resolved(root: Mapping[str, Any], ref: str) -> Any:
-    found: Any = root
+    schema: Any = root
     for step in ref.removeprefix("#").strip("/").split("/"):
-        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found
+        schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+    return schema
 
 
 def _others(form: Mapping[str, Any]) -> Any:
@@ -230,10 +230,10 @@ def _others(form: Mapping[str, Any]) -> Any:
     JSON may have more members than a class has fields, because they are ignored there. A form may not, unless the schema
     says that it may, or names no field at all.
     """
-    found = form.get("additionalProperties", None if form.get("properties") else True)
-    if found is True:
+    others = form.get("additionalProperties", None if form.get("properties") else True)
+    if others is True:
         return _ANYTHING
-    return found if isinstance(found, Mapping) else None
+    return others if isinstance(others, Mapping) else None
 
 
 def _is_file(choice: Mapping[str, Any]) -> bool:

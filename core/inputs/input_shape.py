@@ -126,13 +126,13 @@ def _forms(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping
 
 
 def _resolved(ref: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
+    schema: Any = root
     for part in ref.removeprefix("#").strip("/").split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or key not in found:
+        if not isinstance(schema, Mapping) or key not in schema:
             return {}
-        found = found[key]
-    return found
+        schema = schema[key]
+    return schema
 
 
 def _rest(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def _object_form(form: Mapping[str, Any], root: Mapping[str, Any]) -> ObjectForm
 
 def _union(kinds: Any) -> frozenset[str]:
     """All types of the alternatives; empty, which means any, as soon as one of them leaves its types open."""
-    found = list(kinds)
-    return frozenset[str]().union(*found) if all(found) else _ANY
+    alternatives = list(kinds)
+    return frozenset[str]().union(*alternatives) if all(alternatives) else _ANY
 
 
 def _unknown_field(name: str, form: ObjectForm) -> str:

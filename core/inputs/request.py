@@ -28,16 +28,16 @@ def packed(payload: Payload, *, headers: dict[str, str], query: Mapping[str, str
     """The payload together with these; the payload itself if there are none."""
     if not headers and not query:
         return payload
-    found = RequestInput(payload.content_type, payload.data, headers, dict(query))
-    return Payload(REQUEST_MEDIA, _encoder.encode(found))
+    request = RequestInput(payload.content_type, payload.data, headers, dict(query))
+    return Payload(REQUEST_MEDIA, _encoder.encode(request))
 
 
 def unpacked(payload: Payload) -> Payload:
     """The payload as it came in its request."""
     if payload.content_type != REQUEST_MEDIA:
         return payload
-    found = decode_request(payload.data)
-    return Payload(found.content_type, found.data)
+    request = decode_request(payload.data)
+    return Payload(request.content_type, request.data)
 
 
 def decode_request(data: bytes) -> RequestInput:

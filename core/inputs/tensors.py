@@ -39,10 +39,10 @@ def plain_input(tensors: Sequence[Tensor], schema: Schema | None) -> Any:
 def whole_bytes(tensors: Sequence[Tensor]) -> File:
     """The one element of the one tensor, for models that take bytes. Raises `InvalidInput` if it is not that."""
     one = tensors[0] if len(tensors) == 1 else None
-    found = texts_of(one) if one is not None and one.datatype == TEXTS else []
-    if one is None or len(found) != 1:
+    elements = texts_of(one) if one is not None and one.datatype == TEXTS else []
+    if one is None or len(elements) != 1:
         raise InvalidInput(f"the model takes bytes: send one tensor of BYTES with one element, named {WHOLE_TENSOR!r}")
-    return File(found[0], one.content_type or OCTETS)
+    return File(elements[0], one.content_type or OCTETS)
 
 
 def names_refused(tensors: Sequence[Tensor]) -> str:
@@ -92,13 +92,13 @@ def _is_json(tensor: Tensor, root: Schema, choices: Sequence[Schema]) -> bool:
 
 def _innermost(root: Schema, choices: Sequence[Schema]) -> list[Schema]:
     """What the elements of lists in lists may be."""
-    found = list(choices)
+    innermost = list(choices)
     for _ in range(8):
-        items = [choice.get("items", {}) for choice in found if choice.get("type") == "array"]
+        items = [choice.get("items", {}) for choice in innermost if choice.get("type") == "array"]
         if not items:
             break
-        found = [choice for item in items for choice in choices_of(root, item)]
-    return found
+        innermost = [choice for item in items for choice in choices_of(root, item)]
+    return innermost
 
 
 def _text(tensor: Tensor, data: bytes, choices: Sequence[Schema]) -> Any:

@@ -30,11 +30,11 @@ def _plain(text: bytes) -> bytes:
     text = text.replace(b"+", b" ")
     if b"%" not in text:
         return text
-    found, start = bytearray(), 0
+    plain, start = bytearray(), 0
     while start < len(text):
         end = min(start + _BLOCK_BYTES, len(text))
         begun = text.rfind(b"%", end - _BEGUN, end) if end < len(text) else -1
         end = begun if begun > start else end
-        found += unquote_to_bytes(text[start:end])
+        plain += unquote_to_bytes(text[start:end])
         start = end
-    return bytes(found)
+    return bytes(plain)

@@ -72,8 +72,8 @@ class Entries:
         """Whole entries and partial ones."""
         if not self._folder.is_dir():
             return []
-        found = (self._read(path) for path in sorted(self._folder.iterdir()))
-        return [entry for entry in found if entry is not None]
+        entries = (self._read(path) for path in sorted(self._folder.iterdir()))
+        return [entry for entry in entries if entry is not None]
 
     def whole(self, name: str) -> Entry | None:
         return self._read(self._folder / name)
@@ -127,8 +127,10 @@ class Entries:
     def _read(self, folder: Path) -> Entry | None:
         note = folder / _NOTE
         try:
-            found = json.loads(note.read_text("utf-8"))
-            return Entry(folder, str(found["source"]), str(found["model"]), int(found["size_bytes"]), note.stat().st_mtime_ns)
+            fields = json.loads(note.read_text("utf-8"))
+            return Entry(
+                folder, str(fields["source"]), str(fields["model"]), int(fields["size_bytes"]), note.stat().st_mtime_ns
+            )
         except (OSError, ValueError, KeyError, TypeError):
             # No entry, or one that vanished meanwhile.
             return None

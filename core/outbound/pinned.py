@@ -26,20 +26,20 @@ def trust(ca: str) -> ssl.SSLContext:
 def resolve(host: str, port: int) -> list[str]:
     """The addresses of a host, best first; none if it is not known."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         # A name with a label of more than 63 letters is a UnicodeError.
         return []
-    return [str(address[4][0]) for address in found]
+    return [str(address[4][0]) for address in entries]
 
 
 async def address_of(url: CheckedUrl, *, listed: bool, resolve: Resolve = resolve) -> str:
     """The address to call. Raises `InvalidInput` unless all of the host's addresses are public, or its URL is `listed`."""
-    found = await asyncio.to_thread(resolve, url.host, url.port)
-    if not found or not (listed or all(map(is_public, found))):
+    addresses = await asyncio.to_thread(resolve, url.host, url.port)
+    if not addresses or not (listed or all(map(is_public, addresses))):
         # The same for both, so that nobody learns which names exist inside.
         raise InvalidInput(f"{url.host} has no public address")
-    return found[0]
+    return addresses[0]
 
 
 def pinned_request(

@@ -98,9 +98,9 @@ def _exporters(env: Mapping[str, str]) -> list[str]:
 def _exporter(name: str) -> Any:
     from importlib.metadata import entry_points
 
-    found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
-    if not found:
+    exporters = list(entry_points(group="opentelemetry_traces_exporter", name=name))
+    if not exporters:
         raise ConfigError(
             f"{_EXPORTER} names {name!r}, which is not installed", hint=f"{install_hint('otel')} has OTLP over HTTP."
         )
-    return found[0].load()()
+    return exporters[0].load()()

@@ -98,13 +98,13 @@ def is_listed(url: CheckedUrl, rules: Sequence[str], *, refusal: str) -> bool:
 
 def is_public(address: str) -> bool:
     """Whether anybody on the internet may have this address. Addresses that stand for others are not public."""
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return _is_global(found.ipv4_mapped)
-        if found.sixtofour is not None or found.teredo is not None or any(found in network for network in _TRANSLATED):
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return _is_global(ip.ipv4_mapped)
+        if ip.sixtofour is not None or ip.teredo is not None or any(ip in network for network in _TRANSLATED):
             return False
-    return _is_global(found)
+    return _is_global(ip)
 
 
 def _is_global(address: IPv4Address | IPv6Address) -> bool:

@@ -86,13 +86,13 @@ def head_length(beginning: bytes) -> int:
 def decode_head(head: bytes) -> Bundle:
     """Raises `InternalError` for anything that `encode_bundle` did not write."""
     try:
-        found = _decoder.decode(head)
+        decoded = _decoder.decode(head)
     except msgspec.MsgspecError as error:
         raise InternalError(f"the head of a stored bundle cannot be read: {error}") from error
     start = HEAD_LENGTH_BYTES + len(head)
-    ends = list(accumulate([found.json_length, *(file.length for file in found.files)], initial=start))
+    ends = list(accumulate([decoded.json_length, *(file.length for file in decoded.files)], initial=start))
     first, *spans = map(ByteRange, ends, ends[1:])
-    return Bundle(found.token, first, tuple(zip(found.files, spans, strict=True)))
+    return Bundle(decoded.token, first, tuple(zip(decoded.files, spans, strict=True)))
 
 
 def part_frames(bundle: Bundle, media: str = MULTIPART) -> list[bytes]:

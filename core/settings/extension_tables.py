@@ -106,12 +106,12 @@ def key_fields() -> tuple[type[Any], ...]:
 @cache
 def table_parts() -> dict[str, str]:
     """Where the class of each extension's table is, by the name of the table. Raises `ConfigError` if two have one name."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for extension in installed():
-        if twice := found.keys() & extension.settings.keys():
+        if twice := parts.keys() & extension.settings.keys():
             raise ConfigError(f"two extensions have the table {', '.join(sorted(twice))}; uninstall one of them")
-        found |= extension.settings
-    return found
+        parts |= extension.settings
+    return parts
 
 
 def table_class(name: str) -> type[BaseModel] | None:

@@ -87,9 +87,9 @@ class StoreAddress:
         """For a connection of the Redis client. Without a word in the URL, the certificate is checked, and its name."""
         if not self.tls:
             return {}
-        found: dict[str, str | bool] = {name: value for name, value in self.options.items() if name in _TLS_OPTIONS}
-        checks = str(found.setdefault("ssl_cert_reqs", "required")) != "none"
-        return {**found, "ssl_check_hostname": checks and self.options.get("ssl_check_hostname", "true") == "true"}
+        options: dict[str, str | bool] = {name: value for name, value in self.options.items() if name in _TLS_OPTIONS}
+        checks = str(options.setdefault("ssl_cert_reqs", "required")) != "none"
+        return {**options, "ssl_check_hostname": checks and self.options.get("ssl_check_hostname", "true") == "true"}
 
 
 def store_url(url: str) -> str:
@@ -122,13 +122,13 @@ def parse_store_url(url: str) -> StoreAddress:
     options = dict(parse_qsl(query, keep_blank_values=True))
     kind = StoreKind.SOCKET if ours == "unix" else _KINDS[ours.partition("+")[2]]
     _check_options(kind, ours.startswith("rediss"), options)
-    found = {"kind": kind, "username": unquote(username), "password": unquote(password), "options": options}
+    shared = {"kind": kind, "username": unquote(username), "password": unquote(password), "options": options}
     if kind is StoreKind.SOCKET:
-        return StoreAddress(**found, path=_socket(address), database=_database(options.get("db", "")))  # type: ignore[arg-type]
+        return StoreAddress(**shared, path=_socket(address), database=_database(options.get("db", "")))  # type: ignore[arg-type]
     hosts, _, path = address.partition("/")
     service, database = _service(kind, path)
     return StoreAddress(
-        **found,  # type: ignore[arg-type]
+        **shared,  # type: ignore[arg-type]
         tls=ours.startswith("rediss"),
         hosts=_hosts(kind, hosts),
         service=service,
@@ -175,10 +175,10 @@ def _service(kind: StoreKind, path: str) -> tuple[str, str]:
 
 
 def _hosts(kind: StoreKind, text: str) -> tuple[tuple[str, int], ...]:
-    found = tuple(_host(one, _PORTS.get(kind, 6379)) for one in text.split(","))
-    if kind is StoreKind.SERVER and len(found) > 1:
+    hosts = tuple(_host(one, _PORTS.get(kind, 6379)) for one in text.split(","))
+    if kind is StoreKind.SERVER and len(hosts) > 1:
         raise ValueError("names several servers: write redis+sentinel:// or redis+cluster://, or one address")
-    return found
+    return hosts
 
 
 def _host(text: str, default: int) -> tuple[str, int]:

@@ -233,7 +233,7 @@ class Settings(Table):
 
     def credentials(self) -> Credentials | None:
         """What callers may send beside API keys, by an extension's table."""
-        return next((found for table in self._tables.values() if (found := table.credentials()) is not None), None)
+        return next((credentials for table in self._tables.values() if (credentials := table.credentials()) is not None), None)
 
     @property
     def has_dashboard(self) -> bool:
@@ -242,8 +242,8 @@ class Settings(Table):
 
     def extension(self, kind: type[TableT]) -> TableT:
         """The table of an extension, by its class; with its defaults where no source has it."""
-        found = next((table for table in self._tables.values() if isinstance(table, kind)), None)
-        return kind() if found is None else found
+        own = next((table for table in self._tables.values() if isinstance(table, kind)), None)
+        return kind() if own is None else own
 
     def addresses(self, url: str) -> dict[str, str]:
         """What extensions serve beside the gateway at `url`, by a word, for the lines of `penstock up`."""

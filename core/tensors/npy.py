@@ -28,21 +28,21 @@ def tensor_of_npy(data: bytes) -> Tensor:
     length = int.from_bytes(data[8:start], "little")
     if length > _LONGEST_HEADER or start + length > len(data):
         raise InvalidInput(f"the header of the .npy file has {length} bytes, and at most {_LONGEST_HEADER} are read")
-    found = _HEADER.fullmatch(data[start : start + length].decode("latin-1"))
-    if found is None:
+    header = _HEADER.fullmatch(data[start : start + length].decode("latin-1"))
+    if header is None:
         raise InvalidInput("the .npy file holds no plain array of numbers or booleans")
-    datatype = _datatype(found)
-    shape = tuple(int(size) for size in found["shape"].replace(" ", "").split(",") if size)
+    datatype = _datatype(header)
+    shape = tuple(int(size) for size in header["shape"].replace(" ", "").split(",") if size)
     return check_tensor(Tensor("", datatype, shape, memoryview(data)[start + length :]))
 
 
-def _datatype(found: re.Match[str]) -> str:
-    size = int(found["bytes"])
-    name = "bool" if found["kind"] == "b" else f"{_KINDS.get(found['kind'], '?')}{8 * size}"
+def _datatype(header: re.Match[str]) -> str:
+    size = int(header["bytes"])
+    name = "bool" if header["kind"] == "b" else f"{_KINDS.get(header['kind'], '?')}{8 * size}"
     datatype = datatype_of(name)
     if not datatype or datatype == TEXTS:
-        raise InvalidInput(f"the .npy file holds elements of type {found['kind']}{size}; send numbers or booleans")
-    if found["order"] == ">" or found["fortran"] == "True":
+        raise InvalidInput(f"the .npy file holds elements of type {header['kind']}{size}; send numbers or booleans")
+    if header["order"] == ">" or header["fortran"] == "True":
         raise InvalidInput("the .npy file is big-endian or in Fortran's order; send numpy.ascontiguousarray(array)")
     return datatype
 

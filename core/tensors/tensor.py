@@ -111,19 +111,19 @@ def dtype_of(datatype: str) -> str:
 def decode_tensors(data: bytes) -> list[Tensor]:
     """The tensors, whose data is a view of `data`. Raises `InvalidInput` for anything that is no checked payload."""
     try:
-        found = _decoder.decode(data)
+        tensors = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise InvalidInput(f"these {len(data)} bytes are no tensors: {error}") from error
-    return [check_tensor(Tensor(one.name, one.datatype, one.shape, one.data, one.content_type)) for one in found]
+    return [check_tensor(Tensor(one.name, one.datatype, one.shape, one.data, one.content_type)) for one in tensors]
 
 
 def check_tensor(tensor: Tensor) -> Tensor:
     """The tensor. Raises `InvalidInput` unless its datatype is known and its data has as many elements as its shape says."""
     wanted = count_of(tensor.name, tensor.shape)
     if tensor.datatype == TEXTS:
-        found = count_texts(tensor)
-        if found != wanted:
-            raise _misfit(tensor, f"{wanted} elements, and its data holds {found}")
+        held = count_texts(tensor)
+        if held != wanted:
+            raise _misfit(tensor, f"{wanted} elements, and its data holds {held}")
         return tensor
     size = element_bytes(tensor.name, tensor.datatype) * wanted
     if len(tensor.data) != size:
@@ -166,12 +166,12 @@ def count_texts(tensor: Tensor) -> int:
 
 def texts_of(tensor: Tensor) -> list[bytes]:
     """The elements of a checked tensor of BYTES."""
-    data, at, found = memoryview(tensor.data), 0, []
+    data, at, texts = memoryview(tensor.data), 0, []
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "little")
-        found.append(bytes(data[at + 4 : at + 4 + size]))
+        texts.append(bytes(data[at + 4 : at + 4 + size]))
         at += 4 + size
-    return found
+    return texts
 
 
 def numbers_of(tensor: Tensor) -> list[Any]:
@@ -243,10 +243,10 @@ def shape_of(value: Any) -> tuple[tuple[int, ...], list[Any]] | None:
 
 def tensor_of_plain(name: str, value: Any) -> Tensor | None:
     """The tensor of a number, a text, or regular lists of one kind; None for everything else."""
-    found = shape_of(value)
-    if found is None:
+    regular = shape_of(value)
+    if regular is None:
         return None
-    shape, flat = found
+    shape, flat = regular
     kinds = set(map(type, flat))
     datatype = "FP64" if kinds == {int, float} else _PLAIN.get(next(iter(kinds), float), "") if len(kinds) < 2 else ""
     if not datatype:
