@@ -88,10 +88,12 @@ def build_app(settings: Settings) -> PenstockCelery:
         )
     # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
     Channel.QoS = ListedDeliveries
-    found = celery_connection(settings.store.celery_url or settings.store.url)
-    app = PenstockCelery("penstock", broker=found.url, backend=found.result_url, amqp=ListedQueues, set_as_current=False)
+    connection = celery_connection(settings.store.celery_url or settings.store.url)
+    app = PenstockCelery(
+        "penstock", broker=connection.url, backend=connection.result_url, amqp=ListedQueues, set_as_current=False
+    )
     app.settings = settings
-    app.conf.update(_configuration(settings) | _transport(found))
+    app.conf.update(_configuration(settings) | _transport(connection))
     for name in (TASK, *(task_name(model) for model in settings.served_names)):
         app.task(_run_elsewhere, name=name)
     app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")
@@ -124,18 +126,18 @@ def _configuration(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _transport(found: CeleryConnection) -> dict[str, Any]:
+def _transport(connection: CeleryConnection) -> dict[str, Any]:
     return {
-        "broker_use_ssl": found.tls,
-        "redis_backend_use_ssl": found.tls,
-        "result_backend_transport_options": found.options,
+        "broker_use_ssl": connection.tls,
+        "redis_backend_use_ssl": connection.tls,
+        "result_backend_transport_options": connection.options,
         "broker_transport_options": {
             "priority_steps": list(PRIORITY_STEPS),
             "sep": PRIORITY_SEPARATOR,
             "queue_order_strategy": "priority",
             "socket_connect_timeout": 2.0,
             "health_check_interval": 10,
-            **found.options,
+            **connection.options,
         },
     }
 

@@ -90,12 +90,12 @@ def total(stats: Sequence[QueueStats]) -> QueueStats:
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found = Counter[str]()
+    sums = Counter[str]()
     for one in counts:
-        found.update(one)
-    return dict(found)
+        sums.update(one)
+    return dict(sums)
 
 
-def all_unfinished(found: Iterable[Unfinished]) -> Unfinished:
-    counts = list(found)
+def all_unfinished(parts: Iterable[Unfinished]) -> Unfinished:
+    counts = list(parts)
     return Unfinished(sum(one.waiting for one in counts), sum(one.running for one in counts))

@@ -211,9 +211,9 @@ class LocalBlobs:
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Not synced: a deletion that a power cut undoes leaves an orphan, which is collected."""
-        found = [(name, parse_reference(name)) for name in names]
-        faults = [fault for name, reference in found if reference is None and (fault := self._fault_of_deletion(name))]
-        pieces = [reference for _, reference in found if reference is not None]
+        pairs = [(name, parse_reference(name)) for name in names]
+        faults = [fault for name, reference in pairs if reference is None and (fault := self._fault_of_deletion(name))]
+        pieces = [reference for _, reference in pairs if reference is not None]
         faults += [f"{fault.filename or self._folder}: {fault.strerror}" for fault in delete_pieces(self._folder, pieces)]
         if faults:
             log.warning(BLOBS_NOT_DELETED, blobs=len(faults), error=faults[0], next=COLLECTED_LATER)

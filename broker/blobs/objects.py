@@ -115,8 +115,8 @@ class ObjectBlobs:
         if start == end:
             return
         with self._reading(name):
-            found = obstore.get(self._store, name, options={"range": (start, end)})
-            yield from map(bytes, found.stream(min_chunk_size=PIECE_BYTES))
+            answer = obstore.get(self._store, name, options={"range": (start, end)})
+            yield from map(bytes, answer.stream(min_chunk_size=PIECE_BYTES))
 
     def delete(self, name: str) -> None:
         self.delete_all([name])
@@ -179,9 +179,9 @@ class ObjectBlobs:
         try:
             now = self._now()
             for part in obstore.list(self._store, chunk_size=1000):
-                for found in part:
-                    if is_blob_name(found["path"]):
-                        yield found["path"], now - found["last_modified"].timestamp()
+                for entry in part:
+                    if is_blob_name(entry["path"]):
+                        yield entry["path"], now - entry["last_modified"].timestamp()
         except (BaseError, OSError) as fault:
             raise self._away("the blobs cannot be listed", fault) from fault
 

@@ -53,9 +53,9 @@ def is_local(folder: Path, mounts: str | None = None) -> bool:
     except OSError:
         return False
     here = folder.absolute().resolve()
-    found = [(fields[1], fields[2]) for fields in map(str.split, lines) if here.is_relative_to(_unescaped(fields[1]))]
+    mounted = [(fields[1], fields[2]) for fields in map(str.split, lines) if here.is_relative_to(_unescaped(fields[1]))]
     # Of two file systems at one place the later one covers the earlier.
-    return bool(found) and max(reversed(found), key=lambda mount: len(mount[0]))[1] in LOCAL
+    return bool(mounted) and max(reversed(mounted), key=lambda mount: len(mount[0]))[1] in LOCAL
 
 
 def _unescaped(path: str) -> str:

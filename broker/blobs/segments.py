@@ -99,10 +99,10 @@ class SegmentHead:
 
 def parse_reference(name: str) -> Reference | None:
     """None for a name of any other form."""
-    found = _REFERENCE.fullmatch(name)
-    if found is None:
+    match = _REFERENCE.fullmatch(name)
+    if match is None:
         return None
-    own, owner, number, page, length, checksum = found.groups()
+    own, owner, number, page, length, checksum = match.groups()
     return Reference(owner, int(number, 16), Piece(own, int(page, 16), int(length, 16), int(checksum, 16)))
 
 
@@ -162,6 +162,6 @@ def decode_head(data: bytes) -> SegmentHead | None:
         return None
     lines = [_LINE.fullmatch(line) for line in table.decode("ascii").split("\n")]
     pieces = tuple(
-        Piece(found[1], int(found[2], 16), int(found[3], 16), int(found[4], 16)) for found in lines if found is not None
+        Piece(match[1], int(match[2], 16), int(match[3], 16), int(match[4], 16)) for match in lines if match is not None
     )
     return SegmentHead(data[MARK_AT:STATES_AT], states, pieces) if len(pieces) == len(states) == count else None

@@ -75,8 +75,8 @@ class FileCensus:
             self._known.pop(file_id, None)
 
     def _count(self) -> dict[str, tuple[str, int]]:
-        found = ((file_id, self._known.get(file_id) or self._read(file_id)) for file_id in self._files.ids())
-        return {file_id: known for file_id, known in found if known is not None}
+        entries = ((file_id, self._known.get(file_id) or self._read(file_id)) for file_id in self._files.ids())
+        return {file_id: known for file_id, known in entries if known is not None}
 
     def _read(self, file_id: str) -> tuple[str, int] | None:
         try:

@@ -133,8 +133,8 @@ class FileStore:
 
     def find(self, file_id: str, *, now: float) -> FileRecord:
         """Return the record of a file; raises `NotFound` if its content is missing or has expired."""
-        found = self._read(self._home(file_id)) if _ID.fullmatch(file_id) else None
-        shown = self._as_it_is(found) if found else None
+        record = self._read(self._home(file_id)) if _ID.fullmatch(file_id) else None
+        shown = self._as_it_is(record) if record else None
         if shown is None or _expired(shown, now):
             raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
         return shown
@@ -142,8 +142,8 @@ class FileStore:
     def files(self, *, now: float) -> Iterator[FileRecord]:
         """Yield every file whose content exists and has not expired, in no particular order."""
         for home in self._homes():
-            found = self._read(home)
-            shown = self._as_it_is(found) if found else None
+            record = self._read(home)
+            shown = self._as_it_is(record) if record else None
             if shown is not None and not _expired(shown, now):
                 yield shown
 
@@ -168,12 +168,12 @@ class FileStore:
         """Remove expired files and aborted uploads; returns how many were removed."""
         gone = 0
         for home in self._homes():
-            found = self._read(home)
-            if found is None:
+            record = self._read(home)
+            if record is None:
                 old = _age_s(home, now) > STRAY_S
             else:
-                shown = self._as_it_is(found)
-                old = _expired(shown, now) if shown is not None else found.created_at + UNWRITTEN_S <= now
+                shown = self._as_it_is(record)
+                old = _expired(shown, now) if shown is not None else record.created_at + UNWRITTEN_S <= now
             if old:
                 shutil.rmtree(home, ignore_errors=True)
                 gone += 1
@@ -261,8 +261,8 @@ def plain_name(name: str) -> str:
 
 
 def _suffix(name: str) -> str:
-    found = Path(plain_name(name)).suffix.lower()
-    return found if re.fullmatch(r"\.[a-z0-9]{1,8}", found) else ""
+    suffix = Path(plain_name(name)).suffix.lower()
+    return suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else ""
 
 
 def _new_id() -> str:

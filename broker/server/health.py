@@ -42,14 +42,14 @@ def store_health(info: Mapping[str, Any]) -> StoreHealth:
     )
 
 
-def worst_health(found: Sequence[StoreHealth]) -> StoreHealth:
+def worst_health(nodes: Sequence[StoreHealth]) -> StoreHealth:
     """Of several nodes: the fullest one's memory, all logs together, and whether all write theirs."""
-    fullest = max(found, key=lambda one: one.memory_used_bytes / max(1, one.memory_limit_bytes))
+    fullest = max(nodes, key=lambda one: one.memory_used_bytes / max(1, one.memory_limit_bytes))
     return StoreHealth(
         fullest.memory_used_bytes,
         fullest.memory_limit_bytes,
-        sum(one.log_bytes for one in found),
-        all(one.persistence_ok for one in found),
+        sum(one.log_bytes for one in nodes),
+        all(one.persistence_ok for one in nodes),
     )
 
 
@@ -71,14 +71,14 @@ def store_faults(info: Mapping[str, Any], fsync: str, *, as_cluster: bool = Fals
     `fsync` is the server's `appendfsync`; empty where the user may not ask, as in managed services. A store that reports
     nothing of its eviction or of its log is taken as it is.
     """
-    found = (
+    faults = (
         _age_fault(info),
         _kind_fault(info, as_cluster=as_cluster),
         _eviction_fault(info),
         _log_fault(info),
         _fsync_fault(info, fsync),
     )
-    return [fault for fault in found if fault]
+    return [fault for fault in faults if fault]
 
 
 def info_of(client: Any) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def fsync_of(client: Any) -> str:
     from redis.exceptions import ResponseError
 
     try:
-        found = {_text(name): _text(value) for name, value in client.config_get("appendfsync").items()}
+        config = {_text(name): _text(value) for name, value in client.config_get("appendfsync").items()}
     except ResponseError:
         return ""
-    return found.get("appendfsync", "")
+    return config.get("appendfsync", "")
 
 
 def replica_fault(info: Mapping[str, Any]) -> str:

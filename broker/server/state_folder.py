@@ -55,5 +55,5 @@ def make_private(folder: Path) -> None:
 
 def is_full(folder: Path) -> bool:
     """Whether the disk has no room for another page of a file, or no room for another file."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize < _PAGE_BYTES or (found.f_files > 0 and found.f_favail == 0)
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < _PAGE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)

@@ -96,10 +96,10 @@ def passwords_in(path: Path) -> Passwords:
     known: dict[str, str] = json.loads(path.read_text("ascii")) if path.exists() else {}
     short = {user: user.removeprefix(_OF_PENSTOCK) for user in rules()}
     missing = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in short.values() if name not in known}
-    found = known | missing
+    passwords = known | missing
     if missing:
-        write_private(path, json.dumps(found))
-    return Passwords({user: found[name] for user, name in short.items()})
+        write_private(path, json.dumps(passwords))
+    return Passwords({user: passwords[name] for user, name in short.items()})
 
 
 def acl_lines(passwords: Passwords) -> str:

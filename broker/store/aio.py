@@ -194,8 +194,8 @@ class AsyncStore:
 
     async def _recheck(self, job: JobId) -> Push | None:
         """The end of a job whose push may have been lost, or None while the job is live."""
-        found = await self.result(job)
-        return None if found is None else Push.of_end(*found)
+        result = await self.result(job)
+        return None if result is None else Push.of_end(*result)
 
     async def dismiss(self, jobs: Sequence[JobId]) -> int:
         return await self.run(ops.dismiss(jobs)) if jobs else 0
@@ -207,9 +207,9 @@ class AsyncStore:
         """`stats` of each queue, in one round trip."""
         return await asyncio.gather(*(self.stats(queue) for queue in queues))
 
-    async def swap_model(self, found: StoredModel, wanted: ModelInfo) -> bool:
-        """Replace `found` by `wanted`; False if another process changed it first."""
-        return await self.run(registry.swap_model(wanted.name, found, wanted))
+    async def swap_model(self, stored: StoredModel, wanted: ModelInfo) -> bool:
+        """Replace `stored` by `wanted`; False if another process changed it first."""
+        return await self.run(registry.swap_model(wanted.name, stored, wanted))
 
     async def workers(self) -> list[WorkerInfo]:
         now, entries = await asyncio.gather(self.send(registry.clock()), self.send(registry.worker_entries()))

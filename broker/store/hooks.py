@@ -94,30 +94,30 @@ class LuaExtension:
 
     @cached_property
     def points(self) -> frozenset[str]:
-        found = [point for text in self.texts.values() for point in _HOOK.findall(text)]
-        for point in found:
+        points = [point for text in self.texts.values() for point in _HOOK.findall(text)]
+        for point in points:
             if point not in POINTS:
                 raise ConfigError(f"the Lua of {self.name} is to be called at {point!r}; there are {', '.join(POINTS)}")
             if sum(f"\nfunction own.{point}(" in text for text in self.texts.values()) != 1:
                 raise ConfigError(f"the Lua of {self.name} is to be called at {point!r} and has not one function own.{point}")
-        return frozenset(found)
+        return frozenset(points)
 
     @cached_property
     def field(self) -> str:
         """The field of a record by which the extension is called; empty if it has none."""
-        found = [field for text in self.texts.values() for field in _FIELD.findall(text)]
+        fields = [field for text in self.texts.values() for field in _FIELD.findall(text)]
         needs_one = any(POINTS[point].asks is _Asks.FOR_A_FIELD for point in self.points)
-        if len(found) != needs_one:
-            raise ConfigError(f"the Lua of {self.name} declares {len(found)} fields of a record, and needs {int(needs_one)}")
-        return "".join(found)
+        if len(fields) != needs_one:
+            raise ConfigError(f"the Lua of {self.name} declares {len(fields)} fields of a record, and needs {int(needs_one)}")
+        return "".join(fields)
 
     @cached_property
     def mark(self) -> str:
         """The mark of the extension among a job's watchers; empty if it watches none."""
-        found = [mark for text in self.texts.values() for mark in _MARK.findall(text)]
-        if len(found) != ("watched" in self.points):
-            raise ConfigError(f"the Lua of {self.name} declares {len(found)} marks, and needs {int('watched' in self.points)}")
-        return "".join(found)
+        marks = [mark for text in self.texts.values() for mark in _MARK.findall(text)]
+        if len(marks) != ("watched" in self.points):
+            raise ConfigError(f"the Lua of {self.name} declares {len(marks)} marks, and needs {int('watched' in self.points)}")
+        return "".join(marks)
 
     @property
     def has_word(self) -> bool:
@@ -131,9 +131,9 @@ def words_of(extensions: Sequence[LuaExtension]) -> tuple[str, ...]:
 
 def field_tokens(extensions: Sequence[LuaExtension]) -> dict[str, str]:
     """For `@fields.POINT` the fields that are to be loaded for a point, and for `@fields.all` those of all extensions."""
-    found = {point: [one.field for one in extensions if point in one.points and one.field] for point in POINTS}
-    found["all"] = [one.field for one in extensions if one.field]
-    return {f"fields.{name}": ", ".join(f"'{field}'" for field in fields) for name, fields in found.items()}
+    by_point = {point: [one.field for one in extensions if point in one.points and one.field] for point in POINTS}
+    by_point["all"] = [one.field for one in extensions if one.field]
+    return {f"fields.{name}": ", ".join(f"'{field}'" for field in fields) for name, fields in by_point.items()}
 
 
 def dispatchers(extensions: Sequence[LuaExtension]) -> str:

@@ -74,8 +74,8 @@ def lua_extensions() -> tuple[LuaExtension, ...]:
 def _files_of(extension: Extension) -> dict[str, str]:
     package, _, folder = extension.functions.partition(":")
     place = files(package) / folder
-    found = sorted(place.iterdir(), key=lambda entry: entry.name) if place.is_dir() else []
-    if texts := {entry.name.removesuffix(".lua"): entry.read_text("utf-8") for entry in found if entry.name.endswith(".lua")}:
+    entries = sorted(place.iterdir(), key=lambda entry: entry.name) if place.is_dir() else []
+    if texts := {entry.name.removesuffix(".lua"): entry.read_text("utf-8") for entry in entries if entry.name.endswith(".lua")}:
         return texts
     raise ConfigError(
         f"extension {extension.name!r} declares functions in {extension.functions}, where no Lua file is installed",
@@ -105,7 +105,7 @@ def assembled(engine: Mapping[str, str], extensions: Sequence[LuaExtension]) -> 
     texts = [text if name in SHARED else f"do\n{text}end" for name, text in engine.items()]
     texts += ["local extensions = {}", *map(_block, extensions), hooks.dispatchers(extensions)]
     numbers = positions.tokens(len(hooks.words_of(extensions))) | hooks.field_tokens(extensions)
-    return _TOKEN.sub(lambda found: numbers[found[1]], "\n".join(texts))
+    return _TOKEN.sub(lambda token: numbers[token[1]], "\n".join(texts))
 
 
 def _block(extension: LuaExtension) -> str:

@@ -243,25 +243,25 @@ _REPEATED: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 def tokens(words: int) -> dict[str, str]:
     """What replaces each name in the Lua files, where so many extensions have a word in submits."""
-    found: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     for name, fields in _LISTS.items():
-        _add(found, name, fields, first=1)
-        found[f"{name}.list"], found[f"{name}.blank"] = (
+        _add(numbers, name, fields, first=1)
+        numbers[f"{name}.list"], numbers[f"{name}.blank"] = (
             ", ".join(f"'{field}'" for field in fields),
             ", ".join("0" for _ in fields),
         )
     for name, (head, item) in _REPEATED.items():
-        _add(found, name, head, first=1)
-        _add(found, name, item, first=0)
-        found[f"{name}.first"] = str(len(head) + 1)
-        found[f"{name}.stride"], found[f"{name}.stride_told"] = str(len(item)), str(len(item) + words)
+        _add(numbers, name, head, first=1)
+        _add(numbers, name, item, first=0)
+        numbers[f"{name}.first"] = str(len(head) + 1)
+        numbers[f"{name}.stride"], numbers[f"{name}.stride_told"] = str(len(item)), str(len(item) + words)
     # Where the words of extensions begin.
-    found["submit.words"] = str(len(SubmitItem._fields))
-    found["run_create.words"] = str(len(RunCreateArgs._fields) + 1)
-    return found
+    numbers["submit.words"] = str(len(SubmitItem._fields))
+    numbers["run_create.words"] = str(len(RunCreateArgs._fields) + 1)
+    return numbers
 
 
-def _add(found: dict[str, str], name: str, fields: Sequence[str], *, first: int) -> None:
+def _add(numbers: dict[str, str], name: str, fields: Sequence[str], *, first: int) -> None:
     for position, field in enumerate(fields, start=first):
-        assert f"{name}.{field}" not in found, f"{name}.{field} stands for two positions"
-        found[f"{name}.{field}"] = str(position)
+        assert f"{name}.{field}" not in numbers, f"{name}.{field} stands for two positions"
+        numbers[f"{name}.{field}"] = str(position)

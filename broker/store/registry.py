@@ -137,13 +137,13 @@ def announce_model(info: ModelInfo) -> Command[None]:
     return Command(("HSET", MODELS_KEY, info.name, msgspec.json.encode(info)), _nothing)
 
 
-def swap_model(name: str, found: StoredModel, wanted: ModelInfo | None) -> Operation[bool]:
-    """Replace `found` by `wanted`, or remove the entry if `wanted` is None; False if another process changed it first.
+def swap_model(name: str, stored: StoredModel, wanted: ModelInfo | None) -> Operation[bool]:
+    """Replace `stored` by `wanted`, or remove the entry if `wanted` is None; False if another process changed it first.
 
     The model's jobs stay.
     """
     text = b"" if wanted is None else msgspec.json.encode(wanted)
-    return Operation("swap", MODELS_KEY, [name, found.text, text], bool)
+    return Operation("swap", MODELS_KEY, [name, stored.text, text], bool)
 
 
 def identity(new_name: str) -> Operation[str]:
@@ -157,7 +157,7 @@ def clock() -> Command[float]:
 
 
 def worker_entries() -> Command[list[bytes]]:
-    return Command(("HGETALL", WORKERS_KEY), lambda found: list(found.values()))
+    return Command(("HGETALL", WORKERS_KEY), lambda entries: list(entries.values()))
 
 
 def fresh_workers(entries: Iterable[bytes], now: float) -> list[WorkerInfo]:
@@ -174,7 +174,7 @@ def announce_worker(info: WorkerInfo, *, ttl_s: float = 20.0) -> Operation[int]:
 def _served(info: WorkerInfo) -> str:
     """A digest of what others look for in a worker's entry; how busy it is changes with every beat."""
     slots = sorted((slot.model, slot.version, slot.state) for slot in info.slots)
-    scaling = [(model, name, one.slots, one.most) for model, found in info.scaling.items() for name, one in found.items()]
+    scaling = [(model, name, one.slots, one.most) for model, versions in info.scaling.items() for name, one in versions.items()]
     return digest("", msgspec.json.encode([slots, sorted(info.declared.items()), sorted(scaling)]).decode())
 
 
@@ -196,22 +196,22 @@ def rollouts() -> Command[dict[str, StoredRollout]]:
     return Command(("HGETALL", ROLLOUTS_KEY), _rollouts)
 
 
-def swap_rollout(model: str, found: StoredRollout, wanted: Rollout) -> Operation[bool]:
-    """Replace `found` by `wanted`; False if another process changed it first. With a rollout that changes nothing, no entry is
+def swap_rollout(model: str, stored: StoredRollout, wanted: Rollout) -> Operation[bool]:
+    """Replace `stored` by `wanted`; False if another process changed it first. With a rollout that changes nothing, no entry is
     left.
     """
     text = b"" if wanted == Rollout() else msgspec.json.encode(_renamed(wanted, _IN_STORE))
-    return Operation("swap", ROLLOUTS_KEY, [model, found.text, text], bool)
+    return Operation("swap", ROLLOUTS_KEY, [model, stored.text, text], bool)
 
 
 def drains() -> Command[dict[str, bytes]]:
     """The workers that are to take no jobs, each with the text of its entry."""
-    return Command(("HGETALL", DRAINS_KEY), lambda found: {name.decode(): text for name, text in found.items()})
+    return Command(("HGETALL", DRAINS_KEY), lambda entries: {name.decode(): text for name, text in entries.items()})
 
 
-def swap_drain(worker: str, found: bytes, at: float | None) -> Operation[bool]:
+def swap_drain(worker: str, stored: bytes, at: float | None) -> Operation[bool]:
     """`at` by the store's clock; with None, the worker takes jobs again."""
-    return Operation("swap", DRAINS_KEY, [worker, found, b"" if at is None else f"{at:.3f}"], bool)
+    return Operation("swap", DRAINS_KEY, [worker, stored, b"" if at is None else f"{at:.3f}"], bool)
 
 
 def stored_keys() -> Command[dict[str, StoredKey]]:
@@ -219,14 +219,14 @@ def stored_keys() -> Command[dict[str, StoredKey]]:
     return Command(("HGETALL", f"{KEYS_PREFIX}known"), _stored_keys)
 
 
-def put_key(found: StoredKey | None, wanted: StoredKey) -> Operation[int]:
+def put_key(stored: StoredKey | None, wanted: StoredKey) -> Operation[int]:
     """1 if `wanted` is kept, 0 if another process changed the key first, -1 if there are `MOST_KEYS`."""
     text = msgspec.json.encode(_flat(wanted))
-    return Operation("change_key", KEYS_PREFIX, [wanted.key.id, found.text if found else b"", text, MOST_KEYS], int)
+    return Operation("change_key", KEYS_PREFIX, [wanted.key.id, stored.text if stored else b"", text, MOST_KEYS], int)
 
 
-def remove_key(found: StoredKey) -> Operation[int]:
-    return Operation("change_key", KEYS_PREFIX, [found.key.id, found.text, b"", MOST_KEYS], int)
+def remove_key(stored: StoredKey) -> Operation[int]:
+    return Operation("change_key", KEYS_PREFIX, [stored.key.id, stored.text, b"", MOST_KEYS], int)
 
 
 def spend(gateway: str, spendings: Sequence[KeySpending], *, ttl_s: float) -> Operation[KeyLevels]:
@@ -257,7 +257,7 @@ def note_refused(model: str, now: float) -> Command[None]:
 
 def refused() -> Command[dict[str, float]]:
     """By model, when a caller was last refused because no slot of it was ready (Unix seconds)."""
-    return Command(("HGETALL", REFUSED_KEY), lambda found: {name.decode(): int(at) / 1000 for name, at in found.items()})
+    return Command(("HGETALL", REFUSED_KEY), lambda entries: {name.decode(): int(at) / 1000 for name, at in entries.items()})
 
 
 def learned_times(model: str) -> Command[dict[str, KeptTimes]]:
@@ -314,15 +314,15 @@ def _renamed(rollout: Rollout, names: Mapping[str, str]) -> Rollout:
 
 
 def _stored_keys(entries: Mapping[bytes, bytes]) -> dict[str, StoredKey]:
-    found: dict[str, StoredKey] = {}
+    keys: dict[str, StoredKey] = {}
     for name, text in entries.items():
         if name == _EDITION:
             continue
         try:
-            found[name.decode()] = _stored_key(text)
+            keys[name.decode()] = _stored_key(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("stored_key_unreadable", key=name.decode("ascii", "replace")[:32], reason=str(error))
-    return found
+    return keys
 
 
 def _flat(stored: StoredKey) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
     row, position, data = _row(record, job), record[-2], record[-1]
     state, finished_at = JobState(row.state), _moment(row.finished)
     started_at = _moment(row.started)
-    found = Job(
+    decoded = Job(
         id=job,
         state=state,
         version=row.version,
@@ -204,7 +204,7 @@ def read_reply(record: Sequence[Any] | None, job: JobId) -> tuple[Job, Payload |
         progress=_progress(row.progress, row.epoch, state) if row.progress else None,
         tags=tuple(row.tags.split(",")) if row.tags else (),
     )
-    return found, Payload(row.out_media, data, row.out_blob) if state is JobState.SUCCEEDED else None
+    return decoded, Payload(row.out_media, data, row.out_blob) if state is JobState.SUCCEEDED else None
 
 
 def _row(record: Sequence[Any], job: JobId) -> RecordFields:
@@ -215,17 +215,17 @@ def _row(record: Sequence[Any], job: JobId) -> RecordFields:
 
 def record_reply(reply: Sequence[Any] | None, job: JobId) -> Job | None:
     """Decode a reply as `read_reply` does, and drop the output."""
-    found = read_reply(reply, job)
-    return found and found[0]
+    decoded = read_reply(reply, job)
+    return decoded and decoded[0]
 
 
 def follow_reply(reply: Sequence[Any] | None, job: JobId) -> Followed | None:
     if not reply:
         return None
     record, mark, before, *chunks = reply
-    found = read_reply(record, job)
-    assert found is not None
-    return Followed(found[0], StreamPart(mark.decode(), tuple(chunks), before), found[1])
+    decoded = read_reply(record, job)
+    assert decoded is not None
+    return Followed(decoded[0], StreamPart(mark.decode(), tuple(chunks), before), decoded[1])
 
 
 def input_reply(reply: Sequence[Any] | None) -> KeptInput | None:
@@ -306,8 +306,8 @@ def _chunks(packed: bytes) -> Iterator[bytes]:
 
 def list_reply(reply: Sequence[Any], queue: str) -> list[Job]:
     """Decode the records of a page, without those that were collected since the page was looked up."""
-    found = (read_reply(reply[i + 1], job_in(reply[i].decode(), queue)) for i in range(0, len(reply), 2))
-    return [job for job, _ in filter(None, found)]
+    decoded = (read_reply(reply[i + 1], job_in(reply[i].decode(), queue)) for i in range(0, len(reply), 2))
+    return [job for job, _ in filter(None, decoded)]
 
 
 # The short texts in which a record keeps its batch and its attempts.

@@ -161,8 +161,8 @@ def _taken(run_id: str, reply: Sequence[Any]) -> TakenRun:
 
 
 def _listed(reply: Sequence[Any]) -> list[Run]:
-    found = (_run(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2))
-    return [run for run in found if run is not None]
+    decoded = (_run(reply[i].decode(), reply[i + 1]) for i in range(1, len(reply), 2))
+    return [run for run in decoded if run is not None]
 
 
 def _run(run_id: str, record: Sequence[bytes] | None) -> Run | None:

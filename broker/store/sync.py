@@ -130,10 +130,10 @@ class RedisStore:
     def submit(self, jobs: Sequence[NewJob], *, max_depth: int = 10_000) -> list[Submitted]:
         parts = _in_parts([job.id.queue for job in jobs], SUBMIT_MAX)
         answers = self.run_all([ops.submit([jobs[index] for index in part], max_depth) for part in parts])
-        found = {
+        by_index = {
             index: answer for part, own in zip(parts, answers, strict=True) for index, answer in zip(part, own, strict=True)
         }
-        return [found[index] for index in range(len(jobs))]
+        return [by_index[index] for index in range(len(jobs))]
 
     def finish_and_claim(
         self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
@@ -179,16 +179,16 @@ class RedisStore:
         return self.run(ops.records(jobs)) if jobs else []
 
     def models(self) -> list[ModelInfo]:
-        return [found.info for found in self.stored_models().values() if found.info is not None]
+        return [stored.info for stored in self.stored_models().values() if stored.info is not None]
 
     def workers(self) -> list[WorkerInfo]:
         clock, entries = registry.clock(), registry.worker_entries()
-        now, found = self._asked([clock.words, entries.words])
-        return registry.fresh_workers(entries.decode(found), clock.decode(now))
+        now, reply = self._asked([clock.words, entries.words])
+        return registry.fresh_workers(entries.decode(reply), clock.decode(now))
 
     def rollouts(self) -> dict[str, Rollout]:
         """The operators' changes, by model."""
-        return {name: found.rollout for name, found in self.stored_rollouts().items()}
+        return {name: stored.rollout for name, stored in self.stored_rollouts().items()}
 
     def keep_learned_times(self, model: str, kind: str, times: KeptTimes) -> None:
         """At most `MOST_KINDS` are kept; the oldest go."""
@@ -204,8 +204,8 @@ class RedisStore:
         if not prefixes:
             return set(serials)
         pairs = [(serial, f"{model}job:{serial}") for serial in serials for model in prefixes]
-        found = self._exist([key for _, key in pairs])
-        return {serial for (serial, _), is_there in zip(pairs, found, strict=True) if is_there}
+        answers = self._exist([key for _, key in pairs])
+        return {serial for (serial, _), is_there in zip(pairs, answers, strict=True) if is_there}
 
     def identity(self) -> str:
         """The random name that this store got when it was first asked; another Redis, or an emptied one, has another name."""

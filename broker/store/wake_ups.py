@@ -57,7 +57,7 @@ class WakeUps:
     def read(self) -> list[Message]:
         """All that has arrived; waits only for the rest of a message that has arrived in part."""
         connection = self._pubsub.connection
-        found: list[Message] = []
+        messages: list[Message] = []
         try:
             # Not by `get_message`, which takes longer, and breaks the link at a message of which only a part has arrived.
             while connection is not None and connection.can_read():
@@ -65,10 +65,10 @@ class WakeUps:
                 if kind == b"sunsubscribe":
                     raise redis.ConnectionError("another node has the queue now")
                 if kind in _MESSAGES:
-                    found.append(self._parse(data))
+                    messages.append(self._parse(data))
         except (redis.RedisError, OSError) as error:
             raise store_error(error) from error
-        return found
+        return messages
 
     def _parse(self, data: bytes) -> Message:
         if data[:1] == b"c":

@@ -57,9 +57,9 @@ class CallNodes:
             except (*AWAY, redis.ResponseError) as error:
                 failure = error if isinstance(error, AWAY) else redis.ConnectionError(f"{node} names no nodes: {error}")
                 continue
-            found = parse_topology(reply, node)
-            self._asking.keep({*found.primaries, *found.replicas})
-            return self.view.learn(found, time.monotonic())
+            topology = parse_topology(reply, node)
+            self._asking.keep({*topology.primaries, *topology.replicas})
+            return self.view.learn(topology, time.monotonic())
         raise failure
 
     async def owner(self, key: str | bytes) -> Node:
@@ -84,10 +84,10 @@ class CallNodes:
     async def infos(self, sections: Sequence[str]) -> list[dict[str, Any]]:
         """The fields of INFO of each primary that answers. Raises what the last one raised if none does."""
         answers = list((await self.everywhere(("INFO", *sections))).values())
-        found = [parse_info(answer) for answer in answers if not isinstance(answer, Exception)]
-        if not found:
+        infos = [parse_info(answer) for answer in answers if not isinstance(answer, Exception)]
+        if not infos:
             raise answers[-1]
-        return found
+        return infos
 
     def facade(self, *, replicated: bool) -> ClusterCallLink:
         return ClusterCallLink(self, replicated=replicated)

@@ -50,13 +50,13 @@ class ThreadNodes:
             except (*AWAY, redis.ResponseError) as error:
                 failure = error if isinstance(error, AWAY) else redis.ConnectionError(f"{node} names no nodes: {error}")
                 continue
-            found = parse_topology(reply, node)
-            self._close_others(found)
-            return found
+            topology = parse_topology(reply, node)
+            self._close_others(topology)
+            return topology
         raise failure
 
-    def _close_others(self, found: ClusterTopology) -> None:
-        for node in [node for node in self._links if node not in found.primaries]:
+    def _close_others(self, topology: ClusterTopology) -> None:
+        for node in [node for node in self._links if node not in topology.primaries]:
             self._links.pop(node).close()
 
     def owner(self, key: str | bytes) -> Node:
@@ -109,7 +109,7 @@ class ClusterThreadLink:
                     untaken = reply
                     self.nodes.view.on_untaken(reply, node, time.monotonic())
                 elif not is_lacking(reply) or not self._is_loaded(node, calls):
-                    calls.found[at] = reply
+                    calls.replies[at] = reply
         return untaken
 
     def _replies(self, node: Node, words: Sequence[Sequence[Any]]) -> list[Any]:
@@ -169,27 +169,27 @@ def node_clients(url: str, options: dict[str, Any]) -> dict[str, redis.Redis]:
     address = parse_store_url(url)
     nodes = ThreadNodes(address, options)
     try:
-        found = nodes.topology()
+        topology = nodes.topology()
     finally:
         nodes.close()
-    every = dict.fromkeys([*found.primaries, *found.replicas])
+    every = dict.fromkeys([*topology.primaries, *topology.replicas])
     return {str(node): redis.Redis.from_pool(node_pool(address, node, options)) for node in every}
 
 
 class _Calls:
-    """Calls that are made together. `found`: replies by the call's index; `loaded`: nodes that got the library meanwhile."""
+    """Calls that are made together. `replies`: by the index of the call; `loaded`: nodes that got the library meanwhile."""
 
     def __init__(self, words: Sequence[Sequence[Any]]) -> None:
         self.words = words
-        self.found: dict[int, Any] = {}
+        self.replies: dict[int, Any] = {}
         self.loaded: set[Node] = set()
 
     def left(self) -> list[int]:
-        return [at for at in range(len(self.words)) if at not in self.found]
+        return [at for at in range(len(self.words)) if at not in self.replies]
 
     def answers(self) -> list[Any]:
-        found = [self.found[at] for at in range(len(self.words))]
-        for reply in found:
+        replies = [self.replies[at] for at in range(len(self.words))]
+        for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        return found
+        return replies

@@ -54,8 +54,8 @@ def async_any_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
     """A client of any node that answers: published messages and cluster-wide facts are the same at each."""
     address = parse_store_url(url)
     kind = AsyncSSLConnection if address.tls else AsyncConnection
-    found = type("Any", (_AsyncAny, kind), {"seeds": seeds_of(address)})
-    pool = redis.asyncio.ConnectionPool(found, retry=AsyncRetry(NoBackoff(), 0), **_login(address), **options)
+    connection_class = type("Any", (_AsyncAny, kind), {"seeds": seeds_of(address)})
+    pool = redis.asyncio.ConnectionPool(connection_class, retry=AsyncRetry(NoBackoff(), 0), **_login(address), **options)
     return redis.asyncio.Redis.from_pool(pool)
 
 

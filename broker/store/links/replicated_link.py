@@ -46,10 +46,10 @@ class ReplicatedLink(CallLink):
         return _MARK
 
     def call(self, command: Sequence[Any]) -> asyncio.Future[Any] | None:
-        found = self.calls([self.mark(command), command])
-        if found is None:
+        futures = self.calls([self.mark(command), command])
+        if futures is None:
             return None
-        mark, sent = found
+        mark, sent = futures
         # Its answer says nothing that the next one does not say.
         mark.cancel()
         return asyncio.get_running_loop().create_task(self._confirmed(sent, self._connection))
@@ -68,9 +68,9 @@ class ReplicatedLink(CallLink):
         asked = self.calls([("WAITAOF", 1, 1, ms) for ms in _ASK_FOR_MS]) if self._connection is connection else None
         if asked is None:
             raise redis.ConnectionError("the connection broke before a replica confirmed what was written")
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        if not any(_is_confirmed(one) for one in found):
-            raise _refusal(found[-1])
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        if not any(_is_confirmed(one) for one in replies):
+            raise _refusal(replies[-1])
 
 
 class _Rounds:
@@ -106,17 +106,17 @@ class _Rounds:
         self._task = None
 
 
-def _is_confirmed(found: Any) -> bool:
+def _is_confirmed(reply: Any) -> bool:
     """WAITAOF answers how many have the writes on their disk: the primary, and replicas."""
-    return isinstance(found, list) and all(found)
+    return isinstance(reply, list) and all(reply)
 
 
-def _refusal(found: Any) -> Exception:
-    if isinstance(found, redis.ResponseError):
-        return NotReplicated(f"the store cannot wait for its replica: {found}", hint=_HINT)
-    if isinstance(found, Exception):
-        return found
-    missing = "no replica has" if found[0] else "the primary has not"
+def _refusal(reply: Any) -> Exception:
+    if isinstance(reply, redis.ResponseError):
+        return NotReplicated(f"the store cannot wait for its replica: {reply}", hint=_HINT)
+    if isinstance(reply, Exception):
+        return reply
+    missing = "no replica has" if reply[0] else "the primary has not"
     return NotReplicated(f"{missing} written this to its disk within {sum(_ASK_FOR_MS) / 1000:.0f} s", hint=_HINT)
 
 

@@ -71,10 +71,10 @@ class ClusterView:
     def is_due(self, now: float) -> bool:
         return self.topology is None or (self._stale and now - self._asked_at > _PACE_S)
 
-    def learn(self, found: ClusterTopology, now: float) -> None:
-        if self.topology is not None and found != self.topology:
+    def learn(self, topology: ClusterTopology, now: float) -> None:
+        if self.topology is not None and topology != self.topology:
             self.changed_at = now
-        self.topology, self._asked_at, self._stale = found, now, False
+        self.topology, self._asked_at, self._stale = topology, now, False
 
     def forget(self) -> None:
         """A node is away, or no longer what it was."""
