@@ -35,14 +35,14 @@ _INSTEAD = {
 
 def refusals(options: Mapping[str, Any], *, concurrency: int, prefetch: int, pool: object) -> list[str]:
     """One sentence per option that is refused; the other arguments are what Celery's command line gives where nobody asked."""
-    found = [f"{option}: {instead}" for name, (option, instead) in _INSTEAD.items() if options.get(name)]
+    refused = [f"{option}: {instead}" for name, (option, instead) in _INSTEAD.items() if options.get(name)]
     if options.get("concurrency") not in (None, concurrency):
-        found.append(f"-c: a worker has the slots of its models; {_IN_MODEL.format('slots or slots_per_device')}")
+        refused.append(f"-c: a worker has the slots of its models; {_IN_MODEL.format('slots or slots_per_device')}")
     if options.get("prefetch_multiplier") not in (None, prefetch):
-        found.append(f"--prefetch-multiplier: a slot claims what it can run; {_IN_MODEL.format('max_batch_size')}")
+        refused.append(f"--prefetch-multiplier: a slot claims what it can run; {_IN_MODEL.format('max_batch_size')}")
     if options.get("pool") not in (None, pool):
-        found.append("-P: models run in processes pinned to their devices, and no other pool can run them; leave it out")
-    return found
+        refused.append("-P: models run in processes pinned to their devices, and no other pool can run them; leave it out")
+    return refused
 
 
 class WorkerProgram(Worker):
@@ -62,11 +62,11 @@ class WorkerProgram(Worker):
 
     def _refuse_options(self, options: dict[str, Any]) -> None:
         conf = self.app.conf
-        found = refusals(
+        refused = refusals(
             options, concurrency=conf.worker_concurrency, prefetch=conf.worker_prefetch_multiplier, pool=DevicePool
         )
-        if found:
-            sys.stderr.write("\n".join([*found, ""]))
+        if refused:
+            sys.stderr.write("\n".join([*refused, ""]))
             raise SystemExit(CONFIG_EXIT)
 
     def setup_instance(self, **kwargs: Any) -> None:

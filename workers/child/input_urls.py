@@ -62,27 +62,27 @@ class UrlFetcher:
         return self._read_each(read, rows, [_SIGN in msgspec.msgpack.encode(row) for row in rows])
 
     def _read_each(self, read: Callable[[Any], Any], items: Sequence[Any], has_url: Sequence[bool]) -> list[Any]:
-        found: list[Any] = [Failure(self.late, InputUrlFailed.kind, retryable=True)] * len(items)
+        values: list[Any] = [Failure(self.late, InputUrlFailed.kind, retryable=True)] * len(items)
         threads: list[Thread] = []
         for place, item in enumerate(items):
             if has_url[place]:
-                threads.append(Thread(target=self._read, args=(read, item, found, place), daemon=True))
+                threads.append(Thread(target=self._read, args=(read, item, values, place), daemon=True))
                 threads[-1].start()
             else:
-                found[place] = read(item)
+                values[place] = read(item)
         # Only the look-up of a name takes longer than the time that a thread allows its files.
         give_up_at = monotonic() + self.within_s * 1.5
         for thread in threads:
             thread.join(max(0.0, give_up_at - monotonic()))
         # A thread that is late changes its own list only.
-        return list(found)
+        return list(values)
 
-    def _read(self, read: Callable[[Any], Any], item: Any, found: list[Any], place: int) -> None:
+    def _read(self, read: Callable[[Any], Any], item: Any, values: list[Any], place: int) -> None:
         with fetching(InputFiles(self, monotonic() + self.within_s, self.most_bytes).fetch):
             try:
-                found[place] = read(item)
+                values[place] = read(item)
             except Exception as error:  # noqa: BLE001 - an error must not end with its thread
-                found[place] = failure_of(error)
+                values[place] = failure_of(error)
 
     @property
     def late(self) -> str:
@@ -121,10 +121,10 @@ class InputFiles:
         # A client for each file, so that no cookie of one server reaches another one.
         async with httpx2.AsyncClient(verify=trust(self.fetcher.ca), trust_env=False, timeout=self.fetcher.within_s) as client:
             for _ in range(MOST_REDIRECTS + 1):
-                found = await self._ask(client, url)
-                if isinstance(found, File):
-                    return found
-                url = found
+                answer = await self._ask(client, url)
+                if isinstance(answer, File):
+                    return answer
+                url = answer
         raise InvalidInput(f"{url} is redirected more than {MOST_REDIRECTS} times")
 
     async def _ask(self, client: httpx2.AsyncClient, url: CheckedUrl) -> File | CheckedUrl:

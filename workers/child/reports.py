@@ -100,11 +100,11 @@ class ReportSender:
         return self._bytes >= _MOST_BYTES
 
     def _of(self, batch: int, place: int) -> _Pending:
-        found = self._pending.get((batch, place))
-        if found is None:
+        pending = self._pending.get((batch, place))
+        if pending is None:
             restarts = self._restarts.get((batch, place), 0)
-            found = self._pending[batch, place] = _Pending(restarts=restarts)
-        return found
+            pending = self._pending[batch, place] = _Pending(restarts=restarts)
+        return pending
 
     def is_unwanted(self, batch: int, place: int) -> bool:
         if place not in self._unwanted.get(batch, ()):

@@ -23,21 +23,21 @@ _NOTHING_SAID = RequestInput("", b"")
 
 def said_of(items: Sequence[Item]) -> tuple[list[Item], dict[int, RequestInput]]:
     """The items with their inputs alone, and by place what their requests said beside these."""
-    found: list[Item] = []
+    plain: list[Item] = []
     said: dict[int, RequestInput] = {}
     for place, item in enumerate(items):
         if item.is_missing or item.content_type != REQUEST_MEDIA:
-            found.append(item)
+            plain.append(item)
             continue
         try:
             one = decode_request(item.data)
         except InvalidInput:
             # Whoever reads the item finds the same fault, and the item fails alone.
-            found.append(item)
+            plain.append(item)
             continue
-        found.append(structs.replace(item, content_type=one.content_type, data=one.data))
+        plain.append(structs.replace(item, content_type=one.content_type, data=one.data))
         said[place] = RequestInput("", b"", one.headers, one.query)
-    return found, said
+    return plain, said
 
 
 def requests_of(flow: Flow, places: Sequence[int]) -> list[Any]:

@@ -24,12 +24,12 @@ def assign_devices(
     Raises `ConfigError` that lists every device which is asked for and cannot be had.
     """
     allocations = allocations or DeviceAllocations(gpus)
-    found: dict[int, list[Unit | None]] = {}
+    devices: dict[int, list[Unit | None]] = {}
     faults: list[str] = []
     # Specs that name their device go first; the others take what is left.
     for place in sorted(range(len(specs)), key=lambda place: specs[place].device == ANY):
         try:
-            found[place] = allocations.allocate(specs[place])
+            devices[place] = allocations.allocate(specs[place])
         except _Unmet as unmet:
             faults.append(f"model {specs[place].name}: device {specs[place].device!r}: {unmet}")
     if faults:
@@ -38,7 +38,7 @@ def assign_devices(
             faults=faults,
             hint="see `penstock doctor --devices`",
         )
-    return [found[place] for place in range(len(specs))]
+    return [devices[place] for place in range(len(specs))]
 
 
 def slot_count(spec: ModelSpec, gpus: Gpus) -> int:
@@ -151,10 +151,10 @@ class DeviceAllocations:
         return not others or all(one.placement == "shared" for one in (spec, *others))
 
     def _named(self, spec: ModelSpec) -> list[Unit]:
-        found = units_named(spec.device, self._gpus)
-        if not found:
+        units = units_named(spec.device, self._gpus)
+        if not units:
             raise _Unmet(_why_none(spec.device, self._gpus))
-        return found
+        return units
 
 
 def units_named(device: str, gpus: Gpus) -> list[Unit]:

@@ -11,8 +11,8 @@ _NO_MEMORY_LIMIT_BYTES = 1 << 60
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """The CPU time granted, in cores; None without a limit. The tightest group on the way up binds all below it."""
-    found = [*map(_unified_quota, _unified(root)), *map(_legacy_quota, _legacy(root, "cpu"))]
-    return min((quota for quota in found if quota is not None), default=None)
+    quotas = [*map(_unified_quota, _unified(root)), *map(_legacy_quota, _legacy(root, "cpu"))]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:

@@ -90,7 +90,7 @@ def _block(demands: Sequence[CoreDemand], places: list[int], attempt: _Attempt) 
 def _placed(free: Mapping[int, tuple[int, ...]], blocks: Sequence[_Block], attempt: _Attempt) -> _Placed | None:
     """The cores for each place, or None if the blocks do not fit."""
     left = dict(free)
-    found: _Placed = {}
+    placed: _Placed = {}
     # Blocks that want a certain node go first, because the others can go elsewhere.
     for block in sorted(blocks, key=lambda block: block.node not in left):
         cores = _within(left, block, attempt)
@@ -98,8 +98,8 @@ def _placed(free: Mapping[int, tuple[int, ...]], blocks: Sequence[_Block], attem
             cores = _across(left, block.size)
         if not cores:
             return None
-        found |= dict.fromkeys(block.places, cores)
-    return found
+        placed |= dict.fromkeys(block.places, cores)
+    return placed
 
 
 def _within(left: dict[int, tuple[int, ...]], block: _Block, attempt: _Attempt) -> tuple[int, ...]:

@@ -95,8 +95,8 @@ def read_gpus(nvml: Nvml, root: Path = Path("/")) -> Gpus:
         return Gpus(absent=str(refused))
     try:
         driver = _words(nvml.ask("SystemGetDriverVersion"))
-        found = tuple(_gpu(nvml, index, root) for index in range(nvml.ask("DeviceGetCount")))
-        return Gpus(found, driver, "" if found else "the driver sees no GPU")
+        gpus = tuple(_gpu(nvml, index, root) for index in range(nvml.ask("DeviceGetCount")))
+        return Gpus(gpus, driver, "" if gpus else "the driver sees no GPU")
     except NvmlRefused as refused:
         return Gpus(absent=str(refused))
     finally:
@@ -120,13 +120,13 @@ def _unit(nvml: Nvml, handle: Any, index: int, node: int | None) -> Unit:
 
 
 def _slices(nvml: Nvml, handle: Any, whole: Unit) -> tuple[Unit, ...]:
-    found = []
+    slices = []
     for place in range(_or(nvml, 0, "DeviceGetMaxMigDeviceCount", handle)):
         # Places between slices may be empty.
         cut = _or(nvml, None, "DeviceGetMigDeviceHandleByIndex", handle, place)
         if cut is not None:
-            found.append(replace(_unit(nvml, cut, whole.index, whole.node), slice=True))
-    return tuple(found)
+            slices.append(replace(_unit(nvml, cut, whole.index, whole.node), slice=True))
+    return tuple(slices)
 
 
 def _node(root: Path, bus_id: str) -> int | None:

@@ -44,10 +44,10 @@ def plan(specs: Sequence[ModelSpec], machine: Machine) -> PinningPlan:
     return PinningPlan(tuple(specs), rows, tuple(_advice(machine, specs, rows)))
 
 
-def unpinned(found: PinningPlan) -> PinningPlan:
+def unpinned(pinned: PinningPlan) -> PinningPlan:
     """The same devices and threads, but the system chooses the cores."""
-    rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in found.rows)
-    return replace(found, rows=rows)
+    rows = tuple(tuple(replace(pin, cores=(), node=None) for pin in row) for row in pinned.rows)
+    return replace(pinned, rows=rows)
 
 
 def plan_one_more(spec: ModelSpec, machine: Machine, taken: _Taken) -> Pin:
@@ -117,8 +117,8 @@ def _on_former_cores(spec: ModelSpec, unit: Unit | None, taken: _Taken) -> Pin |
     followed = Counter(pin.cores for other, pin in taken if (other.name, other.version) == (spec.name, spec.version))
     former = [pin for other, pin in taken if other.name == spec.name and other.version != spec.version and pin.uuid == uuid]
     fitting = [pin for pin in former if pin.cores and spec.threads in (None, pin.threads)]
-    found = min(fitting, key=lambda pin: followed[pin.cores], default=None)
-    return replace(found, placement=spec.placement) if found else None
+    least_used = min(fitting, key=lambda pin: followed[pin.cores], default=None)
+    return replace(least_used, placement=spec.placement) if least_used else None
 
 
 def _not_pinned(spec: ModelSpec, unit: Unit | None, machine: Machine, taken: _Taken) -> Pin:
@@ -192,11 +192,11 @@ def _advise_memory(machine: Machine, specs: Sequence[ModelSpec], rows: Sequence[
 COLUMNS = ("MODEL", "VERSION", "SLOT", "DEVICE", "NAME", "NODE", "CORES", "THREADS", "PLACEMENT")
 
 
-def table(found: PinningPlan) -> list[tuple[str, ...]]:
+def table(pinned: PinningPlan) -> list[tuple[str, ...]]:
     """One line per slot, under `COLUMNS`."""
     return [
         (spec.name, spec.version, str(number), *_cells(pin))
-        for spec, row in zip(found.specs, found.rows, strict=True)
+        for spec, row in zip(pinned.specs, pinned.rows, strict=True)
         for number, pin in enumerate(row)
     ]
 

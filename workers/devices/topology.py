@@ -45,10 +45,10 @@ class Topology:
     @property
     def nodes(self) -> dict[int, tuple[int, ...]]:
         """The cores' numbers by NUMA node."""
-        found: dict[int, tuple[int, ...]] = {}
+        by_node: dict[int, tuple[int, ...]] = {}
         for core in self.cores:
-            found[core.node] = (*found.get(core.node, ()), core.number)
-        return found
+            by_node[core.node] = (*by_node.get(core.node, ()), core.number)
+        return by_node
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
@@ -82,8 +82,8 @@ def _by_socket(cores: Sequence[Core]) -> Sequence[Core]:
 
 def _siblings(folder: Path, number: int) -> list[int]:
     # The first name is the newer one; both mean the threads of one core.
-    found = numbers(_text(folder / "core_cpus_list")) or numbers(_text(folder / "thread_siblings_list"))
-    return found if number in found else [number]
+    siblings = numbers(_text(folder / "core_cpus_list")) or numbers(_text(folder / "thread_siblings_list"))
+    return siblings if number in siblings else [number]
 
 
 def _socket(folder: Path) -> int:
@@ -108,11 +108,11 @@ def _allowed(root: Path) -> list[int]:
 
 def numbers(text: str) -> list[int]:
     """The members of a set as the kernel writes it: `0-3,8`."""
-    found: list[int] = []
+    members: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        members += range(int(first), int(last or first) + 1)
+    return members
 
 
 def ranges(members: Iterable[int]) -> str:

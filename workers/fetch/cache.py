@@ -77,9 +77,9 @@ class ModelCache:
         """
         source = pinned(read_source(text), kept)
         if source.is_fixed or self._limits.is_offline:
-            found = self._remembered(source)
-            if found:
-                return found
+            model = self._remembered(source)
+            if model:
+                return model
         if self._limits.is_offline:
             what = f"{source} is not in the models' cache {self._folder}, and models_cache.offline is set"
             raise FetchFailed(what, hint=_OFFLINE_HINT)
@@ -88,9 +88,9 @@ class ModelCache:
                 listing = patiently(lambda: origin.look(source))
                 return self._fetched(origin, source, listing, trust_remote_code, on_progress or _unseen)
             except OriginAway as error:
-                found = self._remembered(source)
-                if found:
-                    return found
+                model = self._remembered(source)
+                if model:
+                    return model
                 raise FetchFailed(
                     f"{error}; and the models' cache has nothing of it", hint="check the network and the source"
                 ) from error

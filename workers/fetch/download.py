@@ -102,12 +102,12 @@ def _write(fd: int, chunk: bytes, source: RemoteSource) -> int:
 def _check_sum(source: RemoteSource, file: RemoteFile, target: Path) -> None:
     if not file.sum_kind:
         return
-    found = _sum_of(file.sum_kind, target)
-    if found == file.sum.lower():
+    actual = _sum_of(file.sum_kind, target)
+    if actual == file.sum.lower():
         return
     target.unlink()
     raise FetchFailed(
-        f"{source}: {file.path} is not what it should be: its {file.sum_kind} sum is {found} and should be {file.sum}; "
+        f"{source}: {file.path} is not what it should be: its {file.sum_kind} sum is {actual} and should be {file.sum}; "
         "it was deleted. Either the source names another file's sum, or something changed the file on its way"
     )
 

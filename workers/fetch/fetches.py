@@ -57,7 +57,7 @@ class ModelFetches:
             if fetch.error is not None:
                 del self._running[key]
                 raise fetch.error
-        return fetch.found
+        return fetch.located
 
     def forget(self, key: Key) -> None:
         """The last slot of a version left: whoever loads its name again gets what lies there then."""
@@ -68,7 +68,7 @@ class ModelFetches:
 
 
 class _Fetch(threading.Thread):
-    """One attempt. `found` or `error` is set at its end. A daemon: a worker that ends does not wait, and what came is kept."""
+    """One attempt. `located` or `error` is set at its end. A daemon thread: a worker ends without waiting, and keeps what came."""
 
     def __init__(self, spec: ModelSpec, folder: Path, limits: CacheLimits, kept: Callable[[ModelSpec], str]) -> None:
         super().__init__(name=f"fetch-{spec.name}", daemon=True)
@@ -81,7 +81,7 @@ class _Fetch(threading.Thread):
         self._is_released = False
         # They keep what is used in the cache while this worker lives.
         self._locks: list[Lock] = []
-        self.found: Located | None = None
+        self.located: Located | None = None
         self.error: PenstockError | None = None
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class _Fetch(threading.Thread):
         try:
             here, source = self._fetched(spec) if is_remote(spec.source) else (spec, "")
             kind = kind_of(here.source)
-            self.found = (self._opened(here, kind) if kind is not None else here), source
+            self.located = (self._opened(here, kind) if kind is not None else here), source
         except PenstockError as error:
             self.error = error
         except Exception as error:
@@ -106,13 +106,13 @@ class _Fetch(threading.Thread):
 
     def _fetched(self, spec: ModelSpec) -> Located:
         began = time.monotonic()
-        found = self._cache.fetch(
+        model = self._cache.fetch(
             spec.source, kept=self._kept(spec), trust_remote_code=spec.trust_remote_code, on_progress=self._progress
         )
         took_s = round(time.monotonic() - began, 3)
-        log.info(MODEL_FETCHED, model=spec.name, version=spec.version, source=found.source, bytes=found.size_bytes, s=took_s)
-        self._locks.append(found.lock)
-        return replace(spec, source=found.path), found.source
+        log.info(MODEL_FETCHED, model=spec.name, version=spec.version, source=model.source, bytes=model.size_bytes, s=took_s)
+        self._locks.append(model.lock)
+        return replace(spec, source=model.path), model.source
 
     def _opened(self, spec: ModelSpec, kind: SourceKind) -> ModelSpec:
         def note(event: str, fields: Mapping[str, Any]) -> None:

@@ -30,9 +30,9 @@ class HubOrigin:
         """A branch or tag becomes the commit that it names now."""
         revision = quote(source.revision or "main", safe="")
         url = f"{self._endpoint}/api/models/{source.location}/revision/{revision}?blobs=true"
-        found = self._web.json(url, self._headers, what=str(source))
+        answer = self._web.json(url, self._headers, what=str(source))
         try:
-            commit, files = str(found["sha"]), tuple(_file(one) for one in found["siblings"])
+            commit, files = str(answer["sha"]), tuple(_file(one) for one in answer["siblings"])
         except (KeyError, TypeError) as error:
             raise FetchFailed(f"{source}: {self._endpoint} does not answer as a model hub does; check HF_ENDPOINT") from error
         if not _COMMIT.fullmatch(commit):

@@ -40,8 +40,8 @@ class ObjectOrigin:
     def look(self, source: RemoteSource) -> Listing:
         """The revision stands for the names and tags of all objects there, so that a change of one is a new revision."""
         with _faults(source):
-            found = [entry for entry in self._entries(source) if entry["path"].startswith(source.file)]
-        files = tuple(RemoteFile(one["path"], one["size"], tag=one["e_tag"] or "") for one in found)
+            entries = [entry for entry in self._entries(source) if entry["path"].startswith(source.file)]
+        files = tuple(RemoteFile(one["path"], one["size"], tag=one["e_tag"] or "") for one in entries)
         if not files:
             raise FetchFailed(f"{source} does not exist: the bucket has no such object", hint=_HINT)
         names = "\n".join(sorted(f"{file.path} {file.tag}" for file in files))
@@ -63,8 +63,8 @@ class ObjectOrigin:
         if start:
             options["range"] = {"offset": start}
         with _faults(source):
-            found = obstore.get(self._store(source), file.path, options=options)
-            yield FileBytes(found.range[0], (bytes(chunk) for chunk in found.stream(_CHUNK_BYTES)))
+            answer = obstore.get(self._store(source), file.path, options=options)
+            yield FileBytes(answer.range[0], (bytes(chunk) for chunk in answer.stream(_CHUNK_BYTES)))
 
     def _entries(self, source: RemoteSource) -> list[Any]:
         """All objects below a folder; beside a single object only those of its own folder."""

@@ -42,8 +42,8 @@ class Web:
     def size_of(self, url: str, headers: Mapping[str, str], *, what: str) -> int:
         """Asked by a GET of one byte: an address that is signed for GET refuses a HEAD."""
         with self._stream(url, {**headers, "range": "bytes=0-0"}, what=what) as answer:
-            found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-            size = found[2] if found else answer.headers.get("content-length", "")
+            match = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+            size = match[2] if match else answer.headers.get("content-length", "")
         if not size.isdecimal():
             raise FetchFailed(f"{what}: the server does not say how large the file is")
         return int(size)
@@ -53,8 +53,8 @@ class Web:
         # Without `identity` a server may compress, and a range would count compressed bytes.
         asked = {**headers, "accept-encoding": "identity", **({"range": f"bytes={start}-"} if start else {})}
         with self._stream(url, asked, what=what) as answer:
-            found = _RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
-            yield FileBytes(int(found[1]) if found else 0, self._chunks(answer, what))
+            match = _RANGE.fullmatch(answer.headers.get("content-range", "")) if answer.status_code == 206 else None
+            yield FileBytes(int(match[1]) if match else 0, self._chunks(answer, what))
 
     def _chunks(self, answer: httpx2.Response, what: str) -> Iterator[bytes]:
         with self._faults(what):

@@ -285,12 +285,12 @@ class Fleet:
 
     def _change(self, store: RedisStore, now: float) -> VersionChange:
         stored = store.stored_rollouts()
-        rollouts = {model: found.rollout for model, found in stored.items()}
+        rollouts = {model: entry.rollout for model, entry in stored.items()}
         change = self._versions.follow(rollouts, lambda *key: self._waiting(store, *key), now=now)
         if self._versions.pause(is_drained=self._name in store.send(registry.drains())):
             for slot in self.slots:
                 slot.wake()
-        self._versions.marks = {model: found.mark for model, found in stored.items() if model not in self._roster.not_resting()}
+        self._versions.marks = {model: entry.mark for model, entry in stored.items() if model not in self._roster.not_resting()}
         return change
 
     def _waiting(self, store: RedisStore, model: str, version: str) -> int:
@@ -302,9 +302,9 @@ class Fleet:
         models, workers = self._others.models, self._others.workers
         self._versions.announced = {info.name: info for info in models}
         own = {*self._settings.served_names, *(info.model for info in infos)}
-        found = swept(self._swept_models, own, models, workers)
-        self._swept_models = found
-        queues = set(swept_queues(found, self._versions.infos | self._versions.announced))
+        to_sweep = swept(self._swept_models, own, models, workers)
+        self._swept_models = to_sweep
+        queues = set(swept_queues(to_sweep, self._versions.infos | self._versions.announced))
         self._swept_queues &= queues
         self._swept_queues |= queues
         self._partitions.look(store, self._versions.announced, now)

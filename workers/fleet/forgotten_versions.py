@@ -47,22 +47,22 @@ def forget(store: RedisStore, *, now: float) -> None:
     """Forget what nothing needs. Raises `StoreUnavailable`; the next beat then goes on. `now` is by the store's clock."""
     # The registry is read before the rollouts: if anybody announces a version meanwhile, the swap of its entry fails.
     models, rollouts, workers = store.stored_models(), store.stored_rollouts(), store.workers()
-    for model, found in rollouts.items():
-        _forget_versions(store, models.get(model, StoredModel()), model, found, workers, now=now)
+    for model, rollout in rollouts.items():
+        _forget_versions(store, models.get(model, StoredModel()), model, rollout, workers, now=now)
     for model, entry in models.items():
         if model not in rollouts and entry.info is not None and not entry.info.versions:
             _forget_model(store, model, entry)
 
 
 def _forget_versions(
-    store: RedisStore, entry: StoredModel, model: str, found: StoredRollout, workers: Sequence[WorkerInfo], *, now: float
+    store: RedisStore, entry: StoredModel, model: str, stored: StoredRollout, workers: Sequence[WorkerInfo], *, now: float
 ) -> None:
     named = {version for worker in workers for version in worker.declared.get(model, ())}
     queues = queues_of_model(entry.info or ModelInfo(model))
-    gone = over(found.rollout, named, lambda version: _is_needed(store, queues, version, workers), now=now)
+    gone = over(stored.rollout, named, lambda version: _is_needed(store, queues, version, workers), now=now)
     if not gone or not _prune_entry(store, model, entry, gone - named):
         return
-    if store.swap_rollout(model, found, found.rollout.without(gone)):
+    if store.swap_rollout(model, stored, stored.rollout.without(gone)):
         log.info(VERSIONS_FORGOTTEN, model=model, versions=sorted(gone - named))
 
 
@@ -116,8 +116,8 @@ class PartitionKeeper:
     def _look(self, store: RedisStore, info: ModelInfo) -> None:
         queues = [queue_of(info.name, number) for number in range(info.partitions, info.held)]
         if not any(store.newest(queue, limit=1) for queue in queues):
-            found = store.stored_models()[info.name]
-            if found.info == info and store.swap_model(info.name, found, replace(info, held=info.partitions)):
+            stored = store.stored_models()[info.name]
+            if stored.info == info and store.swap_model(info.name, stored, replace(info, held=info.partitions)):
                 log.info(EMPTIED, model=info.name, partitions=info.partitions, were=info.held)
             return
         stats = [store.stats(queue) for queue in queues]

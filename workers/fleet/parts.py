@@ -116,8 +116,8 @@ class WorkerParts:
         return next((part.read_messages for part in self._parts if part.read_messages is not None), None)
 
     def stand_in(self, spec: ModelSpec) -> ChildStandIn | None:
-        found = (part.stand_in(spec) for part in self._parts if part.stand_in is not None)
-        return next((one for one in found if one is not None), None)
+        stand_ins = (part.stand_in(spec) for part in self._parts if part.stand_in is not None)
+        return next((one for one in stand_ins if one is not None), None)
 
     def on_beat(self, store: RedisStore, slots: Sequence[SlotInfo]) -> None:
         for part in self._parts:
@@ -125,7 +125,7 @@ class WorkerParts:
                 part.on_beat(store, slots)
 
     def scaling(self) -> dict[str, dict[str, ScalingInfo]]:
-        return {model: found for scaler in self._scalers for model, found in scaler.infos().items()}
+        return {model: infos for scaler in self._scalers for model, infos in scaler.infos().items()}
 
     def memory(self) -> dict[Key, int]:
         return {key: size for scaler in self._scalers for key, size in scaler.memory().items()}

@@ -161,7 +161,7 @@ class Profiler(Observer):
     def _report(self, batch: Batch) -> None:
         folder, facts = Path(batch.profile_dir), _facts(Path(batch.profile_dir))
         stages = self._sums.means_s() | ({COPY: facts.copy_s} if facts.copy_s is not None else {})
-        found = ProfileInfo(
+        info = ProfileInfo(
             self._asked.wish if self._asked else "",
             "done",
             batch=batch.nonce,
@@ -173,12 +173,12 @@ class Profiler(Observer):
         )
         self._recording, self._sums = None, StageSums()
         try:
-            (folder / "stages.json").write_bytes(msgspec.json.encode({**asdict(found), "items": batch.size}))
-            (folder / "stages.txt").write_text(stage_table(found))
+            (folder / "stages.json").write_bytes(msgspec.json.encode({**asdict(info), "items": batch.size}))
+            (folder / "stages.txt").write_text(stage_table(info))
         except OSError as error:
             log.warning(PROFILE_FAILED, model=self._spec.name, error=str(error))
         log.info(BATCH_RECORDED, model=self._spec.name, batch=batch.nonce, folder=str(folder), kind=facts.kind, note=facts.note)
-        self._answer(found if self._armed else None)
+        self._answer(info if self._armed else None)
 
     def _answer(self, info: ProfileInfo | None) -> None:
         if info is not None:

@@ -93,4 +93,4 @@ def scaled_keys(keys: Iterable[Key], rollouts: Mapping[str, Rollout], waiting: C
             return None
         return rollout.slots_of(version, has_waiting=version in rollout.removed and waiting(model, version) > 0)
 
-    return {key: found for key in keys if (found := count(key)) is not None}
+    return {key: number for key in keys if (number := count(key)) is not None}

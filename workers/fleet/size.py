@@ -64,11 +64,11 @@ class FleetSize:
         specs = [spec for spec in self._versions.specs if self._versions.is_served(spec)]
         self._leave_out(specs)
         coded = [spec for spec in specs if not spec.driven_by and self._planned(spec) != 0 and not self._comes_later(spec)]
-        found = plan([_sized(spec, self._planned(spec)) for spec in coded], self._machine())
-        found = found if self._pins_cores else unpinned(found)
-        _log_plan(found)
+        pinned = plan([_sized(spec, self._planned(spec)) for spec in coded], self._machine())
+        pinned = pinned if self._pins_cores else unpinned(pinned)
+        _log_plan(pinned)
         by_key = {key_of(spec): spec for spec in specs}
-        for spec, pins in zip(found.specs, found.rows, strict=True):
+        for spec, pins in zip(pinned.specs, pinned.rows, strict=True):
             # Also for the slots that are not started yet.
             self._threads.setdefault(key_of(spec), pins[0].threads)
             asked = by_key[key_of(spec)]
@@ -116,21 +116,21 @@ class FleetSize:
 
     def wanted(self) -> dict[str, dict[str, int]]:
         """How many slots this worker is to have, by model and version; without versions that only end their jobs."""
-        found: dict[str, dict[str, int]] = {}
+        slots: dict[str, dict[str, int]] = {}
         for spec in self._versions.specs:
             if self._versions.is_wanted(spec):
-                found.setdefault(spec.name, {})[spec.version] = self._wanted(spec)
-        return found
+                slots.setdefault(spec.name, {})[spec.version] = self._wanted(spec)
+        return slots
 
     def serving(self) -> dict[str, int]:
         """How many slots of each model are to take jobs here: none where operators paused, drained or unloaded, or scaled it
         to none, or where an extension has unloaded it until its next job.
         """
-        found = {spec.name: 0 for spec in self._versions.specs}
+        slots = {spec.name: 0 for spec in self._versions.specs}
         for spec in self._versions.specs:
             if self._versions.is_wanted(spec) and not self._versions.is_paused(spec):
-                found[spec.name] += self._wanted(spec)
-        return found
+                slots[spec.name] += self._wanted(spec)
+        return slots
 
     def _wanted(self, spec: ModelSpec) -> int:
         scale = self._scale(spec)
@@ -312,9 +312,9 @@ def _sized(spec: ModelSpec, scale: int | None) -> ModelSpec:
     return replace(spec, slots=scale) if scale and is_on_cpu(spec) else spec
 
 
-def _log_plan(found: PinningPlan) -> None:
+def _log_plan(pinned: PinningPlan) -> None:
     """One line per slot, then the advice."""
-    for cells in table(found):
+    for cells in table(pinned):
         log.info(SLOT_LOCATIOND, **{column.lower(): cell for column, cell in zip(COLUMNS, cells, strict=True)})
-    for sentence in found.advice:
+    for sentence in pinned.advice:
         log.warning(PLAN_ADVICE, text=sentence)

@@ -43,11 +43,11 @@ class SourceWatch:
     def run_once(self, now: float) -> None:
         slots = self._slots()
         for source in {slot.spec.source for slot in slots}:
-            found = look(source)
-            before = self._seen.setdefault(source, found)
-            if found != before:
-                self._seen[source] = found
-                self._reload([slot for slot in slots if slot.spec.source == source], changed(before, found))
+            files = look(source)
+            before = self._seen.setdefault(source, files)
+            if files != before:
+                self._seen[source] = files
+                self._reload([slot for slot in slots if slot.spec.source == source], changed(before, files))
 
     def _reload(self, slots: Sequence[Slot], files: Sequence[Path]) -> None:
         for name in {slot.spec.name for slot in slots}:
@@ -90,7 +90,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 def _print(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

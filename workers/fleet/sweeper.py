@@ -58,7 +58,7 @@ class SweepObserver(Protocol):
 
     def swept(self, report: SweepReport) -> None: ...
 
-    def on_repaired(self, found: Repair) -> None: ...
+    def on_repaired(self, repair: Repair) -> None: ...
 
 
 class Sweeper:
@@ -131,8 +131,8 @@ class Sweeper:
         """Whether more is due than one call of the sweeper does."""
         # Sorted into a list of its own, because the beat's thread adds queues.
         queues = sorted(self._queues)
-        found = self._on_each(queues, lambda queue: self._to_sweep(queue, now))
-        left = self._sweep_in_slices({queue: absent.gone for queue, absent in found.items() if absent.looked})
+        absences = self._on_each(queues, lambda queue: self._to_sweep(queue, now))
+        left = self._sweep_in_slices({queue: absent.gone for queue, absent in absences.items() if absent.looked})
         if self._linked_at is None:
             self._linked_at = now
         self._reconcile_due(queues, now)
@@ -205,17 +205,17 @@ class Sweeper:
             self._reconcile_at = now + _RECONCILE_S
         if due := [*wrong, *usual]:
             self._heal_at = now + _HEAL_S
-            found = self._on_each(due, self._reconcile)
-            self._healing = self._healing[len(wrong) :] + [queue for queue, is_more_due in found.items() if is_more_due]
+            results = self._on_each(due, self._reconcile)
+            self._healing = self._healing[len(wrong) :] + [queue for queue, is_more_due in results.items() if is_more_due]
 
     def _reconcile(self, queue: str) -> bool:
         """Whether more is due soon."""
-        found = self._store.reconcile_next(queue, pace_s=_RECONCILE_S * 0.9, heal_s=_HEAL_S * 0.9)
-        self._observer.on_repaired(found)
-        if found.orphans or found.tickets:
-            log.error(RECORDS_REPAIRED, model=queue, orphans=found.orphans, tickets=found.tickets)
-        _tell_gone(queue, found.gone)
-        return found.is_more_due
+        repair = self._store.reconcile_next(queue, pace_s=_RECONCILE_S * 0.9, heal_s=_HEAL_S * 0.9)
+        self._observer.on_repaired(repair)
+        if repair.orphans or repair.tickets:
+            log.error(RECORDS_REPAIRED, model=queue, orphans=repair.orphans, tickets=repair.tickets)
+        _tell_gone(queue, repair.gone)
+        return repair.is_more_due
 
 
 def _tell_gone(queue: str, jobs: int) -> None:

@@ -177,10 +177,10 @@ class ShardProgress:
 
     def oldest(self, shards: Collection[int]) -> tuple[int, float]:
         """The shard whose micro-batch has been in its lane for longest, and since when; 0 and infinity if there is none."""
-        return min(self._in_lanes(shards), key=lambda found: found[1], default=(0, float("inf")))
+        return min(self._in_lanes(shards), key=lambda entry: entry[1], default=(0, float("inf")))
 
     def _in_lanes(self, shards: Collection[int]) -> list[tuple[int, float]]:
-        return [found for lane in Lane if (found := self.lane(lane, shards))[0]]
+        return [entry for lane in Lane if (entry := self.lane(lane, shards))[0]]
 
     def _has_begun(self, shard: int) -> bool:
         entry = self._words[_SHARDS + shard % _PLACES]

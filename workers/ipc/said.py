@@ -37,6 +37,6 @@ def marked(text: str, mark: str, *, begins_line: bool) -> str:
 
 def read_line(line: bytes) -> SaidLine:
     """The line without its marks: a line that several threads wrote to may have more than one, and belongs to the first."""
-    found = _MARK.match(line)
+    match = _MARK.match(line)
     text = _MARK.sub(b"", line).decode("utf-8", "replace")
-    return SaidLine(text, int(found[1]), int(found[2])) if found else SaidLine(text)
+    return SaidLine(text, int(match[1]), int(match[2])) if match else SaidLine(text)

@@ -135,12 +135,12 @@ class Settlements:
 
     def _first_ended(self) -> list[Batch]:
         """The batches that stand before every other debt: where items end one by one, several ended since the last call."""
-        found: list[Batch] = []
+        batches: list[Batch] = []
         for debt in islice(self._debts, _MOST_TOGETHER):
             if not isinstance(debt, Batch):
                 break
-            found.append(debt)
-        return found
+            batches.append(debt)
+        return batches
 
     def _finish_all(self, batches: Sequence[Batch], request: ClaimRequest | None) -> Claim | None:
         began_at = time.monotonic()

@@ -31,10 +31,10 @@ class _AskedAgain(Collector):
     """What links to the store count."""
 
     def collect(self) -> Iterator[Metric]:
-        found = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
+        calls = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
         for code, count in asked_again.items():
-            found.add_metric((code,), count)
-        yield found
+            calls.add_metric((code,), count)
+        yield calls
 
 
 class UpkeepMetrics:
@@ -77,8 +77,8 @@ class UpkeepMetrics:
             if count:
                 self._swept.labels(to).inc(count)
 
-    def on_repaired(self, found: Repair) -> None:
-        for what, count in (("orphan", found.orphans), ("tickets", found.tickets), ("gone", found.gone)):
+    def on_repaired(self, repair: Repair) -> None:
+        for what, count in (("orphan", repair.orphans), ("tickets", repair.tickets), ("gone", repair.gone)):
             if count:
                 self._repairs.labels(what).inc(count)
 
@@ -148,8 +148,8 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
     numbers: Tally[str] = Tally()
     for slot in slots:
         number, numbers[slot.model] = numbers[slot.model], numbers[slot.model] + 1
-        if found := resident_bytes(slot.pid):
-            family.add_metric((slot.model, str(number)), found)
+        if size_bytes := resident_bytes(slot.pid):
+            family.add_metric((slot.model, str(number)), size_bytes)
     return family
 
 
@@ -161,10 +161,10 @@ class SlotMeter:
 
     def measured(self, infos: Iterable[SlotInfo]) -> tuple[SlotInfo, ...]:
         """The same slots with what they use. Each GPU is asked once."""
-        found = list(infos)
-        uses = {uuid: self._use(uuid) for uuid in {info.device_uuid for info in found} - {""}}
+        slots = list(infos)
+        uses = {uuid: self._use(uuid) for uuid in {info.device_uuid for info in slots} - {""}}
         return tuple(
-            replace(info, memory_bytes=resident_bytes(info.pid), device_use=uses.get(info.device_uuid)) for info in found
+            replace(info, memory_bytes=resident_bytes(info.pid), device_use=uses.get(info.device_uuid)) for info in slots
         )
 
     def _use(self, uuid: str) -> SlotDeviceUse | None:

@@ -51,21 +51,21 @@ class Histograms(Collector):
         self._labels = labels
         self._bounds = bounds
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, ...], Histogram] = {}
+        self._histograms: dict[tuple[str, ...], Histogram] = {}
         registry.register(self)
 
     def labels(self, *values: str) -> Histogram:
         with self._lock:
-            return self._found.setdefault(values, Histogram(self._bounds))
+            return self._histograms.setdefault(values, Histogram(self._bounds))
 
     def describe(self) -> list[HistogramMetricFamily]:
         return [HistogramMetricFamily(self._name, self._documentation, labels=self._labels)]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         with self._lock:
-            found = list(self._found.items())
+            histograms = list(self._histograms.items())
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
-        for values, histogram in found:
+        for values, histogram in histograms:
             buckets, total = histogram.read()
             family.add_metric(values, buckets, total)
         yield family

@@ -46,13 +46,13 @@ class HostGauges(Collector):
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        found = self._meter.read()
+        load = self._meter.read()
         yield _gauge(
-            "cpu_utilization_ratio", "Share of the machine's processors that worked since the last scrape.", found.cpu_share
+            "cpu_utilization_ratio", "Share of the machine's processors that worked since the last scrape.", load.cpu_share
         )
-        yield _gauge("load_average", "Processes that ran or waited, mean of a minute.", found.load_average)
-        yield _gauge("memory_used_bytes", "Memory that programs could not get.", found.memory_used_bytes)
-        yield _gauge("memory_total_bytes", "Memory of the machine.", found.memory_total_bytes)
+        yield _gauge("load_average", "Processes that ran or waited, mean of a minute.", load.load_average)
+        yield _gauge("memory_used_bytes", "Memory that programs could not get.", load.memory_used_bytes)
+        yield _gauge("memory_total_bytes", "Memory of the machine.", load.memory_total_bytes)
         yield from self._disk()
 
     def _disk(self) -> Iterator[GaugeMetricFamily]:

@@ -176,11 +176,11 @@ class WorkerMetrics(Observer):
         return spec.name if self._detailed else ALL
 
     def _of(self, spec: ModelSpec) -> _ModelMetrics:
-        found = self._models.get(spec.name)
-        if found is None:
-            found = self._batches.bind(spec.name, self._shared(spec), self._worker, priorities=self._detailed)
-            self._models[spec.name] = found
-        return found
+        metrics = self._models.get(spec.name)
+        if metrics is None:
+            metrics = self._batches.bind(spec.name, self._shared(spec), self._worker, priorities=self._detailed)
+            self._models[spec.name] = metrics
+        return metrics
 
 
 class _Batches:

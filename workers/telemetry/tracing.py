@@ -87,10 +87,10 @@ def _attributes(spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str]) -> d
 def _link(job: ClaimedJob, error: str) -> Link | None:
     from opentelemetry.trace import Link, SpanContext, TraceFlags
 
-    found = trace_context.stored(job.trace) if job.trace else None
-    if found is None:
+    context = trace_context.stored(job.trace) if job.trace else None
+    if context is None:
         return None
-    at = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=TraceFlags(found.flags))
+    at = SpanContext(int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=TraceFlags(context.flags))
     return Link(at, {names.MESSAGE_ID: str(job.id), **({names.ERROR_TYPE: error} if error else {})})
 
 

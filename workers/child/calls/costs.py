@@ -71,12 +71,12 @@ def _size(value: Any, depth: int) -> float | None:
 
 
 def _product(shape: tuple[Any, ...]) -> float | None:
-    found = 1.0
+    product = 1.0
     for side in shape:
         if not isinstance(side, int):
             return None
-        found *= side
-    return found
+        product *= side
+    return product
 
 
 def _total(parts: Sequence[float | None]) -> float | None:

@@ -144,15 +144,15 @@ class Cutter:
         return fitting if fitting else (most,)
 
     def _cuts_before(self, end: int) -> list[Cut]:
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         while end:
-            found.append((end - self._cut_before[end], end))
+            cuts.append((end - self._cut_before[end], end))
             end -= self._cut_before[end]
-        return found[::-1]
+        return cuts[::-1]
 
     def _cuts_after(self, start: int) -> list[Cut]:
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         while start < self.count:
-            found.append((start, start + self._cut_after[start]))
+            cuts.append((start, start + self._cut_after[start]))
             start += self._cut_after[start]
-        return found
+        return cuts

@@ -156,7 +156,7 @@ class Calls:
         self, plan: CallPlan, values: list[Any], costs: Sequence[float], clock: Clock, *, learn: bool
     ) -> CallsOutcome:
         outputs: list[Any] = [None] * len(values)
-        found: list[CallsOutcome] = []
+        outcomes: list[CallsOutcome] = []
         running = self._loaded.context.running
         # A loop without a worker has no batch, so the places of its values are those of its list.
         of_batch = running.all or range(len(values))
@@ -169,12 +169,12 @@ class Calls:
                 done = done._replace(largest_ok=None)
             for place, output in zip(places, done.outputs, strict=True):
                 outputs[place] = output
-            found.append(done)
-        capped = [done.largest_ok for done in found if done.largest_ok is not None]
+            outcomes.append(done)
+        capped = [done.largest_ok for done in outcomes if done.largest_ok is not None]
         padding = _together(
-            [(sum(_of(costs, places)) or len(places), done.padding) for places, done in zip(plan.calls, found, strict=True)]
+            [(sum(_of(costs, places)) or len(places), done.padding) for places, done in zip(plan.calls, outcomes, strict=True)]
         )
-        return CallsOutcome(outputs, min(capped) if capped else None, padding, len(found))
+        return CallsOutcome(outputs, min(capped) if capped else None, padding, len(outcomes))
 
     def outputs(self, values: list[Any]) -> list[Any]:
         """The outputs of preprocessed values, in the calls in which a worker would run them; for loops without a worker."""

@@ -126,7 +126,7 @@ class CallTimes:
             self._choose()
 
     def _choose(self) -> None:
-        errors = {measure: sum(found) / len(found) for measure, found in self._errors.items()}
+        errors = {measure: sum(recent) / len(recent) for measure, recent in self._errors.items()}
         present = errors[self.measure]
         # Of two that are equally good, the padded cost: it loses nothing where the costs are alike.
         best = min(errors, key=lambda measure: (round(errors[measure], 2), measure is not Measure.PADDED))

@@ -169,10 +169,10 @@ class ShardSizes:
 
     def _class_of(self, cost: int) -> _CostClass:
         step = cost.bit_length()
-        found = self._classes.get(step)
-        if found is None:
-            found = self._classes[step] = _CostClass(self._first_size(step))
-        return found
+        cost_class = self._classes.get(step)
+        if cost_class is None:
+            cost_class = self._classes[step] = _CostClass(self._first_size(step))
+        return cost_class
 
     def _first_size(self, step: int) -> int:
         """For a class without runs: the largest size that should not be long, judged by the nearest class.

@@ -47,10 +47,10 @@ def _value(setting: str, variable: Variable, environment: Mapping[str, str]) -> 
     if variable.text is not None:
         return variable.text
     if not variable.file:
-        found = environment.get(variable.of)
-        if found is None:
+        value = environment.get(variable.of)
+        if value is None:
             raise ConfigError(f"{setting}: the worker's environment has no variable {variable.of}; set it and start the worker")
-        return found
+        return value
     try:
         return Path(variable.file).read_text("utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:

@@ -72,12 +72,12 @@ def end_family(leader: int, mark: str) -> None:
         os.killpg(leader, signal.SIGKILL)
     ended: set[int] = set()
     for _ in range(_ROUNDS):
-        found = {pid for pid in _pids() if pid not in ended and _has_mark(pid, mark)}
-        if not found:
+        pids = {pid for pid in _pids() if pid not in ended and _has_mark(pid, mark)}
+        if not pids:
             return
-        for pid in found:
+        for pid in pids:
             _end(pid, mark)
-        ended |= found
+        ended |= pids
 
 
 def _pids() -> Iterator[int]:
@@ -92,11 +92,11 @@ def _mark_of(pid: int) -> str:
     """Empty without one."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
-            found = [entry for entry in environ.read().split(b"\0") if entry.startswith(_ASSIGNED)]
+            marks = [entry for entry in environ.read().split(b"\0") if entry.startswith(_ASSIGNED)]
     except OSError:
         # It has ended, or is another user's.
         return ""
-    return found[0].removeprefix(_ASSIGNED).decode("ascii", "replace") if found else ""
+    return marks[0].removeprefix(_ASSIGNED).decode("ascii", "replace") if marks else ""
 
 
 def _end(pid: int, mark: str) -> None:

@@ -180,14 +180,14 @@ class InFlight:
 
         `waiting` batches stand behind those in flight, and get on with them.
         """
-        found: dict[JobId, int] = {}
+        signs: dict[JobId, int] = {}
         if self._shards:
             shards = self._progress.shards
-            found = {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
+            signs = {batch.jobs[0].id: shards.rows(number) for number, batch in self._shards.items() if batch is not None}
         if self._signs:
             others = [batch for batch in self.awaited() if not batch.is_shard]
-            found |= {job.id: self._signs for batch in (*others, *waiting) for job in batch.jobs}
-        return found
+            signs |= {job.id: self._signs for batch in (*others, *waiting) for job in batch.jobs}
+        return signs
 
     def limit_at(self, max_run_s: float) -> float:
         """When the child will have run for too long: on one batch, or on one micro-batch of a shard (D39)."""
@@ -265,9 +265,9 @@ class InFlight:
             # The handler touched none of them. Then suspect the first: a batch that is never charged could come back for ever.
             batches = set(list(self._batches)[:1])
             shards = set() if batches else set(list(self._shards)[:1])
-        found = [(batch, number in batches) for number, batch in self._batches.items()]
-        found += [(batch, number in shards) for number, batch in self._shards.items()]
-        return [(batch, is_suspect) for batch, is_suspect in found if batch is not None]
+        pairs = [(batch, number in batches) for number, batch in self._batches.items()]
+        pairs += [(batch, number in shards) for number, batch in self._shards.items()]
+        return [(batch, is_suspect) for batch, is_suspect in pairs if batch is not None]
 
     def is_sole_suspect(self, batch: Batch) -> bool:
         """Whether a child that hung can have hung on nothing but the one item of this batch."""

@@ -93,7 +93,7 @@ class ChildProcess:
         *lines, self._half_line = (self._half_line + data).split(b"\n")
         if len(self._half_line) > _LOG_BYTES:
             lines, self._half_line = [*lines, self._half_line], b""
-        said = [found for line in lines if (found := read_line(line)).text.strip()]
+        said = [read for line in lines if (read := read_line(line)).text.strip()]
         mask = self._mask
         return [line._replace(text=mask.text(line.text)) for line in said] if mask else said
 
