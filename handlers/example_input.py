@@ -44,13 +44,13 @@ class _ExampleMaker:
         return self._typed(schema, depth)
 
     def _resolved(self, ref: str) -> Any:
-        found: Any = self._root
+        schema: Any = self._root
         for part in ref.removeprefix("#").strip("/").split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or key not in found:
+            if not isinstance(schema, Mapping) or key not in schema:
                 raise NoExample(f"the reference {ref} leads nowhere")
-            found = found[key]
-        return found
+            schema = schema[key]
+        return schema
 
     def _first(self, branches: list[Any], depth: int) -> Any:
         """An example of the first branch that has one; null only if there is no other."""

@@ -82,10 +82,10 @@ def load(
 
         check_requirements(requirements)
     with _naming_variables(model):
-        found = import_model(source, task=task, options=options, model=model, loader=loader, modules=modules)
-        largest = max_batch_size or found.attributes.max_batch_size or BatchPolicy().max_batch_size
+        imported = import_model(source, task=task, options=options, model=model, loader=loader, modules=modules)
+        largest = max_batch_size or imported.attributes.max_batch_size or BatchPolicy().max_batch_size
         context = Context(
-            model, version, device, threads, dict(options or {}), found.folder, runtime or RuntimeOptions(), largest
+            model, version, device, threads, dict(options or {}), imported.folder, runtime or RuntimeOptions(), largest
         )
         # These checks take a millisecond, so they come before the weights are loaded.
         fault = size_fault(largest) or bucket_fault(context.runtime.batch_buckets, largest)
@@ -95,7 +95,8 @@ def load(
             from penstock.handlers.tasks.file_handler import check_option_names
 
             check_option_names(Path(source), context, task=task)
-        return _assemble(found, _initialized(found, context), context, codec=found.codec or codec_for(found.types.input))
+        codec = imported.codec or codec_for(imported.types.input)
+        return _assemble(imported, _initialized(imported, context), context, codec=codec)
 
 
 @contextmanager
@@ -208,79 +209,79 @@ def _imports_itself(value: object) -> bool:
     return isinstance(value, type) and any(AS_MODEL in vars(base) for base in value.__mro__[1:])
 
 
-def _imported(found: object, folder: Path) -> ImportedModel:
-    if _imports_itself(found):
-        imported: ImportedModel = getattr(found, AS_MODEL)(folder)
+def _imported(declared: object, folder: Path) -> ImportedModel:
+    if _imports_itself(declared):
+        imported: ImportedModel = getattr(declared, AS_MODEL)(folder)
         return imported
-    if isinstance(found, ModelFunction):
-        _check_function(found)
-        return ImportedModel(found.function.__name__, folder, found.attributes, found.types(), found.handler)
-    assert isinstance(found, type)
-    assert issubclass(found, Handler)
-    _check_class(found)
-    return ImportedModel(found.__name__, folder, attributes_of(found), handler_types(found), found)
+    if isinstance(declared, ModelFunction):
+        _check_function(declared)
+        return ImportedModel(declared.function.__name__, folder, declared.attributes, declared.types(), declared.handler)
+    assert isinstance(declared, type)
+    assert issubclass(declared, Handler)
+    _check_class(declared)
+    return ImportedModel(declared.__name__, folder, attributes_of(declared), handler_types(declared), declared)
 
 
-def _check_function(found: ModelFunction[Any, Any]) -> None:
-    name = found.function.__name__
-    if found.batch and inspect.iscoroutinefunction(found.function):
+def _check_function(model: ModelFunction[Any, Any]) -> None:
+    name = model.function.__name__
+    if model.batch and inspect.iscoroutinefunction(model.function):
         raise HandlerLoadError(f"{name} is async, and an async function takes one item; leave out batch=True")
-    if inspect.isasyncgenfunction(found.function):
+    if inspect.isasyncgenfunction(model.function):
         raise HandlerLoadError(f"{name} is async and yields; write a plain def that yields, or an async def that returns")
     try:
-        inspect.signature(found.function).bind(None, **({"context": None} if takes_context(found.function) else {}))
+        inspect.signature(model.function).bind(None, **({"context": None} if takes_context(model.function) else {}))
     except TypeError as error:
         raise HandlerLoadError(
-            f"{name} must take exactly one argument, the {'list of items' if found.batch else 'item'} "
+            f"{name} must take exactly one argument, the {'list of items' if model.batch else 'item'} "
             f"(and a context, if it names one so): {error}"
         ) from error
 
 
-def _check_class(found: type[Handler]) -> None:
-    if found.inference is Handler.inference:
-        raise HandlerLoadError(f"{found.__name__} has no inference method; add `def inference(self, batch: list) -> list`")
-    if not callable(found.cost):
+def _check_class(kind: type[Handler]) -> None:
+    if kind.inference is Handler.inference:
+        raise HandlerLoadError(f"{kind.__name__} has no inference method; add `def inference(self, batch: list) -> list`")
+    if not callable(kind.cost):
         raise HandlerLoadError(
-            f"{found.__name__}.cost is no method; write `def cost(self, item) -> float`, or give it another name"
+            f"{kind.__name__}.cost is no method; write `def cost(self, item) -> float`, or give it another name"
         )
-    if found.cost_stage not in get_args(CostStage):
-        raise HandlerLoadError(f'{found.__name__}.cost_stage is {found.cost_stage!r}; it must be "item" or "input"')
+    if kind.cost_stage not in get_args(CostStage):
+        raise HandlerLoadError(f'{kind.__name__}.cost_stage is {kind.cost_stage!r}; it must be "item" or "input"')
     for stage in ("preprocess", "postprocess", "explain", "cost"):
-        if inspect.iscoroutinefunction(getattr(found, stage)):
+        if inspect.iscoroutinefunction(getattr(kind, stage)):
             raise HandlerLoadError(
-                f"{found.__name__}.{stage} is async; only initialize and inference may be. Write a plain def, or await it there"
+                f"{kind.__name__}.{stage} is async; only initialize and inference may be. Write a plain def, or await it there"
             )
-    if inspect.isasyncgenfunction(found.inference):
-        raise HandlerLoadError(f"{found.__name__}.inference is async and yields; write a plain def that yields")
-    _check_concurrency(found)
+    if inspect.isasyncgenfunction(kind.inference):
+        raise HandlerLoadError(f"{kind.__name__}.inference is async and yields; write a plain def that yields")
+    _check_concurrency(kind)
 
 
-def _check_concurrency(found: type[Handler]) -> None:
-    most = found.max_concurrency
-    if most is not None and (not 1 <= most <= MAX_BATCH_SIZE or not inspect.iscoroutinefunction(found.inference)):
+def _check_concurrency(kind: type[Handler]) -> None:
+    most = kind.max_concurrency
+    if most is not None and (not 1 <= most <= MAX_BATCH_SIZE or not inspect.iscoroutinefunction(kind.inference)):
         raise HandlerLoadError(
-            f"{found.__name__}.max_concurrency = {most!r}: it is for an `async def inference`, and says how many items run at "
+            f"{kind.__name__}.max_concurrency = {most!r}: it is for an `async def inference`, and says how many items run at "
             f"once, from 1 to {MAX_BATCH_SIZE}"
         )
 
 
-def _initialized(found: ImportedModel, context: Context) -> Handler:
+def _initialized(imported: ImportedModel, context: Context) -> Handler:
     try:
-        handler = found.create()
+        handler = imported.create()
         _initialize(handler, context)
     except PenstockError:
         raise
     except ModuleNotFoundError as error:
-        raise missing_module(error, f"{found.label}.initialize") from error
+        raise missing_module(error, f"{imported.label}.initialize") from error
     except SystemExit as error:
         # Without this the child would end without a message, and its worker would take that for a crash.
         raise HandlerLoadError(
-            f"{found.label}.initialize ended the process with sys.exit({error.code!r}); "
+            f"{imported.label}.initialize ended the process with sys.exit({error.code!r}); "
             "raise an error there that says what is missing"
         ) from error
     except Exception as error:
         raise HandlerLoadError(
-            f"{found.label} could not be loaded on {context.device}: {type(error).__name__}: {error}"
+            f"{imported.label} could not be loaded on {context.device}: {type(error).__name__}: {error}"
             f"{installed_release(error)}. Its initialize method raised this; run the file by itself to see where"
         ) from error
     return handler
@@ -295,20 +296,20 @@ def _initialize(handler: Handler, context: Context) -> None:
         run_to_end(begun)
 
 
-def _assemble(found: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
-    kind, types = type(handler), found.types
+def _assemble(imported: ImportedModel, handler: Handler, context: Context, *, codec: Codec) -> Loaded:
+    kind, types = type(handler), imported.types
     streams = inspect.isgeneratorfunction(handler.inference)
     is_async = inspect.iscoroutinefunction(handler.inference)
     at_once = (handler.max_concurrency or context.max_batch_size) if is_async else 0
-    accepts = found.attributes.accepts or accepted(types.input)
+    accepts = imported.attributes.accepts or accepted(types.input)
     return Loaded(
         context=context,
         handler=handler,
-        attributes=found.attributes,
+        attributes=imported.attributes,
         # A model that lists files of numpy's takes arrays.
         codec=replace(codec, form_schema=handler.input_schema, arrays=NPY_MEDIA in accepts),
         accepts=accepts,
-        inference=_inference(handler, context, streams=streams, at_once=at_once, label=found.label),
+        inference=_inference(handler, context, streams=streams, at_once=at_once, label=imported.label),
         preprocess=None if kind.preprocess is Handler.preprocess else handler.preprocess,
         postprocess=None if kind.postprocess is Handler.postprocess else handler.postprocess,
         explain=None if kind.explain is Handler.explain else handler.explain,

@@ -30,14 +30,14 @@ from penstock.model_spec import bucket_fault
 
 
 def file_faults(path: Path, context: Context, *, task: str = "") -> list[str]:
-    """One sentence per fault; empty if none is found. The file must exist."""
-    found = [bucket_fault(context.runtime.batch_buckets, context.max_batch_size)]
-    found.append(_fault_of(lambda: check_option_names(path, context, task=task)))
+    """One sentence per fault; empty if there is none. The file must exist."""
+    faults = [bucket_fault(context.runtime.batch_buckets, context.max_batch_size)]
+    faults.append(_fault_of(lambda: check_option_names(path, context, task=task)))
     # The check of the task would report a wrong name of an option a second time.
-    if task and not found[-1]:
-        found.append(_fault_of(lambda: _check_task(context, task)))
-    found.append(_fault_of(lambda: _CHECKS[chosen_runtime(path, context)](path, context)))
-    return list(dict.fromkeys(filter(None, found)))
+    if task and not faults[-1]:
+        faults.append(_fault_of(lambda: _check_task(context, task)))
+    faults.append(_fault_of(lambda: _CHECKS[chosen_runtime(path, context)](path, context)))
+    return list(dict.fromkeys(filter(None, faults)))
 
 
 def _fault_of(check: Callable[[], None]) -> str:

@@ -56,10 +56,10 @@ def import_file(path: Path, name: str = "", *, modules: Mapping[str, str] = NONE
 
 
 def import_name(name: str, *, modules: Mapping[str, str] = NONE_LENT) -> ModuleType:
-    found: list[ModuleType] = []
+    imported: list[ModuleType] = []
     with _lent(modules, Path()):
-        _run_guarded(lambda: found.append(importlib.import_module(name)), name)
-    return found[0]
+        _run_guarded(lambda: imported.append(importlib.import_module(name)), name)
+    return imported[0]
 
 
 @contextmanager

@@ -27,14 +27,14 @@ def _form(codec: Codec, data: bytes) -> Any:
     schema = codec.form_schema or codec.schema()
     taken = accepted(codec.item_type)
     parts = decode_form(data)
-    found = read_form(
+    read = read_form(
         parts, form_fields(schema), takes=lambda media: is_media_accepted(media, taken), read_json=msgspec.json.decode
     )
-    if not isinstance(found, FormPart):
-        return codec.reader.from_form(found)
-    if is_file_schema(schema) and split_media_type(found.media)[0] != JSON:
-        return codec.item_type.read(found.file())
-    return codec.decode(found.media, found.data)
+    if not isinstance(read, FormPart):
+        return codec.reader.from_form(read)
+    if is_file_schema(schema) and split_media_type(read.media)[0] != JSON:
+        return codec.item_type.read(read.file())
+    return codec.decode(read.media, read.data)
 
 
 def _tensors(codec: Codec, data: bytes) -> Any:

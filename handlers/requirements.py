@@ -92,15 +92,15 @@ def _lacking(need: Requirement, extra: str = "", seen: frozenset[str] = frozense
     if str(need) in seen or not _applies(need, extra):
         return
     try:
-        found = distribution(need.name)
+        installed = distribution(need.name)
     except PackageNotFoundError:
         yield _plain(need), "not installed"
         return
-    if not need.specifier.contains(found.version, prereleases=True):
-        yield _plain(need), f"{found.version} is installed"
+    if not need.specifier.contains(installed.version, prereleases=True):
+        yield _plain(need), f"{installed.version} is installed"
         return
     for name in sorted(need.extras):
-        for inner in _brought_by(found, name):
+        for inner in _brought_by(installed, name):
             yield from _lacking(inner, name, seen | {str(need)})
 
 
@@ -108,9 +108,9 @@ def _applies(need: Requirement, extra: str) -> bool:
     return need.marker is None or need.marker.evaluate({"extra": extra})
 
 
-def _brought_by(found: Distribution, extra: str) -> list[Requirement]:
+def _brought_by(installed: Distribution, extra: str) -> list[Requirement]:
     """What the extra adds to what the distribution itself needs."""
-    return [need for need in map(Requirement, found.requires or ()) if _applies(need, extra) and not _applies(need, "")]
+    return [need for need in map(Requirement, installed.requires or ()) if _applies(need, extra) and not _applies(need, "")]
 
 
 def _plain(need: Requirement) -> str:

@@ -44,8 +44,8 @@ def array_of(tensor: Tensor) -> NDArray[Any]:
     import numpy as np
 
     if tensor.datatype == TEXTS:
-        texts = np.empty(len(found := texts_of(tensor)), dtype=object)
-        texts[:] = [text.decode("utf-8", "replace") for text in found]
+        texts = np.empty(len(elements := texts_of(tensor)), dtype=object)
+        texts[:] = [text.decode("utf-8", "replace") for text in elements]
         return texts.reshape(tensor.shape)
     if tensor.datatype == "BF16":
         halves = np.frombuffer(tensor.data, dtype="uint16").astype("uint32")
@@ -75,9 +75,9 @@ def _members(value: Any) -> dict[Any, Any] | None:
 
 
 def _tensor(name: str, value: Any, encode: Encode) -> Tensor:
-    found = _of_array(name, value) or tensor_of_plain(name, value)
-    if found is not None:
-        return found
+    tensor = _of_array(name, value) or tensor_of_plain(name, value)
+    if tensor is not None:
+        return tensor
     # A file, or a value that no array holds: its bytes are the one element.
     media, data = encode(value)
     return Tensor(name, TEXTS, (1,), text_data([data]), without_head(media))

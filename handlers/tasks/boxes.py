@@ -29,7 +29,7 @@ class Detections(NamedTuple):
 
 
 def detections(outputs: dict[str, Array], wanted: str = "") -> Detections:
-    """The objects that a model found in one image. Raises `HandlerContractError` unless it follows one of three conventions:
+    """The objects that a model objects in one image. Raises `HandlerContractError` unless it follows one of three conventions:
 
     `boxes`, `scores` and `labels` (torchvision); `pred_boxes` and `logits`, whose last class means "no object" (DETR); or one
     array [N, 6] of x1, y1, x2, y2, score, label. `wanted` names the output that holds such an array.
@@ -37,21 +37,21 @@ def detections(outputs: dict[str, Array], wanted: str = "") -> Detections:
     import numpy as np
 
     if not wanted and {"boxes", "scores", "labels"} <= outputs.keys():
-        found = Detections(outputs["boxes"], outputs["scores"], outputs["labels"])
+        objects = Detections(outputs["boxes"], outputs["scores"], outputs["labels"])
     elif not wanted and {"pred_boxes", "logits"} <= outputs.keys():
         probabilities = activated(outputs["logits"], "softmax")[..., :-1]
-        found = Detections(outputs["pred_boxes"], probabilities.max(axis=-1), probabilities.argmax(axis=-1))
+        objects = Detections(outputs["pred_boxes"], probabilities.max(axis=-1), probabilities.argmax(axis=-1))
     else:
         rows = outputs[wanted] if wanted else next(iter(outputs.values()))
         if rows.ndim != 2 or rows.shape[-1] != 6:
             raise HandlerContractError(_unknown(outputs))
-        found = Detections(rows[:, :4], rows[:, 4], rows[:, 5])
-    same_length = found.scores.shape == found.labels.shape == found.boxes.shape[:1]
-    if found.boxes.ndim != 2 or found.boxes.shape[-1] != 4 or not same_length:
+        objects = Detections(rows[:, :4], rows[:, 4], rows[:, 5])
+    same_length = objects.scores.shape == objects.labels.shape == objects.boxes.shape[:1]
+    if objects.boxes.ndim != 2 or objects.boxes.shape[-1] != 4 or not same_length:
         raise HandlerContractError(_unknown(outputs))
     # NaN labels come with NaN scores, and the caller fails the image on those.
     with np.errstate(invalid="ignore"):
-        return Detections(found.boxes.astype(np.float64), found.scores.astype(np.float64), found.labels.astype(np.int64))
+        return Detections(objects.boxes.astype(np.float64), objects.scores.astype(np.float64), objects.labels.astype(np.int64))
 
 
 def corners(boxes: Array) -> Array:
@@ -62,27 +62,27 @@ def corners(boxes: Array) -> Array:
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
-def above_threshold(found: Detections, threshold: float) -> Detections:
+def above_threshold(objects: Detections, threshold: float) -> Detections:
     """The boxes with at least the threshold as score, best first. Boxes without finite corners are dropped."""
     import numpy as np
 
-    kept = np.flatnonzero((found.scores >= threshold) & np.isfinite(found.boxes).all(axis=1))
-    order = kept[(-found.scores[kept]).argsort(kind="stable")]
-    return found.select(order[:_MAX_CANDIDATES])
+    kept = np.flatnonzero((objects.scores >= threshold) & np.isfinite(objects.boxes).all(axis=1))
+    order = kept[(-objects.scores[kept]).argsort(kind="stable")]
+    return objects.select(order[:_MAX_CANDIDATES])
 
 
-def without_overlaps(found: Detections, max_overlap: float) -> Detections:
-    """The best of all boxes of one class that overlap more than `max_overlap`. `found` is best first."""
+def without_overlaps(objects: Detections, max_overlap: float) -> Detections:
+    """The best of all boxes of one class that overlap more than `max_overlap`. `objects` is best first."""
     import numpy as np
 
     kept: list[int] = []
-    rest = np.arange(len(found.scores))
+    rest = np.arange(len(objects.scores))
     while rest.size:
         first, rest = int(rest[0]), rest[1:]
         kept.append(first)
-        same_class = found.labels[rest] == found.labels[first]
-        rest = rest[~(same_class & (overlap(found.boxes[first], found.boxes[rest]) > max_overlap))]
-    return found.select(np.array(kept, dtype=np.int64))
+        same_class = objects.labels[rest] == objects.labels[first]
+        rest = rest[~(same_class & (overlap(objects.boxes[first], objects.boxes[rest]) > max_overlap))]
+    return objects.select(np.array(kept, dtype=np.int64))
 
 
 def overlap(box: Array, others: Array) -> Array:

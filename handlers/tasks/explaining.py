@@ -41,8 +41,8 @@ def pixel_attributions(
     if not score(image.detach().clone().requires_grad_()).requires_grad:
         return _refused(f"explanations of images need gradients, and this kind of model file has none; {_ADVICE}")
     method = captum.IntegratedGradients(score)
-    found = method.attribute(image, target=target, n_steps=_STEPS, internal_batch_size=_STEPS_PER_CALL)
-    array: Array = found.detach()[0].float().cpu().numpy()
+    attributions = method.attribute(image, target=target, n_steps=_STEPS, internal_batch_size=_STEPS_PER_CALL)
+    array: Array = attributions.detach()[0].float().cpu().numpy()
     return array
 
 
@@ -57,8 +57,8 @@ def token_attributions(ids: Array, score: Callable[[Array], Array], *, blank: in
         return torch.from_numpy(score(rows.numpy()))
 
     text = torch.from_numpy(ids[None])
-    found = captum.FeatureAblation(score_rows).attribute(text, baselines=blank, perturbations_per_eval=_TEXTS_PER_CALL)
-    array: Array = found[0].numpy()
+    attributions = captum.FeatureAblation(score_rows).attribute(text, baselines=blank, perturbations_per_eval=_TEXTS_PER_CALL)
+    array: Array = attributions[0].numpy()
     return array
 
 

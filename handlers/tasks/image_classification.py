@@ -42,11 +42,11 @@ class ImageClassification(ImageTask):
         (outputs,) = self.run_stack([item.arrays])
         scores = self.probabilities(outputs)
         top = int(scores.argmax())
-        found = pixel_attributions(self.runtime, self._feed([item.arrays]), read=self.output, target=top)
-        if isinstance(found, Failure):
-            return found
+        attributions = pixel_attributions(self.runtime, self._feed([item.arrays]), read=self.output, target=top)
+        if isinstance(attributions, Failure):
+            return attributions
         # One number per pixel, because the channels of a colour mean nothing on their own.
-        pixels = found.sum(axis=-1 if self.channels_last else 0)
+        pixels = attributions.sum(axis=-1 if self.channels_last else 0)
         answer = {"label": self.labels.name(top), "probability": float(scores[top])}
         return {**answer, "width": self.frame.width, "height": self.frame.height, "attributions": pixels.tolist()}
 

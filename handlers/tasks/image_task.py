@@ -161,10 +161,10 @@ class ImageTask(ArrayHandler):
 
 def chosen_port(ports: Sequence[Port], wanted: str, *, task: str) -> Port:
     """The model's only input, whose name is `wanted` or not set. Raises `HandlerLoadError` unless it takes an image."""
-    found = [port for port in ports if wanted in ("", port.name)]
-    if len(ports) == 1 and found:
-        _check_axes(found[0], task)
-        return found[0]
+    fitting = [port for port in ports if wanted in ("", port.name)]
+    if len(ports) == 1 and fitting:
+        _check_axes(fitting[0], task)
+        return fitting[0]
     names = ", ".join(port.name for port in ports)
     raise HandlerLoadError(f"{task} fills one input, the model takes {names}; write a handler that fills them all")
 

@@ -58,10 +58,10 @@ def _from_json(path: Path, text: str) -> list[str]:
         content = msgspec.json.decode(text)
         names = content["object_type_names"] if isinstance(content, dict) and "object_type_names" in content else content
         by_id = {int(key): value for key, value in names.items()} if isinstance(names, dict) else dict(enumerate(names))
-        found = [_name(by_id.get(index, "")) for index in range(max(by_id, default=-1) + 1)]
+        ordered = [_name(by_id.get(index, "")) for index in range(max(by_id, default=-1) + 1)]
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise HandlerLoadError(f"the labels file {path} is not {_SHAPES}: {error}") from error
-    return found
+    return ordered
 
 
 def _name(value: Any) -> str:
@@ -72,11 +72,11 @@ def _name(value: Any) -> str:
 def _distinct(names: Sequence[str]) -> list[str]:
     """The names with ids added to repeated ones: ImageNet has two cranes, and as JSON keys one would be lost."""
     seen: Counter[str] = Counter()
-    found = []
+    distinct = []
     for index, name in enumerate(names):
-        found.append(f"{name} ({index})" if name and seen[name] else name)
+        distinct.append(f"{name} ({index})" if name and seen[name] else name)
         seen[name] += 1
-    return found
+    return distinct
 
 
 def activated(scores: NDArray[Any], activation: Activation) -> NDArray[Any]:

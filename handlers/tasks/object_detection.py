@@ -50,15 +50,15 @@ class ObjectDetection(ImageTask):
         import numpy as np
 
         options = self.options
-        found = boxes.detections(outputs, options.output)
-        if np.isnan(found.scores).any():
+        objects = boxes.detections(outputs, options.output)
+        if np.isnan(objects.scores).any():
             return NOT_NUMBERS
-        found = boxes.above_threshold(found, options.threshold)
-        found = found._replace(boxes=self._corners(found.boxes, detr="pred_boxes" in outputs and not options.output))
+        objects = boxes.above_threshold(objects, options.threshold)
+        objects = objects._replace(boxes=self._corners(objects.boxes, detr="pred_boxes" in outputs and not options.output))
         if options.nms < 1:
-            found = boxes.without_overlaps(found, options.nms)
-        found = found._replace(boxes=boxes.in_image_pixels(found.boxes, transform))
-        return [self._answer_for(*row) for row in zip(*(array[: options.max_detections] for array in found), strict=True)]
+            objects = boxes.without_overlaps(objects, options.nms)
+        objects = objects._replace(boxes=boxes.in_image_pixels(objects.boxes, transform))
+        return [self._answer_for(*row) for row in zip(*(array[: options.max_detections] for array in objects), strict=True)]
 
     def _corners(self, model_boxes: Array, *, detr: bool) -> Array:
         """Corners in pixels of the model's frame."""

@@ -40,8 +40,8 @@ def task_class(task: str) -> type[ArrayHandler]:
     """The handler class of a task. Raises `HandlerLoadError` for an unknown name."""
     if task not in TASKS:
         raise HandlerLoadError(f"there is no task {task!r}; the tasks are {', '.join(TASKS)}")
-    found: type[ArrayHandler] = getattr(import_module(f"penstock.handlers.tasks.{task.replace('-', '_')}"), TASKS[task])
-    return found
+    chosen: type[ArrayHandler] = getattr(import_module(f"penstock.handlers.tasks.{task.replace('-', '_')}"), TASKS[task])
+    return chosen
 
 
 def option_names(task: str) -> tuple[str, ...]:

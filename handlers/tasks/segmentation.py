@@ -110,8 +110,8 @@ class Segmentation(ImageTask):
         """The classes in the mask, the largest first."""
         import numpy as np
 
-        found, counts = np.unique(ids, return_counts=True)
-        seen = sorted(zip(counts.tolist(), found.tolist(), strict=True), key=lambda pair: -pair[0])
+        classes, counts = np.unique(ids, return_counts=True)
+        seen = sorted(zip(counts.tolist(), classes.tolist(), strict=True), key=lambda pair: -pair[0])
         return [{"id": name, "label": self.labels.name(name), "share": count / ids.size} for count, name in seen]
 
 

@@ -53,15 +53,15 @@ class TextClassification(TextTask):
         def probability_of_top(texts: Array) -> Array:
             return self.probabilities([Tokens(ids, tokens.kinds) for ids in texts])[:, top]
 
-        found = token_attributions(tokens.ids, probability_of_top, blank=self.vocabulary.blank)
-        if isinstance(found, Failure):
-            return found
+        attributions = token_attributions(tokens.ids, probability_of_top, blank=self.vocabulary.blank)
+        if isinstance(attributions, Failure):
+            return attributions
         shown = [index for index, token in enumerate(tokens.ids.tolist()) if token not in self.vocabulary.special]
         return {
             "label": self.labels.name(top),
             "probability": float(scores[top]),
             "tokens": [self.vocabulary.name(int(tokens.ids[index])) for index in shown],
-            "importances": [float(found[index]) for index in shown],
+            "importances": [float(attributions[index]) for index in shown],
         }
 
     def probabilities(self, texts: list[Tokens]) -> Array:

@@ -32,8 +32,8 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[Any]) -> list[Any]:
         """One encoding per text, or per pair of texts."""
-        found: list[Any] = self.tokenizer.encode_batch(list(texts))
-        return found
+        encodings: list[Any] = self.tokenizer.encode_batch(list(texts))
+        return encodings
 
     def beginning(self, text: str) -> str:
         """The longest beginning of the text that fits the limit. Call it before `truncate`."""

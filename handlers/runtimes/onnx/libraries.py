@@ -52,8 +52,8 @@ def remedy(words: str, kind: str) -> str:
         return "this is NVIDIA's driver, which pip does not bring: install it, or give the container its GPUs"
     if "libnvinfer" in words or "libnvonnxparser" in words:
         version = tensorrt_version()
-        found = f"TensorRT {version} is installed, which is not that version" if version else "pip has installed no TensorRT"
-        return f"{found}; run: {_install(kind)}"
+        why = f"TensorRT {version} is installed, which is not that version" if version else "pip has installed no TensorRT"
+        return f"{why}; run: {_install(kind)}"
     return f"run: {_install(kind)}"
 
 

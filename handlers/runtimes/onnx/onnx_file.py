@@ -95,7 +95,7 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def _all(message: memoryview, number: int) -> list[memoryview]:
-    return [value for found, value in _fields(message) if found == number and isinstance(value, memoryview)]
+    return [value for field, value in _fields(message) if field == number and isinstance(value, memoryview)]
 
 
 def _only(message: memoryview, number: int) -> memoryview:
@@ -132,11 +132,11 @@ def _tensor(tensor: memoryview) -> tuple[str, int, str]:
 
 
 def _packed(values: memoryview) -> list[int]:
-    found, at = [], 0
+    numbers, at = [], 0
     while at < len(values):
         value, at = _varint(values, at)
-        found.append(value)
-    return found
+        numbers.append(value)
+    return numbers
 
 
 def _port(given: memoryview) -> tuple[str, tuple[int | None, ...]]:

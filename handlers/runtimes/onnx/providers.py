@@ -100,10 +100,10 @@ def check_precision(model: Path | bytes, kind: str, options: RuntimeOptions) -> 
         return
     if options.precision == "tf32":
         raise HandlerLoadError(f'precision = "tf32" is a mode of GPUs, set by CUDA; the provider {kind} does not take it')
-    found = onnx_file.read(model).precision
-    if found != options.precision:
+    actual = onnx_file.read(model).precision
+    if actual != options.precision:
         raise HandlerLoadError(
-            f"{label(model)} is a model in {found}, and the provider {kind} runs it as it is; for precision = "
+            f"{label(model)} is a model in {actual}, and the provider {kind} runs it as it is; for precision = "
             f'"{options.precision}" {_CONVERT[options.precision]}'
         )
 
@@ -151,5 +151,5 @@ def _profile(model: Path | bytes, context: Context) -> Profile:
     spans = batch_spans(context.runtime.batch_buckets, context.max_batch_size)
     span = (1, max(best for _, best, _ in spans), max(most for _, _, most in spans))
     shapes: dict[str, Any] = context.runtime.session.get("shapes", {})
-    found = profiles(inputs, [span], shapes)[0]
-    return found if any(None in shape for shape in inputs.values()) else {}
+    profile = profiles(inputs, [span], shapes)[0]
+    return profile if any(None in shape for shape in inputs.values()) else {}

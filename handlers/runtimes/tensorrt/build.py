@@ -123,10 +123,10 @@ def _set_precision(trt: Any, config: Any, model: Path | bytes, precision: str) -
     if flag is not None:
         config.set_flag(flag)
         return
-    found = onnx_file.read(model).precision
-    if found != precision:
+    actual = onnx_file.read(model).precision
+    if actual != precision:
         raise HandlerLoadError(
-            f"{label(model)} is a model in {found}, and TensorRT {trt.__version__} computes in the types it is written in; "
+            f"{label(model)} is a model in {actual}, and TensorRT {trt.__version__} computes in the types it is written in; "
             f'for precision = "{precision}" export it in that precision (for fp16: '
             "onnxruntime.transformers.float16.convert_float_to_float16)"
         )

@@ -215,12 +215,12 @@ def _dtype(trt: Any, engine: Any, name: str) -> np.dtype[Any]:
     import numpy as np
 
     try:
-        found: np.dtype[Any] = np.dtype(trt.nptype(engine.get_tensor_dtype(name)))
+        dtype: np.dtype[Any] = np.dtype(trt.nptype(engine.get_tensor_dtype(name)))
     except TypeError as error:
         raise HandlerLoadError(
             f"{name} is {engine.get_tensor_dtype(name)}, which arrays cannot hold; export it as float"
         ) from error
-    return found
+    return dtype
 
 
 def _volume(shape: tuple[int, ...]) -> int:

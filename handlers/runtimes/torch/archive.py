@@ -49,8 +49,8 @@ def package_target(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith("wrapper_metadata.json"):
-                found = json.loads(archive.read(name))
-                return found if isinstance(found, dict) else {}
+                metadata = json.loads(archive.read(name))
+                return metadata if isinstance(metadata, dict) else {}
     return {}
 
 

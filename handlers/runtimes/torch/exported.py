@@ -143,9 +143,9 @@ def _batch(tensors: list[tuple[str, Any]], ranges: dict[Any, Any]) -> BatchSizes
 def _range(size: Any, ranges: dict[Any, Any]) -> tuple[int, int | None]:
     """Smallest and largest size of a free dimension. A dimension computed from a symbol is bounded by the symbol's range."""
     symbol = _symbol(size)
-    found = {str(known): limits for known, limits in ranges.items()}.get(symbol.name) if symbol else None
-    if symbol is None or found is None:
+    bounds = {str(known): limits for known, limits in ranges.items()}.get(symbol.name) if symbol else None
+    if symbol is None or bounds is None:
         return 1, None
     # torch records 2 for every dimension without a lower bound, and means 0 or more.
-    low = 1 if int(found.lower) <= 2 else int(found.lower)
-    return max(1, symbol.size(low)), symbol.size(int(found.upper)) if found.upper.is_Integer else None
+    low = 1 if int(bounds.lower) <= 2 else int(bounds.lower)
+    return max(1, symbol.size(low)), symbol.size(int(bounds.upper)) if bounds.upper.is_Integer else None

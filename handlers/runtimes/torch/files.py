@@ -66,8 +66,8 @@ def _raised(text: str) -> tuple[str, str]:
     """Class and message of the error at the end of a traceback; empty without a traceback. Pure."""
     if _TRACED not in text.partition("\n")[0]:
         return "", ""
-    found = list(_RAISED.finditer(text))
-    return (found[-1][1], text[found[-1].end() :].strip()) if found else ("", "")
+    matches = list(_RAISED.finditer(text))
+    return (matches[-1][1], text[matches[-1].end() :].strip()) if matches else ("", "")
 
 
 _CPU_FLAGS = Path("/proc/cpuinfo")
@@ -111,8 +111,8 @@ def missing_instructions(wanted: str, flags: set[str]) -> list[str]:
     Empty flags (other systems than Linux on x86) mean that nothing is known; then nothing counts as missing.
     """
     names = {"AVX512": "avx512f", "AMX_TILE": "amx_tile"}
-    found = [name for name in wanted.replace(",", " ").split() if name.startswith(("AVX", "AMX"))]
-    return [name for name in found if flags and names.get(name, name.lower()) not in flags]
+    needed = [name for name in wanted.replace(",", " ").split() if name.startswith(("AVX", "AMX"))]
+    return [name for name in needed if flags and names.get(name, name.lower()) not in flags]
 
 
 def _processor_flags() -> set[str]:
@@ -176,13 +176,13 @@ def _covers(tensor: Any) -> bool:
 
 def weights(path: Path, context: Context) -> dict[str, Any]:
     """Tensors by name. Raises `HandlerLoadError` for a pickled module and for a checkpoint without `options.weights_key`."""
-    found = _safetensors(path) if kind_of(path) == ".safetensors" else _state_dict(path)
+    tensors = _safetensors(path) if kind_of(path) == ".safetensors" else _state_dict(path)
     key = context.options.get("weights_key")
     if key is not None:
-        found = found.get(key) if isinstance(found, dict) else None
-    if isinstance(found, dict) and found and all(hasattr(value, "dtype") for value in found.values()):
-        return found
-    held = f"the entries {', '.join(map(str, found))}" if isinstance(found, dict) else f"a {type(found).__name__}"
+        tensors = tensors.get(key) if isinstance(tensors, dict) else None
+    if isinstance(tensors, dict) and tensors and all(hasattr(value, "dtype") for value in tensors.values()):
+        return tensors
+    held = f"the entries {', '.join(map(str, tensors))}" if isinstance(tensors, dict) else f"a {type(tensors).__name__}"
     raise HandlerLoadError(
         f"{path.name}{f' under {key!r}' if key is not None else ''} holds no table of tensors by name, but {held}; "
         "save model.state_dict(), or name the entry that holds it in options.weights_key"
@@ -258,8 +258,8 @@ def unreadable(path: Path, error: Exception, advice: str) -> HandlerLoadError:
 
 def _refused(error: Exception) -> str:
     """What torch refused to read, without torch's advice to read it unsafely."""
-    _, found, reason = str(error).partition("WeightsUnpickler error:")
-    return reason.strip().partition("\n")[0].partition(" by default.")[0] if found else _first_line(error)
+    _, marker, reason = str(error).partition("WeightsUnpickler error:")
+    return reason.strip().partition("\n")[0].partition(" by default.")[0] if marker else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

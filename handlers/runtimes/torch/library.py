@@ -28,11 +28,11 @@ def checked_device(torch: Any, device: str) -> Any:
         return torch.device("cpu")
     if kind != "cuda" or (index and not index.isdecimal()):
         raise HandlerLoadError(f"torch models run on cpu, cuda or cuda:N, not on {device!r}; change `device`")
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(index or 0) >= found:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= count:
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
         raise HandlerLoadError(
-            f"device {device!r} was asked for, but torch {torch.__version__} (built for {built}) sees {found} GPUs; "
+            f"device {device!r} was asked for, but torch {torch.__version__} (built for {built}) sees {count} GPUs; "
             'install a CUDA build of torch and the driver, or set device = "cpu"'
         )
     chosen = torch.device("cuda", int(index or 0))

@@ -54,11 +54,11 @@ def _ask(probe: Any, tensors: Sequence[Any], *, file: str) -> None:
 
 
 def _refusal(file: str, words: str) -> str:
-    found = _OTHER_SIZE.search(words)
-    if found and found[1] == "0":
+    match = _OTHER_SIZE.search(words)
+    if match and match[1] == "0":
         return (
-            f"{file} was compiled for batches of {found[2]} alone, and would answer others wrongly; set "
-            f"options.fixed_batch = {found[2]}, or compile it again with a dynamic batch axis"
+            f"{file} was compiled for batches of {match[2]} alone, and would answer others wrongly; set "
+            f"options.fixed_batch = {match[2]}, or compile it again with a dynamic batch axis"
         )
     return (
         f"{file} was compiled for other inputs than options.inputs declares: {words[:300]} (axis 0 is the batch); correct them"

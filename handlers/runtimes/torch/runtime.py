@@ -110,15 +110,15 @@ def named(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises `HandlerContractError` for anything but a tensor, or a flat sequence or table of tensors.
     """
-    found = {name: value for name, value in _items(result) if value is not None}
-    odd = [f"{name} is a {type(value).__name__}" for name, value in found.items() if not hasattr(value, "dtype")]
-    if odd or not found:
+    outputs = {name: value for name, value in _items(result) if value is not None}
+    odd = [f"{name} is a {type(value).__name__}" for name, value in outputs.items() if not hasattr(value, "dtype")]
+    if odd or not outputs:
         raise HandlerContractError(
             f"the model must return tensors, alone or in a flat list or dict; {', '.join(odd) or 'it returned none'}"
         )
-    if names and len(names) != len(found):
-        raise HandlerContractError(f"options.outputs names {len(names)} outputs, and the model returns {len(found)}")
-    return dict(zip(names or found, found.values(), strict=True))
+    if names and len(names) != len(outputs):
+        raise HandlerContractError(f"options.outputs names {len(names)} outputs, and the model returns {len(outputs)}")
+    return dict(zip(names or outputs, outputs.values(), strict=True))
 
 
 def _items(result: Any) -> list[tuple[str, Any]]:
