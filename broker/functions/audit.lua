@@ -42,16 +42,16 @@ register('end_act', end_act, {'allow-oom'})
 local ACTS_MAX = 200
 
 local function read_acts(keys, args)
-  local log, found = keys[1] .. 'audit', {}
+  local log, acts = keys[1] .. 'audit', {}
   local last = tonumber(redis.call('HGET', log, LAST) or 0)
   local from = args[1] == '' and last or math.min(last, tonumber(args[1]) - 1)
   local numbers = {}
   for number = from, math.max(1, from - math.min(ACTS_MAX, tonumber(args[2])) + 1), -1 do numbers[#numbers + 1] = number end
-  if #numbers == 0 then return found end
+  if #numbers == 0 then return acts end
   for i, text in ipairs(redis.call('HMGET', log, unpack(numbers))) do
-    if text then append(found, {numbers[i], text}) end
+    if text then append(acts, {numbers[i], text}) end
   end
-  return found
+  return acts
 end
 
 register('read_acts', read_acts, {'allow-oom', 'no-writes'})

@@ -102,9 +102,9 @@ local function without_subscriber(p, workers)
   for from = 1, #workers, NAMES_AT_ONCE do
     local channels = {}
     for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = p .. 'worker:' .. workers[i] end
-    local found = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
-    for i = 2, #found, 2 do
-      if tonumber(found[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
+    local subscribers = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+    for i = 2, #subscribers, 2 do
+      if tonumber(subscribers[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
     end
   end
   return missing

@@ -131,8 +131,8 @@ function part.finish(r, id, whole, state, now, todo)
 end
 
 function part.rows_of(counts)
-  local found = counts and cjson.decode(counts) or NOTHING
-  return found.done or 0, found.failed or 0, found.total
+  local rows = counts and cjson.decode(counts) or NOTHING
+  return rows.done or 0, rows.failed or 0, rows.total
 end
 
 -- Before a part's counts are written, those of its run change by the difference.
@@ -150,8 +150,8 @@ end
 function part.sum(r, whole, now)
   local rate, busy = 0, 0
   for _, one in ipairs(redis.call('ZRANGEBYSCORE', r .. 'open:' .. whole, '(' .. now, '+inf')) do
-    local found = redis.call('HMGET', r .. 'run:' .. one, 'rate', 'busy')
-    rate, busy = rate + (tonumber(found[1] or 0) or 0), busy + (tonumber(found[2] or 0) or 0)
+    local speed = redis.call('HMGET', r .. 'run:' .. one, 'rate', 'busy')
+    rate, busy = rate + (tonumber(speed[1] or 0) or 0), busy + (tonumber(speed[2] or 0) or 0)
   end
   redis.call('HSET', r .. 'run:' .. whole, 'rate', rate, 'busy', math.min(1, busy))
   if redis.call('HGET', r .. 'run:' .. whole, 'state') == 'queued' then redis.call('HSET', r .. 'run:' .. whole, 'state', 'running') end
@@ -167,8 +167,8 @@ local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= w
 local function run_create(keys, args, todo)
   local r, now, id, owner = keys[1], now_ms(), args[@run_create.id], args[@run_create.owner]
   forget_old(r, args[@run_create.keep], now, todo)
-  local found = record_of(r, id)
-  if found then return {'existing', found} end
+  local existing_run = record_of(r, id)
+  if existing_run then return {'existing', existing_run} end
   -- The record last: an entry without a record is passed over, a record without its entries would never be driven.
   for _, index in ipairs({'index', 'of:' .. owner, 'live'}) do redis.call('ZADD', r .. index, now, id) end
   local deadline = tonumber(args[@run_create.deadline])
@@ -365,8 +365,8 @@ end
 function part.run_parts(keys, args)
   local r, reply = keys[1], {now_ms()}
   for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. args[1], 0, -1)) do
-    local found = record_of(r, one)
-    if found then append(reply, {one, found}) end
+    local record = record_of(r, one)
+    if record then append(reply, {one, record}) end
   end
   return reply
 end
@@ -377,8 +377,8 @@ function part.first_of(r, owner, now, without)
     if part.has_ended(r, id) then
       leave_line(r, id, owner) -- what a call that failed half-way has left
     elseif not without[id] then
-      local found = part.takeable(r, id, now)
-      if found then return found, record_of(r, found) end
+      local takeable = part.takeable(r, id, now)
+      if takeable then return takeable, record_of(r, takeable) end
     end
   end
   if redis.call('EXISTS', r .. 'waits:' .. owner) == 0 then redis.call('ZREM', r .. 'turns', owner)
@@ -391,8 +391,8 @@ end
 function part.run_next(keys, args)
   local r, now, id = keys[1], now_ms(), args[1]
   local state, till = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'until'))
-  local found = state and not ENDED[state] and tonumber(till or 0) <= now and part.takeable(r, id, now)
-  return found and {now, found, record_of(r, found)} or {now}
+  local takeable = state and not ENDED[state] and tonumber(till or 0) <= now and part.takeable(r, id, now)
+  return takeable and {now, takeable, record_of(r, takeable)} or {now}
 end
 
 -- run_look: runs that a runner may take, owners in turns, each one's oldest first; queued runs past their deadline end here.

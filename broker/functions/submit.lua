@@ -21,11 +21,11 @@ end
 
 -- The serials that are stored already: their submit is repeated after a lost reply. Mostly one call finds that there are none.
 local function repeated(p, args, stride)
-  local keys, found = {}, {}
+  local keys, stored = {}, {}
   for i = @submit.first, #args, stride do keys[#keys + 1] = p .. 'job:' .. args[i] end
-  if redis.call('EXISTS', unpack(keys)) == 0 then return found end
-  for i = @submit.first, #args, stride do found[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
-  return found
+  if redis.call('EXISTS', unpack(keys)) == 0 then return stored end
+  for i = @submit.first, #args, stride do stored[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
+  return stored
 end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes

@@ -79,16 +79,16 @@ end
 -- At least `limit` live jobs of one line between two scores, behind the first `skip`, in order; or all of them. Jobs past their
 -- deadline end here; jobs with less slack than `need` move to the late band (so `to` must end before that band, unless `need` is 0).
 local function live(p, version, owner, from, to, skip, limit, need, now, todo, tally)
-  local line, found = line_of(p, version, owner), {}
+  local line, jobs = line_of(p, version, owner), {}
   for _ = 1, 8 do
-    local page = redis.call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', skip + #found, limit)
+    local page = redis.call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', skip + #jobs, limit)
     for i = 1, #page, 2 do
       local serial, score = page[i], tonumber(page[i + 1])
       local band = band_of(score)
       local deadline = score - band * WEIGHT
       if deadline - now >= math.max(need, 1) then
-        found[#found + 1] = {serial, deadline, band, line, owner}
-      elseif tally.left <= 0 then return found
+        jobs[#jobs + 1] = {serial, deadline, band, line, owner}
+      elseif tally.left <= 0 then return jobs
       elseif deadline <= now then end_late(p, serial, line, band, now, todo, tally)
       else
         redis.call('ZADD', line, LATE * WEIGHT + deadline, serial)
@@ -98,18 +98,18 @@ local function live(p, version, owner, from, to, skip, limit, need, now, todo, t
         tallied(tally, 'stepped')
       end
     end
-    if #found >= limit or #page < limit * 2 then break end
+    if #jobs >= limit or #page < limit * 2 then break end
   end
-  return found
+  return jobs
 end
 
 -- One job of each in turn, then the second of each, and so on.
-local function one_each(owners, found, limit)
+local function one_each(owners, by_owner, limit)
   local order, place, more = {}, 1, true
   while more and #order < limit do
     more = false
     for _, owner in ipairs(owners) do
-      local job = found[owner][place]
+      local job = by_owner[owner][place]
       if job then
         more = true
         if #order < limit then order[#order + 1] = job end
@@ -122,27 +122,27 @@ end
 
 -- Take jobs of the owners whose turn it is. Owners without jobs lose their turn; the second result says whether any did.
 local function look(p, version, band, owners, limit, need, now, todo, tally)
-  local from, to, found, total, open = band * WEIGHT, '(' .. (band + 1) * WEIGHT, {}, 0, owners
+  local from, to, by_owner, total, open = band * WEIGHT, '(' .. (band + 1) * WEIGHT, {}, 0, owners
   while total < limit and #open > 0 do
     local share, more = math.ceil((limit - total) / #open), {}
     for _, owner in ipairs(open) do
-      local mine = found[owner] or {}
+      local mine = by_owner[owner] or {}
       local got = live(p, version, owner, from, to, #mine, share, need, now, todo, tally)
       for _, job in ipairs(got) do mine[#mine + 1] = job end
       if #got >= share then more[#more + 1] = owner end
-      found[owner], total = mine, total + #got
+      by_owner[owner], total = mine, total + #got
     end
     open = more
   end
   local dropped = false
   for _, owner in ipairs(owners) do
-    if #found[owner] == 0 and redis.call('ZCOUNT', line_of(p, version, owner), from, to) == 0 then
+    if #by_owner[owner] == 0 and redis.call('ZCOUNT', line_of(p, version, owner), from, to) == 0 then
       redis.call('ZREM', turns_of(p, version, band), owner)
       tally.left = tally.left - 1
       dropped = tally.left > 0
     end
   end
-  return one_each(owners, found, limit), dropped
+  return one_each(owners, by_owner, limit), dropped
 end
 
 -- The next jobs of a band, up to `limit`, owner by owner.
