@@ -1,6 +1,6 @@
 """penstock: durable, micro-batched model inference on Celery and Redis.
 
-The names below are those that users type; errors are in `penstock.errors`. They load on first use, so that importing `penstock`
+Users type the names below; errors are in `penstock.errors`. They load on first use, so that importing `penstock`
 (and `penstock --help`) stays cheap and this package imports nothing of ours at start.
 """
 

@@ -1,4 +1,4 @@
-"""Who may call: roles, keys and owners, and how a key's secret is made and checked; which headers carry credentials, and
+"""Who may call: roles, keys and owners; how a key's secret is made and checked; which headers carry credentials, and
 which of a request model code may see. Pure.
 """
 
@@ -21,11 +21,11 @@ SECRET_BYTES = 32
 # Words that people copy from documentation, or choose in a hurry.
 _WEAK_SECRETS = ("", "secret", "password", "changeme", "change-me", "example", "test", "admin", "penstock", "your-secret-here")
 
-# In the place of the names of request headers: every header but those of the connection and those with credentials.
+# Stands for all request headers except those of the connection and those with credentials.
 ANY_HEADER = "*"
-# No model code gets these, whatever a setting names.
+# Model code never gets these, even if a setting names them.
 CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
-# Those in which gateways and clouds hand on who a caller is. A model gets one of them only if its settings name it.
+# Gateways and clouds pass a caller's identity in these headers. A model gets one only if its settings name it.
 HANDED_ON_CREDENTIALS = frozenset(
     {
         "authentication",
@@ -60,7 +60,7 @@ HANDED_ON_CREDENTIALS = frozenset(
         "x-xsrf-token",
     }
 )
-# They are of one connection, and not of what was asked over it.
+# These describe the connection and not the request.
 _OF_CONNECTION = frozenset(
     {"connection", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 )

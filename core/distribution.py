@@ -1,4 +1,4 @@
-"""The distribution of which `penstock` is the import name: what pip calls it, its installed release, and what its extras bring.
+"""The distribution that provides `penstock`: its name for pip, its installed release, and the packages of its extras.
 
 On the package index `penstock` is another project, so every command that this code prints takes the name from here.
 """
@@ -54,7 +54,7 @@ def require_extra(extra: str, *, who: str) -> None:
 
 
 def explained(error: BaseException) -> BaseException:
-    """The same error; for a module of `cli` or `serve` that is not installed, a `ConfigError` that says what to install."""
+    """The error itself; a `ConfigError` that says what to install if it reports a missing module of `cli` or `serve`."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     extra = next((extra for extra, modules in MODULES.items() if name in modules), "")
     return _lacking(extra, [name], "this") if extra else error

@@ -61,7 +61,7 @@ class Extension:
     functions: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     verbs: Mapping[str, Verb] = field(default_factory=dict)
-    # By the words of a verb of the engine: a function with the options that it is to take besides (cli/lazy.py).
+    # By the words of a verb of the engine: a function with the options to add to it (cli/lazy.py).
     options: Mapping[str, str] = field(default_factory=dict)
     version_settings: str = ""
     model_settings: str = ""
@@ -69,7 +69,7 @@ class Extension:
     source_kinds: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     declared: str = ""
-    # By the word that stands in the records of such runs: a `RunKind` (runs/kinds.py).
+    # By the `kind` in the records of such runs: a `RunKind` (runs/kinds.py).
     run_kinds: Mapping[str, str] = field(default_factory=dict)
     # By the name of a user of the store, `penstock-mine`: its rights, as a text of ACL rules.
     store_users: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Extension:
     problem_pages: str = ""
     # Called with the gateway's services; returns what the extension serves there, or None if it is off.
     gateway: str = ""
-    # Called before that; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
+    # Called before `gateway`; returns what the extension adds to models and jobs there (gateway/jobs/extending.py).
     jobs: str = ""
     # By their names, the query parameters of submits that it reads, as OpenAPI has them.
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ def load_part(part: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:
-        # What is missing for a part of ours, the command says by the names of our extras.
+        # For one of our own extensions the command names the extra to install.
         if module.partition(".")[0] == "penstock" or isinstance(error, PenstockError):
             raise
         why = f"{type(error).__name__}: {error}"

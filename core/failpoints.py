@@ -85,7 +85,7 @@ def _kill(_: float) -> None:
 
 def _stop(_: float) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
-    # The kernel stops the threads one after the other, and this one must not reach the step behind the site meanwhile.
+    # The kernel stops the threads one after the other; meanwhile this one must not reach the step after the site.
     time.sleep(_STOPS_WITHIN_S)
 
 
@@ -96,7 +96,7 @@ def _raise(_: float) -> None:
 _ACTIONS: Mapping[str, Callable[[float], None]] = {"kill": _kill, "stop": _stop, "raise": _raise, "sleep": time.sleep}
 
 
-# The failpoint of every process that is not under a fault test: a look into an empty set, which runs no Python code.
+# Outside of fault tests a failpoint is a look-up in an empty set, which runs no Python code.
 _UNARMED: Callable[[str], object] = frozenset[str]().__contains__
 
 

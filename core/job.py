@@ -168,7 +168,7 @@ class Priority(StrEnum):
         return 0 if self is Priority.INTERACTIVE else 9
 
 
-# A job may start this long after its submit, at most: it holds its place, its input and its version until then.
+# The longest delay of a job: it holds its place, its input and its version until it starts.
 MAX_DELAY_S = 30 * 86_400.0
 
 # The late band holds jobs whose deadline would force a tiny batch. kombu's priority steps are 0, 3, 6 and 9, and stock Flower
@@ -178,7 +178,7 @@ BANDS = (0, LATE_BAND, 9)
 
 
 class Call(StrEnum):
-    """What is asked of the model. The value is stored with a job; the usual one is empty, which takes no memory."""
+    """What the model should do with the input. The value is stored with a job; the usual one is empty and takes no memory."""
 
     PREDICT = ""
     EXPLAIN = "explain"
@@ -264,7 +264,7 @@ CHUNK_HEAD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """Chunks of a job's stream, each a JSON text. `mark` is another one for each time that the stream begins anew.
+    """Chunks of a job's stream, each a JSON text. `mark` changes each time the stream starts over.
 
     An empty mark: the job has no stream. `before`: how many chunks of the stream stand before these.
     """
@@ -341,9 +341,9 @@ def is_own(job: JobId, blob: str) -> bool:
 
 # The media type of an input that has several named parts: see `penstock.inputs.form`.
 FORM_MEDIA = "application/vnd.penstock.form"
-# That of an input with headers and query parameters of its request: see `penstock.inputs.request`.
+# The media type of an input with headers and query parameters of its request: see `penstock.inputs.request`.
 REQUEST_MEDIA = "application/vnd.penstock.request"
-# That of named arrays, as input and as output: see `penstock.tensors.tensor`.
+# The media type of named arrays, as input and as output: see `penstock.tensors.tensor`.
 TENSORS_MEDIA = "application/vnd.penstock.tensors"
 PACKED_MEDIA = frozenset({FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA})
 # An array in a file of numpy's. A model that lists this type takes arrays.

@@ -26,7 +26,7 @@ JOB_LOST = "job_lost"  # its worker, or the process that ran it, is gone
 JOB_CANCEL_ASKED = "job_cancel_asked"  # it runs, and ends with its batch
 JOB_FINISHED = "job_finished"
 
-# Ends that somebody wanted: whoever looks for trouble need not read of them.
+# A caller or operator asked for these ends, so they are no problems.
 WANTED_ENDS = frozenset({"succeeded", "cancelled"})
 
 

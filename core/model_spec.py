@@ -20,7 +20,7 @@ class WarmOrigin(StrEnum):
     NONE = "none"
 
 
-# One call of the store leases and settles a batch, and everybody else waits for that call: CLAIM_MAX in lib.lua.
+# One call of the store leases or settles a batch, and all other calls wait for it: CLAIM_MAX in lib.lua.
 MAX_BATCH_SIZE = 1_024
 
 
@@ -111,7 +111,7 @@ def bucket_fault(buckets: Sequence[int], max_batch_size: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Variable:
     """Where an environment variable of a model gets its value from: `text` itself, the variable `of` of the worker's own
-    environment, or the content of a file, without the line break at its end. Both are read anew for each child process.
+    environment, or the content of a file, without the line break at its end. Both are read again for each child process.
     """
 
     text: str | None = field(default=None, repr=False)
@@ -205,7 +205,7 @@ class VersionInfo:
     streams: bool = False
     # The media types of the outputs, as the return annotation has them; empty: any.
     answers: tuple[str, ...] = ()
-    # Of a model that an extension drives: its parts as that extension announces them, in JSON.
+    # For a model that an extension drives: its parts in JSON, as that extension announces them.
     stages: tuple[dict[str, Any], ...] = ()
 
 
@@ -220,7 +220,7 @@ class ModelInfo:
     versions: dict[str, VersionInfo | None] = field(default_factory=dict)
     request_headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
-    # New jobs go to so many queues. The first `held` may have some (docs/production/scale.md).
+    # New jobs go to the first `partitions` queues; the first `held` queues may still hold jobs (docs/production/scale.md).
     partitions: int = 1
     held: int = 1
 
@@ -274,7 +274,7 @@ class LearnedCalls:
 
 @dataclass(frozen=True, slots=True)
 class SlotDeviceUse:
-    """How busy a GPU was at the last beat, by whomever. The shares are from 0 to 1; None where its driver does not say."""
+    """How busy a GPU was at the last beat, with all its processes. Shares from 0 to 1; None if its driver reports none."""
 
     used_bytes: int
     share: float | None = None

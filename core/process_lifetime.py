@@ -38,7 +38,7 @@ def parent_binding(parent: int, *, death_signal: signal.Signals, exit_code: int)
     """
     if sys.platform != "linux":
         return lambda: None
-    # Imported here, because commands that bind themselves to nobody import this module too.
+    # Imported here, because commands that bind themselves to no parent import this module too.
     import ctypes
 
     prctl, number = ctypes.CDLL(None, use_errno=True).prctl, int(death_signal)

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.model_spec import Limits, ModelInfo
 
-# Gateways look for changes twice a second; after this time no gateway submits to a removed version any more. It is a
+# Gateways look for changes twice a second; after this time no gateway submits to a removed version. It is a
 # time, because those who submit are not known to the store: nothing tells that the last one has seen the change.
 SETTLED_AFTER_S = 5.0
 # A gateway that stood still submits to a removed version later than that, and its job brings the version back, until then.
@@ -71,7 +71,7 @@ class Rollout:
         return replace(self, scale={name: count for name, count in self.scale.items() if name != version})
 
     def batched(self, version: str, policy: Mapping[str, Any]) -> Rollout:
-        """With these fields of a batch policy in the table of a version that was added; its workers load it anew."""
+        """With these fields of a batch policy in the table of a version that was added; its workers reload it."""
         return replace(self, added={**self.added, version: {**self.added[version], **policy}})
 
     def switch(self, version: str) -> Rollout:
@@ -96,12 +96,12 @@ class Rollout:
 
     def unload_all(self, known: Iterable[str], named: Set[str], now: float) -> Rollout:
         """Stop new jobs for all versions. Those that were loaded at run time, and that no settings name, are forgotten once
-        their jobs have ended, as by `reset`; the others stay removed until a reset. A pause ends, because a model that nobody
+        their jobs have ended, as by `reset`; the others stay removed until a reset. A pause ends: a model that no worker
         serves cannot be resumed.
         """
         versions = {*known, *self.added, *self.removed}
         removed = {version: self.removed.get(version, now) for version in sorted(versions)}
-        # A version that nobody loaded is one of settings, maybe of a worker that is down and comes back.
+        # A version that was not loaded at run time comes from settings, maybe of a worker that is down and will return.
         undone = tuple(sorted({*self.added, *self.undone} - named))
         return replace(self, default_version="", removed=removed, undone=undone, split={}, paused=False)
 
@@ -146,7 +146,7 @@ def over(rollout: Rollout, named: Set[str], is_needed: Callable[[str], bool], *,
 
 
 def followed(info: ModelInfo, rollout: Rollout | None) -> ModelInfo | None:
-    """The model as gateways should serve it; None when no version is left."""
+    """The model as gateways should serve it; None if no version remains."""
     if rollout is None:
         return info if info.versions else None
     versions = {name: known for name, known in info.versions.items() if name not in rollout.removed}

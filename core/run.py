@@ -42,7 +42,7 @@ def format_of(name: str) -> str:
 
 # A key of a run's metadata: a command drives the run, and no runner may take it.
 BY_COMMAND = "penstock:command"
-# A key of a run's metadata: whoever resumed it accepts that its input or its model's version has changed.
+# A key of a run's metadata: the caller who resumed the run accepts that its input or its model's version has changed.
 ACCEPT_CHANGES = "penstock:accept-changes"
 # A key of a run's metadata: the run whose failed rows this one runs again.
 RETRY_OF = "penstock:retry-of"
@@ -195,7 +195,7 @@ class Run(Struct, frozen=True, kw_only=True):
     time of the slots that served the run in which their device ran its rows. `request`: "", "cancel". `drives`: how many were
     begun since the run last got further than ever, or a driver left it in order; above 1 a driver has died.
 
-    A run that was split has so many `parts`; its counts, rate and busy share are those of its parts together, and `driver` is
+    `parts` counts the parts of a split run; its counts, rate and busy share are those of its parts together, and `driver` is
     one of theirs. The record of a part has `part`, and in `part_of` the id of its run; its `spec` is the run's.
     """
 

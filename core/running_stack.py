@@ -35,7 +35,7 @@ def running_stack(state_dir: Path) -> RunningStack | None:
 
 
 def _noted(file: Path) -> RunningStack | None:
-    """What a note names. A note that nobody locks was left behind by a process that is gone."""
+    """The stack that a note names; None if no process locks the note, because its process has ended."""
     try:
         with file.open("r+", encoding="utf-8") as note:
             return read_note(note.read()) if _is_locked(note) else None

@@ -63,7 +63,7 @@ def decode_shard(data: bytes) -> Shard:
 def encode_outcome(outcome: ShardOutcome) -> bytes:
     """Raises `OverflowError` for whole numbers over 64 bits, and what msgspec raises for values that are not plain.
 
-    Raises `MemoryError` where there is no room for it; msgspec's own bytes would end the process.
+    Raises `MemoryError` if it does not fit; msgspec would end the process if it grew its own bytes.
     """
     data = bytearray()
     _encoder.encode_into(outcome, data)

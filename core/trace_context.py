@@ -1,4 +1,4 @@
-"""W3C trace context: which trace a job belongs to, as it stands in a header, in a record and in a log line. Pure."""
+"""W3C trace context: the trace that a job belongs to, as headers, records and log lines write it. Pure."""
 
 from __future__ import annotations
 

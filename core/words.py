@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 UNKNOWN = "–"
-# In the place of a value that may be a secret.
+# Stands for a value that may be a secret.
 MASK = "***"
 _SIZE_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 

@@ -49,7 +49,7 @@ class File(bytes):
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """A file from what JSON or a form has in its place. Raises `InvalidInput`."""
+        """A file from its value in JSON or in a form. Raises `InvalidInput`."""
         if isinstance(value, str):
             value = from_text(value)
         if not isinstance(value, (bytes, bytearray, memoryview)):
@@ -75,7 +75,7 @@ class File(bytes):
         try:
             return cls.read(value)
         except InvalidInput as error:
-            # pydantic adds the place of a fault to a ValueError alone.
+            # pydantic adds the place of a fault only to a ValueError.
             raise ValueError(error.message) from error
 
 
@@ -85,13 +85,13 @@ class Image(File):
     media = "image/*"
 
 
-# Set in a thread that reads an input whose URLs are to be fetched.
+# Set in a thread while it reads an input whose URLs it fetches.
 _fetch: ContextVar[Callable[[str], File] | None] = ContextVar("fetch", default=None)
 
 
 @contextmanager
 def fetching(fetch: Callable[[str], File]) -> Iterator[None]:
-    """Within the block, and in this thread, an http or https URL in the place of a file is fetched."""
+    """Within the block, this thread fetches http and https URLs that stand for files."""
     token = _fetch.set(fetch)
     try:
         yield

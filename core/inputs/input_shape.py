@@ -1,4 +1,4 @@
-"""What a model's input schema says of its inputs: their JSON types, and the fields of those that are objects; and
+"""What a model's input schema says of its inputs: their JSON types, and the fields of objects; and
 whether an array has a shape that the model takes. Pure.
 
 Schemas of dataclasses, Structs, TypedDicts and pydantic models name their parts by `$ref` and their choices by `anyOf`. Both
@@ -87,7 +87,7 @@ class InputShape:
     def _check(self, given: Collection[str], unknown: Any, *, give: str, of: str = "") -> None:
         if not self.objects or any(not form.missing(given) and not unknown(form) for form in self.objects):
             return
-        # The form with the fewest faults is most probably the one that was meant.
+        # The caller most probably meant the form with the fewest faults.
         form = min(self.objects, key=lambda form: len(form.missing(given)) + len(unknown(form)))
         faults = [_unknown_field(name, form) for name in unknown(form)]
         if missing := form.missing(given):

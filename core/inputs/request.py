@@ -1,4 +1,4 @@
-"""What a request says beside its body, stored with the input of a model whose settings name it. Pure."""
+"""Headers and query parameters of a request, stored with the input if the model's settings name them. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(RequestInput)
 
 
 def packed(payload: Payload, *, headers: dict[str, str], query: Mapping[str, str]) -> Payload:
-    """The payload together with these; the payload itself if there are none."""
+    """The payload with its headers and query parameters; the payload itself if it has none."""
     if not headers and not query:
         return payload
     request = RequestInput(payload.content_type, payload.data, headers, dict(query))

@@ -46,7 +46,7 @@ def whole_bytes(tensors: Sequence[Tensor]) -> File:
 
 
 def names_refused(tensors: Sequence[Tensor]) -> str:
-    """Why two tensors cannot stand in one request; empty if they can."""
+    """Why these names of tensors cannot be in one request; empty if they can."""
     names = [tensor.name for tensor in tensors]
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     return "" if twice is None else f"two tensors are named {twice[:_SHOWN]!r}"
@@ -84,7 +84,7 @@ def _value(tensor: Tensor, root: Schema, schema: Any) -> Any:
 
 
 def _is_json(tensor: Tensor, root: Schema, choices: Sequence[Schema]) -> bool:
-    """Whether the one element is a value in JSON: it says so, or the model takes neither texts nor files there."""
+    """Whether the one element is JSON: its content type says so, or the model takes neither texts nor files there."""
     if tensor.content_type:
         return split_media_type(tensor.content_type)[0] == JSON
     return not any(_is_anything(choice) or choice.get("type") == "string" for choice in _innermost(root, choices))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import unquote_to_bytes
 
 URLENCODED = "application/x-www-form-urlencoded"
-# So many bytes are read at a time: what Python makes of them is gone before the next ones are read.
+# The bytes read at a time: Python frees the objects of one block before the next one is read.
 _BLOCK_BYTES = 1 << 16
 # The length of an escape, as in %41, without its last digit: a block must not end within one.
 _BEGUN = 2

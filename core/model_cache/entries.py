@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _NOTE, _PARTIAL = "entry.json", ".partial"
-# How often a process that waits for another one looks again.
+# How often a process that waits for another process checks again.
 LOOK_EVERY_S = 0.1
 _PLAIN = re.compile(r"[^A-Za-z0-9.]+")
 
@@ -86,7 +86,7 @@ class Entries:
         return entry
 
     def complete(self, partial: Entry) -> Entry:
-        """Put the whole entry in its place, so that others see all of it or nothing."""
+        """Rename the whole entry into its place, so that others see all of it or nothing."""
         whole = self._folder / partial.name
         _sync(partial.folder)
         partial.folder.rename(whole)
@@ -132,7 +132,7 @@ class Entries:
                 folder, str(fields["source"]), str(fields["model"]), int(fields["size_bytes"]), note.stat().st_mtime_ns
             )
         except (OSError, ValueError, KeyError, TypeError):
-            # No entry, or one that vanished meanwhile.
+            # There is no entry, or it vanished meanwhile.
             return None
 
     def _write(self, path: Path, value: object) -> None:
@@ -144,7 +144,7 @@ class Entries:
     # Locks. The kernel frees a lock with the process that holds it, however that ends.
 
     def lock(self, name: str, *, shared: bool = False) -> Lock | None:
-        """None if another process holds it in the other way."""
+        """None if another process holds a conflicting lock."""
         path = self._folder / "locks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -199,7 +199,7 @@ class Lock:
 
 
 def to_delete(entries: Sequence[Entry], needed_bytes: int, limit_bytes: int, *, keep: str) -> list[Entry]:
-    """Entries in the order in which they are to go, the least recently used first, until `needed_bytes` more fit. Pure.
+    """Entries in the order of their deletion, the least recently used first, until `needed_bytes` more fit. Pure.
 
     More may have to go if some are in use, so the list goes on: the caller stops when enough has gone.
     """

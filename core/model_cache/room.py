@@ -1,4 +1,4 @@
-"""Room in the models' cache: what no process uses goes, the least recently used first, until a new entry fits."""
+"""Room in the models' cache: unused entries are deleted, the least recently used first, until a new entry fits."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Calls of servers elsewhere: which URLs may be called, at which address, and what webhooks tell there."""
+"""Calls to other servers: which URLs may be called, at which address, and the spans that processes send."""

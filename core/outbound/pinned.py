@@ -1,4 +1,4 @@
-"""Requests to an address that was checked: the name of a host is looked up once, so no server of names can give two answers."""
+"""Requests to a checked address: a host's name is looked up once, so a name server cannot answer differently later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def address_of(url: CheckedUrl, *, listed: bool, resolve: Resolve = resolv
     """The address to call. Raises `InvalidInput` unless all of the host's addresses are public, or its URL is `listed`."""
     addresses = await asyncio.to_thread(resolve, url.host, url.port)
     if not addresses or not (listed or all(map(is_public, addresses))):
-        # The same for both, so that nobody learns which names exist inside.
+        # Both cases get one message, so that callers cannot find out which names exist inside.
         raise InvalidInput(f"{url.host} has no public address")
     return addresses[0]
 

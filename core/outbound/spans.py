@@ -40,7 +40,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _LINKS = "OTEL_SPAN_LINK_COUNT_LIMIT"
 # A batch span has one link per job; the SDK's own limit of 128 would drop links of large batches.
 _MOST_LINKS = 4_096
-# How long the end of a process waits for its last spans: a collector that is away must not hold up a restart.
+# How long an ending process waits for its last spans: a collector that is away must not delay a restart.
 FLUSH_S = 3.0
 
 

@@ -97,7 +97,7 @@ def is_listed(url: CheckedUrl, rules: Sequence[str], *, refusal: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether anybody on the internet may have this address. Addresses that stand for others are not public."""
+    """Whether the address is reachable on the public internet. Addresses that stand for others are not public."""
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None:

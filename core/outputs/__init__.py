@@ -1,1 +1,1 @@
-"""What a model answers with beside JSON, as handlers, gateway and client share it. Imports nothing of ours."""
+"""Outputs of models other than JSON, as handlers, gateway and client share them. Imports nothing of ours."""

@@ -130,7 +130,7 @@ def with_files(value: Any, files: Sequence[BytesLike]) -> Any:
 
 
 def _referred(value: dict[str, Any], files: Sequence[BytesLike]) -> Media | None:
-    """The file that a reference names; None for an object that is none, whatever a model wrote into it."""
+    """The file that a reference names; None for an object that is no reference."""
     place, content_type, filename = value.get(REFERENCE), value.get("content_type"), value.get("filename")
     if type(place) is not int or not 0 <= place < len(files) or not isinstance(content_type, str):
         return None

@@ -1,4 +1,4 @@
-"""What of a handler's output is a file, and how it is written as one. Libraries of images and arrays are the handler's own."""
+"""Which parts of a handler's output are files, and how they are written. The handler brings libraries for images and arrays."""
 
 from __future__ import annotations
 

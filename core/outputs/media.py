@@ -21,7 +21,7 @@ _MAX_TYPE_CHARS = 200
 _MAX_NAME_BYTES = 200
 # Behind the media type, as it is stored: the name in the form of RFC 8187.
 _NAMED = "; filename*=UTF-8''"
-# Behind both: what the handler says of the response (`penstock.outputs.response_head`). No other reader sees it.
+# After both: the handler's response head (`penstock.outputs.response_head`). Only the gateway reads it.
 HEAD_MARK = "; x-penstock-head="
 
 
@@ -50,7 +50,7 @@ class Media:
 
     @property
     def plain(self) -> Any:
-        """What stands for it in a row of a run."""
+        """The plain value that stands for the file in a row of a run."""
         return bytes(self.data)
 
     def __eq__(self, other: object) -> bool:
@@ -99,7 +99,7 @@ def split_filename(stored: str) -> tuple[str, str | None]:
 
 
 def without_head(stored: str) -> str:
-    """The media type, with the file's name if it has one: what protocols show that know no head of a response."""
+    """The media type, with the file's name if it has one, for protocols without a response head."""
     return stored.partition(HEAD_MARK)[0]
 
 

@@ -79,7 +79,7 @@ class ResponseHead:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says nothing that every response does not say."""
+        """Whether it is the head of a usual response."""
         return self == ResponseHead()
 
 
@@ -145,7 +145,7 @@ def split_head(stored_type: str) -> tuple[str, ResponseHead | None]:
 # The code of a job whose handler raised a `PredictionException`: its message ends with the HTTP status that it asked for.
 PREDICTION_EXCEPTION = "prediction_exception"
 _STATUS_MARK = " : "
-# A failure's message has at most 1,000 characters, and is cut at its end.
+# A failure's message is cut after 1,000 characters.
 _MESSAGE_CHARS = 990
 
 

@@ -1,1 +1,1 @@
-"""The settings: their tables and defaults, where each value comes from, the sentences about faults, and the API keys."""
+"""The settings: their tables and defaults, the source of each value, the sentences about faults, and the API keys."""

@@ -137,7 +137,7 @@ def checked_tables(tree: Mapping[str, Any], origins: Mapping[str, str]) -> tuple
 
 
 def hidden_settings() -> set[str]:
-    """The paths of the settings of extensions that nobody is shown: those that their tables keep out of their `repr`."""
+    """The paths of extensions' settings that are never shown: the fields that their tables keep out of `repr`."""
     kinds = {name: table_class(name) for name in table_parts()}
     return {f"{name}.{key}" for name, kind in kinds.items() if kind for key, own in kind.model_fields.items() if not own.repr}
 

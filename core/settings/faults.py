@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# What other model servers call our settings, and what we once did, in lower case and without underscores, so that a suggestion
+# Names of our settings in other model servers and in earlier releases, in lower case and without underscores, so a suggestion
 # can name ours.
 _ELSEWHERE = {
     "batchsize": "max_batch_size",

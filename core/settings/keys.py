@@ -1,4 +1,4 @@
-"""The API keys among the settings, and the rule that a gateway beyond loopback serves nobody without a key."""
+"""The API keys among the settings, and the rule that a gateway beyond loopback serves only callers with a key."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def access_rule(
     setting: str = "gateway.host",
     now: datetime | None = None,
 ) -> str:
-    """Describe for the start-up line who is served; raises `ConfigError` if everybody on the network would be. `beside`:
+    """Describe for the start-up line who is served; raises `ConfigError` if the whole network would be. `beside`:
     what callers may send instead of keys.
     """
     if keys and all(key.expires_at and key.expires_at <= (now or datetime.now(UTC)) for key in keys):

@@ -54,7 +54,7 @@ def _as_lines(value: Any) -> Any:
 def _requirement(line: str) -> str:
     if line.startswith("-r /"):
         return line
-    # Few models have requirements, and everything else does without this import.
+    # Imported here, because few models have requirements.
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -107,7 +107,7 @@ Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...
 
 
 class JobFields(Table):
-    """What a version of a model and a pipeline say of their jobs alike."""
+    """The settings of jobs that a version of a model and a pipeline share."""
 
     request_headers: HeaderNames = ()
     max_queue_depth: Count = Limits().max_queue_depth
@@ -118,7 +118,7 @@ class JobFields(Table):
 
 
 class ServedFields(Table):
-    """What a model and a pipeline say of themselves alike. `partitions`: how many queues its jobs have."""
+    """The settings that a model and a pipeline share. `partitions`: how many queues its jobs have."""
 
     version: Name = DEFAULT_VERSION
     partitions: Partitions = 1
@@ -277,7 +277,7 @@ def spec_of(name: str, version: str, table: Mapping[str, Any], *, keeps_tracebac
 
 
 def refuse_local(table: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` for what a table may not hold that comes over HTTP: it is kept in the store, where everybody reads
+    """Raises `ConfigError` for what a table from HTTP may not hold: it is kept in the store, where every process reads
     it, and its author may not name files of the workers.
     """
     faults = [

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError
 from penstock.settings.keys import is_loopback
 
 FORMS = "hf://org/name[@revision][/file], s3://bucket/file or s3://bucket/folder/, https://host/file#sha256=..."
-# Files that run code when they are loaded, whoever wrote them (docs/reference/runtimes.md, "What a file can do").
+# Files that run code when they are loaded (docs/reference/runtimes.md, "What a file can do").
 CODE = frozenset({".py", ".pt2", ".plan", ".engine", ".mar", ".gz", ".tgz"})
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -94,7 +94,7 @@ def source_fault(text: str, *, trust_remote_code: bool) -> str:
 
 
 def code_fault(source: RemoteSource, file: str, *, trust_remote_code: bool) -> str:
-    """Why `file` of this source may not be loaded: it is code, and nobody said that it is trusted; empty if it may."""
+    """Why `file` of this source may not be loaded: it is code, and no setting trusts it; empty if it may be loaded."""
     if PurePosixPath(file).suffix.lower() not in CODE:
         return ""
     if not trust_remote_code:

@@ -25,7 +25,7 @@ class SourceContext:
     """Where sources are made ready: the models' cache in `folder`, and the bytes that pip may take for one model.
 
     `hold` keeps a lock, without which what it is for may be deleted. `say` tells progress, `note` an event with its fields, and
-    `warn` an event that somebody should read.
+    `warn` an event that an operator should read.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Which URLs of a store are taken, what they say, and what a store must promise. Pure."""
+"""The accepted URLs of a store, their parts, and what a store must promise. Pure."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StoreAddress:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def tls_options(self) -> dict[str, str | bool]:
-        """For a connection of the Redis client. Without a word in the URL, the certificate is checked, and its name."""
+        """Options for the Redis client. By default the server's certificate and its host name are checked."""
         if not self.tls:
             return {}
         options: dict[str, str | bool] = {name: value for name, value in self.options.items() if name in _TLS_OPTIONS}
@@ -95,7 +95,7 @@ class StoreAddress:
 def store_url(url: str) -> str:
     """`url` with the scheme in our spelling. Raises `ValueError`, whose text leaves out the URL, which may hold a password.
 
-    What would end in a traceback at the first connection is refused here.
+    It refuses URLs that would end in a traceback at the first connection.
     """
     parse_store_url(url)
     scheme, _, rest = url.partition("://")

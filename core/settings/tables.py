@@ -296,7 +296,7 @@ class Settings(Table):
         return spec_of(name, version, checked_version(full), keeps_tracebacks=self.worker.keeps_tracebacks)
 
     def _said_by_source(self, name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-        """What a source such as an archive says of a version that is added, where nobody wrote it below the model's name."""
+        """What a source such as an archive says of an added version, for settings that the model's own tables leave out."""
         source = table.get("source")
         kind = kind_of(source) if isinstance(source, str) else None
         if kind is None:

@@ -16,7 +16,7 @@ from penstock.settings.models import Seconds
 class WorkerSettings(Table):
     """Durations are in seconds. `metrics_port` 0: metrics have no port of their own. `model_dir` holds the versions that are
     loaded at run time. Set `pinning` to none for
-    workers that share cores, because each worker plans for all cores of the machine. `reload`: load a model anew when a file of
+    workers that share cores, because each worker plans for all cores of the machine. `reload`: reload a model when a file of
     its code changes. `keep_tracebacks`: what holds for models that do not say so themselves; unless set, what `reload` says.
     `models`: which models of these settings a worker process serves, by name or pattern; empty: all. `pod`: the pod of
     Kubernetes that this worker runs in; it then says there whether it is busy (docs/production/kubernetes.md). `memory_bytes`:
@@ -57,12 +57,12 @@ class WorkerSettings(Table):
 
 
 def fitting(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of the names that one of the patterns fits."""
+    """The names that match one of the patterns."""
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def unfit_patterns(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """A fault for each pattern of `worker.models` that fits none of the names."""
+    """A fault for each pattern of `worker.models` that matches none of the names."""
     known = ", ".join(names) or "none"
     return [
         f"worker.models: {pattern!r} fits none of the models: {known}" for pattern in patterns if not fitting([pattern], names)

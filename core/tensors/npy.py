@@ -48,7 +48,7 @@ def _datatype(header: re.Match[str]) -> str:
 
 
 def npy_of_tensor(tensor: Tensor) -> bytes | None:
-    """The file of a tensor of numbers; None for texts and bfloat16, which numpy's files do not hold."""
+    """The file of a tensor of numbers; None for texts and bfloat16, which numpy's files cannot hold."""
     if tensor.datatype in (TEXTS, "BF16"):
         return None
     dtype = dtype_of(tensor.datatype)

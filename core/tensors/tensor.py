@@ -20,7 +20,7 @@ from msgspec import Struct
 from penstock.errors import InvalidInput
 
 TEXTS = "BYTES"
-# Of each datatype of numbers: the bytes of an element, and its letter in Python's `array`, if it has one.
+# By numeric datatype: the bytes of an element, and its letter in Python's `array`, if it has one.
 _NUMBERS = {
     "BOOL": (1, ""),
     "INT8": (1, "b"),
@@ -59,7 +59,7 @@ _DTYPE_OF = {datatype: dtype for dtype, datatype in _DATATYPE_OF.items()}
 DATATYPE_KEY = "x-datatype"
 # JSON has no numbers of half precision, so the protocol sends them as bytes alone.
 ONLY_BINARY = ("FP16", "BF16")
-# numpy has no arrays of more.
+# The most dimensions of a numpy array.
 MAX_DIMENSIONS = 64
 # Each element of BYTES is an object of its own, so that a few megabytes could hold a million of them.
 MAX_TEXTS = 100_000
@@ -152,7 +152,7 @@ def count_of(name: str, shape: Sequence[int]) -> int:
 
 
 def count_texts(tensor: Tensor) -> int:
-    """As `len(texts_of(tensor))`, and makes none of them."""
+    """The same as `len(texts_of(tensor))`, without making the texts."""
     data, at, count = memoryview(tensor.data), 0, 0
     while at < len(data):
         at += 4 + int.from_bytes(data[at : at + 4], "little")
