@@ -1,6 +1,6 @@
-"""What a queue means in time: the rate of its slots, how long it takes to drain, and whether a new job would meet its deadline.
+"""Times of a queue: the rate of its slots, how long it takes to drain, and whether a new job would meet its deadline.
 
-Gateways admit by it, and workers decide by it how many slots to have. Pure; time is passed in.
+Gateways use it to admit jobs, and workers to choose their number of slots. Pure; time is passed in.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.job import JobId, new_job_id
 from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo
 
 UNKNOWN_DRAIN_S = 5.0
-# A slot of a version that was never started takes this long, and one for which another model must leave first this much longer.
+# The assumed start time of a version that never started, and the extra time if another model must leave first.
 UNKNOWN_START_S = 5.0
 ROOM_COMES_S = 30.0
 MIN_SAFETY_S = 0.005
 SAFETY_SHARE = 0.15
 STALE_S = 0.25
-# A caller who was refused because no slot was ready is taken to want one for so long.
+# A caller who was refused because no slot was ready counts as waiting for one for this long.
 WANTED_S = 60.0
 # The observed rate covers what the learned latencies do not include (decoding, settling, a busy machine). It counts only while
 # fresh and never below a share of the learned rate, so that a short stall does not refuse every job.
@@ -38,7 +38,7 @@ SUSTAINED_MOST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SlotCapacity:
-    """What the ready slots of one version can do, in jobs per second; 0 if not learned yet.
+    """The throughput of the ready slots of one version, in jobs per second; 0 if not learned yet.
 
     `per_s`: at the best of all sizes. `full_per_s`: at the largest, which run while jobs wait; one cheap job that ran alone
     makes its small size look a thousand times better than the batches of all others. `start_s`: while no slot is ready, after
@@ -55,7 +55,7 @@ class SlotCapacity:
 
     @property
     def is_served(self) -> bool:
-        """Whether a job that comes now is run: by a slot that is ready, or by one that is started for it."""
+        """Whether a new job will run: on a ready slot, or on one that is started for it."""
         return self.ready_slots > 0 or self.on_demand
 
     def batch_s(self, ahead: float) -> float:
@@ -74,11 +74,11 @@ def capacity_of(slots: Iterable[SlotInfo]) -> SlotCapacity:
             continue
         count += 1
         learned = {size: seconds for size, seconds in slot.latency_s.items() if seconds > 0.0}
-        # Batches that overlap end as often as if so many slots ran them.
+        # A slot that overlaps batches counts as one slot per overlapping batch.
         overlap = max(1, slot.at_once)
         rates = [overlap * size / seconds for size, seconds in sorted(learned.items())]
         per_s += max(rates, default=0.0)
-        # Of two sizes, because a single measurement may have met a machine that stood still.
+        # At least two sizes, because a single measurement may have met a machine that stood still.
         full_per_s += max(rates[-2:], default=0.0)
         for size, seconds in learned.items():
             latency_s[size] = max(seconds, latency_s.get(size, 0.0))
@@ -101,7 +101,7 @@ def on_demand(capacity: SlotCapacity, slots: Iterable[SlotInfo], scaling: Iterab
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a model is asked for, at one moment of the store's clock: jobs accepted so far, ended by workers so far, leased now,
+    """A model's load at one moment of the store's clock: jobs accepted so far, ended by workers so far, leased now,
     and those that wait now, by version. `due_in_s`: until the first deadline of the most urgent ones, of versions for which
     some wait.
     """
@@ -178,7 +178,7 @@ class Backlog:
         before, self.last = self.last, stats
         self.depth, self.leased = stats.depth, stats.leased
         self.depth_at = self.stats_at = now
-        # A job that waits for its start stands before nobody.
+        # A delayed job is ahead of no other job.
         self.open = {owner: count - stats.planned.get(owner, 0) for owner, count in stats.open.items()}
         ran_empty = before is None or min(before.depth, stats.depth) < batch_size
         self._note_busy(now, _ended_by_workers(stats), ran_empty=ran_empty)
@@ -213,7 +213,7 @@ class Backlog:
     def rate(self, capacity: SlotCapacity, now: float) -> float:
         """Jobs of this queue that workers end per second; 0 if not known.
 
-        While no slot is ready, nobody knows when one will be, and what was observed last says nothing about it.
+        While no slot is ready, the next start is unknown, and earlier observations do not predict it.
         """
         if not capacity.ready_slots:
             return 0.0
@@ -223,11 +223,11 @@ class Backlog:
             return capacity.full_per_s
         if capacity.full_per_s <= 0.0:
             return self.observed_per_s
-        # Between two looks one batch more may end than the rate says, so what was seen for so short a time never raises it.
+        # Between two looks one batch more may end than the rate says, so a short observation never raises the rate.
         return min(capacity.full_per_s, max(self.observed_per_s, OBSERVED_FLOOR * capacity.full_per_s))
 
     def waiting(self, rate: float, now: float) -> float:
-        """The last known depth, less the jobs that must have ended since."""
+        """The last known depth, less the jobs that should have ended since."""
         return max(0.0, self.depth - rate * (now - self.depth_at)) if rate else float(self.depth)
 
     def drain_s(self, capacity: SlotCapacity, now: float) -> float:
@@ -254,7 +254,7 @@ def predicted_s(backlog: Backlog, capacity: SlotCapacity, now: float, *, owner: 
 
 
 def eta_s(position: float, backlog: Backlog, capacity: SlotCapacity, now: float) -> float | None:
-    """Seconds until a job with `position` others before it has run; None while nobody knows."""
+    """Seconds until a job with `position` others before it has run; None while that is unknown."""
     rate = backlog.rate(capacity, now)
     if not rate:
         return after_start_s(position, capacity) or None
@@ -262,7 +262,7 @@ def eta_s(position: float, backlog: Backlog, capacity: SlotCapacity, now: float)
 
 
 def after_start_s(position: float, capacity: SlotCapacity) -> float:
-    """The same while no slot is ready and one is expected: 0 while it is not known when."""
+    """The same while no slot is ready and one is expected: 0 while its start time is unknown."""
     if capacity.ready_slots or not capacity.start_s:
         return 0.0
     run_s = max(position, 0) / capacity.full_per_s if capacity.full_per_s else 0.0

@@ -22,13 +22,13 @@ from penstock.errors import ConfigError, InternalError
 from penstock.settings.tables import Settings
 
 TASK = "penstock.infer"
-# Kombu's own: each priority has a list beside the queue's, and stock Flower adds these four up.
+# Kombu's own steps: each priority has its own list, and stock Flower adds the four lists up.
 PRIORITY_STEPS = (0, 3, 6, 9)
 _EXCHANGE = Exchange("penstock", type="direct")  # type: ignore[no-untyped-call]
 
 
 class ListedConsumer(Consumer):
-    """Names its queues and takes nothing from them, because jobs that Celery fetched would have no lease."""
+    """Names its queues and takes nothing from them: jobs that Celery fetched would have no lease."""
 
     auto_declare = False
 
@@ -109,7 +109,7 @@ def _configuration(settings: Settings) -> dict[str, Any]:
         "event_serializer": "json",
         "task_queues": [_queue(APP_QUEUE), *(_queue(queue_name(queue)) for queue in queues)],
         "task_default_queue": APP_QUEUE,
-        # Without an end of their own: kombu keeps that by scripts, which our Redis users may not run.
+        # They never expire by themselves: kombu expires them by scripts, which our Redis users may not run.
         "control_queue_expires": None,
         "event_queue_expires": None,
         "worker_pool": "penstock.workers.bootstep.pool:DevicePool",

@@ -20,10 +20,10 @@ class CeleryConnection(NamedTuple):
 
 
 def celery_connection(url: str) -> CeleryConnection:
-    """The store at `url` as kombu and Celery's result backend open it."""
+    """How kombu and Celery's result backend open the store at `url`."""
     address = parse_store_url(url)
     if address.kind is StoreKind.CLUSTER:
-        # Celery has no transport for it: its remote control and events reach nobody.
+        # Celery has no transport for it: its remote control and events reach no process.
         return CeleryConnection("memory://", "cache+memory://", None, {})
     # Named here, because kombu does not look at the certificate unless it is told to, and Celery does not start.
     tls = address.tls_options() or None

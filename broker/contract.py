@@ -1,4 +1,4 @@
-"""Words of the store's calls: why a job goes back, which list is read, what came of a cancel, a driver's update, a take.
+"""The enums of the store's calls: why a job goes back, which list is read, the outcome of a cancel, an update or a take.
 
 The calls are described in `broker/store/ops.py`, those of runs in `broker/store/runs.py`. Each is one atomic, durable step, and
 raises `StoreUnavailable` when Redis is away. After a lost reply every call but `claim` may be repeated: a repeated claim would
@@ -44,7 +44,7 @@ class UpdateStatus(StrEnum):
     """The store's answer to a driver's update."""
 
     OK = "ok"
-    CANCEL = "cancel"  # the change was written, and somebody asks that the run end
+    CANCEL = "cancel"  # the change was written, and a cancel of the run was requested
     LEAVE = "leave"  # the change was written, and the run of this part has ended: the part is left as it is
     LOST = "lost"  # another driver has the run: nothing was written
     FINAL = "final"  # the run has ended, perhaps by this very call before its reply was lost: nothing was written

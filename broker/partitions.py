@@ -1,4 +1,4 @@
-"""Partitions of a model: into which a new job goes, where a repeat finds its first job, and what all of them add up to. Pure.
+"""Partitions of a model: the partition of a new job, the places of its repeats, and the totals of all partitions. Pure.
 
 Each partition is a queue of its own, with keys of its own: limits and quotas hold in each, as a share of the model's.
 """
@@ -16,12 +16,12 @@ from penstock.broker.records import QueueStats, Unfinished
 from penstock.job import BANDS, queue_of
 from penstock.model_spec import ModelInfo
 
-# Where jobs come one by one, the known depths of two idle partitions are 0 or 1, whichever was seen last.
+# With single jobs, the known depth of an idle partition is 0 or 1 by chance.
 _ALIKE = 1
 
 
 def queues_of_model(info: ModelInfo) -> list[str]:
-    """The queues in which the model's jobs may be, those included that get no new ones any more."""
+    """The queues that may hold the model's jobs, including those that get no new jobs."""
     return [queue_of(info.name, number) for number in numbers_of(info)]
 
 
@@ -44,7 +44,7 @@ def partition_of_key(owner: str, key: str, partitions: int) -> int:
 
 
 def numbers_of_key(info: ModelInfo, owner: str, key: str) -> list[int]:
-    """The queues in which the first job of a key may be, whatever the number of partitions was when it came: two or three."""
+    """The two or three queues that may hold the first job of a key, for any earlier number of partitions."""
     return sorted({partition_of_key(owner, key, count) for count in range(1, len(numbers_of(info)) + 1)})
 
 
@@ -59,7 +59,7 @@ def _jump(seed: int, buckets: int) -> int:
 
 
 def partition_for(depths: Mapping[int, int], partitions: int, *, owner: str, key: str) -> int:
-    """Where a new job goes: by its idempotency key, else into one of two that chance takes, whose `depths` is less."""
+    """The partition of a new job: by its idempotency key, else the less deep of two random ones."""
     if key or partitions == 1:
         return partition_of_key(owner, key, partitions)
     first, second = random.sample(range(partitions), 2)
@@ -72,7 +72,7 @@ def total(stats: Sequence[QueueStats]) -> QueueStats:
         return stats[0]
     return QueueStats(
         model=stats[0].model,
-        # Rates come from the difference of two reads: the clock of one store, whichever it is.
+        # Rates come from the difference of two reads, so any one store's clock will do.
         now=stats[0].now,
         ready={band: sum(one.ready.get(band, 0) for one in stats) for band in BANDS},
         oldest_age_s={band: max(one.oldest_age_s.get(band, 0.0) for one in stats) for band in BANDS},

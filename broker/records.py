@@ -71,7 +71,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a slot asks for that is idle, or will be soon. Durations in seconds.
+    """The request of a slot that is idle, or will be soon. Durations in seconds.
 
     The call takes at most `limit` jobs of `version` from `queue`. It takes fewer than `enough` only if nothing else of that
     queue is running (`idle`), the first job of the batch has waited `max_wait_s` (`wait`), or its slack is below `hurry_s`
@@ -121,7 +121,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A job's change that its holder did not make: `lost` with its worker, or `finished` without a run, in `state`.
+    """A job's change that its holder did not make: `lost` with its worker, or `finished` in `state` without a run.
 
     `worker` and `batch` are the last that held the job, if any did.
     """
@@ -204,7 +204,7 @@ class GiveBack:
 class Report:
     """What one leased job has to say while it runs. `fraction` None: no progress to note.
 
-    `chunks` are the next ones of its stream, which began anew `restarts` times in this attempt, and has had so many `before`.
+    `chunks` are the next ones of its stream, which restarted `restarts` times in this attempt and has `before` earlier chunks.
     """
 
     id: JobId
@@ -221,7 +221,7 @@ class Reported(StrEnum):
 
     OK = "ok"
     STALE = "stale"  # the caller does not hold the job any more: nothing was written
-    CANCELLED = "cancelled"  # noted; somebody asked for the job's end
+    CANCELLED = "cancelled"  # noted; a cancel of the job was requested
 
 
 class Settled(StrEnum):
@@ -245,7 +245,7 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What a look at the lease holders of one queue found. Not `looked`: another sweeper looks and sweeps for all just now.
+    """Which lease holders of one queue are missing. `looked` is false while another sweeper looks and sweeps for all.
 
     `fresh`: how many are missing since this look; a second look soon tells whether they come back. `gone`: who did not.
     """
@@ -255,7 +255,7 @@ class Absent:
     gone: tuple[str, ...] = ()
 
 
-# What to do where a record of a live job was found to be gone: penstock itself deletes none.
+# What to do if the record of a live job is gone: penstock itself never deletes one.
 GONE_HINT = "the store evicted or lost records: set maxmemory-policy noeviction, and see that nobody deletes its keys"
 
 
@@ -301,9 +301,9 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Jobs of one version: `waiting`, delayed ones included, and `running` under a lease.
+    """Counts of one version's jobs: `waiting`, delayed ones included, and `running` under a lease.
 
-    Of more than a thousand delayed jobs nobody looks whose they are: then those of all versions count.
+    With more than a thousand delayed jobs their versions are not read: the delayed jobs of all versions count.
     """
 
     waiting: int
@@ -353,7 +353,7 @@ class Followed:
     output: Payload | None = None
 
 
-# Of the chunks in one push, and of those that a gateway keeps for one reader.
+# The limit for the chunks in one push, and for those that a gateway keeps for one reader.
 PUSHED_BYTES = 4096
 
 
@@ -375,7 +375,7 @@ class Push:
     version: str = ""
 
     def joined(self, later: Push) -> Push:
-        """Both as one, for whoever has not heard of this one yet. What is kept for a slow reader does not grow (D78)."""
+        """Both pushes as one, for a reader that has received neither. What is kept for a slow reader does not grow (D78)."""
         if self.stream is None or later.stream is None:
             return later if later.stream is None else replace(later, stream=None)
         return replace(later, stream=self.stream.joined(later.stream, most_bytes=PUSHED_BYTES))

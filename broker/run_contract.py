@@ -1,4 +1,4 @@
-"""What drivers tell the store of runs, and what it answers them: plain frozen values."""
+"""The requests of drivers to the store of runs, and its answers: plain frozen values."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def write_all(paths: Sequence[Path], contents: Sequence[bytes]) -> None:
     """Write every file, then sync every file: the first sync commits the file system's journal for all of them.
 
     The files get their final names at once. A reader knows a name only from a record, and the record is written after this
-    function returns, so a half-written file is an orphan that nobody reads. This saves the rename, and with it a second journal
+    function returns, so a half-written file is an orphan that is never read. This saves the rename, and a second journal
     commit.
     """
     with ExitStack() as opened:

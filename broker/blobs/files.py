@@ -44,7 +44,7 @@ class BlobsUnavailable(StoreUnavailable):
 class BlobFile:
     """`own`: a copy for the caller, who deletes it after use; else the path is where the blob itself lies.
 
-    With a `length`, the blob is so many bytes from `offset`, of which `checksum` is the CRC-32: another blob may get its place
+    With a `length`, the blob is `length` bytes from `offset`, with the CRC-32 `checksum`: another blob may get its place
     while a slow reader still holds this.
     """
 
@@ -82,7 +82,7 @@ class BlobStore(Protocol):
         ...
 
     def open(self, name: str) -> BlobReader:
-        """The blob, to be read in pieces; raises `Gone` as `get` does."""
+        """A reader of the blob in pieces; raises `Gone` as `get` does."""
         ...
 
     def delete(self, name: str) -> None:
@@ -108,7 +108,7 @@ class BlobStore(Protocol):
         ...
 
     def begin_pass(self, every_s: float) -> bool:
-        """Whether to go over all blobs now; not if anybody began to less than `every_s` ago, by the clock of this location."""
+        """Whether to go over all blobs now: False if another process began less than `every_s` ago by this location's clock."""
         ...
 
     def names(self) -> Iterator[tuple[str, float]]:
@@ -150,7 +150,7 @@ class LocalBlobs:
         return list(stored.values())
 
     def _append(self, blobs: Sequence[tuple[str, bytes]]) -> dict[str, str]:
-        """What each blob is known by from now on, by its name."""
+        """By the given name of each blob, the name under which it is stored."""
         stored: dict[str, str] = {}
         for group in in_segments(blobs):
             try:

@@ -47,7 +47,7 @@ _AT_ONCE = 16
 _RETRIES, _RETRY_FOR_S = 3, 2.0
 _PAUSES_S = (0.1, 0.4)
 # A store that takes a request and never answers holds the slot no longer than its lease lasts without a turn (10 s of the usual
-# 15). In the environment, where whoever sets it has the last word: `client_options` would put out all that the environment
+# 15). It is set in the environment, which an operator can override: `client_options` would replace all that the environment
 # says of connections (AWS_ALLOW_HTTP, proxies).
 _SILENCE = "9s"
 _ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}

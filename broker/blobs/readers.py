@@ -1,4 +1,4 @@
-"""Blobs read in pieces, by a reader who has no room for the whole, or who wants a part of it."""
+"""Readers of blobs in pieces, for callers without room for the whole or who want a part of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class BlobReader(Protocol):
     def size(self) -> int: ...
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to `end`, some at a time; each step may block, and raises if no answer comes."""
+        """The bytes from `start` up to `end` in chunks; each step may block, and raises if no answer comes."""
         ...
 
 
 class BytesReader:
-    """Of bytes in memory."""
+    """A reader of bytes in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -59,7 +59,7 @@ class FileReader:
 
 
 class SliceReader:
-    """Of a part of another reader's bytes."""
+    """A reader of a part of another reader's bytes."""
 
     def __init__(self, whole: BlobReader, start: int, end: int) -> None:
         self._whole = whole
@@ -71,7 +71,7 @@ class SliceReader:
 
 
 class JoinedReader:
-    """Of several readers' bytes, one after the other."""
+    """A reader of several readers' bytes, one after the other."""
 
     def __init__(self, readers: Sequence[BlobReader]) -> None:
         self._readers = readers

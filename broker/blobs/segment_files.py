@@ -1,4 +1,4 @@
-"""Segments on a disk: who reads their payloads, marks them dead, and gives their room back."""
+"""Segments on a disk: reading payloads, marking them dead, and giving their room back."""
 
 # D67: docs/design/store.md
 
@@ -39,7 +39,7 @@ FOLDER = "segments"
 LOCK = "lock"
 # File systems of one machine: its processes see each other's writes and locks at once, and a sync reaches a disk of its own.
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs"})
-# A file that is no whole segment is deleted once its writer is gone and it is as old as this; no write takes so long.
+# An incomplete segment is deleted once its writer is gone and it is this old; no write takes this long.
 TORN_S = 3_600.0
 _KEEP_SIZE_AND_PUNCH = 3
 # The lock is held while some bytes of the head are read and written.
@@ -54,7 +54,7 @@ def is_local(folder: Path, mounts: str | None = None) -> bool:
         return False
     here = folder.absolute().resolve()
     mounted = [(fields[1], fields[2]) for fields in map(str.split, lines) if here.is_relative_to(_unescaped(fields[1]))]
-    # Of two file systems at one place the later one covers the earlier.
+    # If two file systems are mounted at one place, the later one covers the earlier.
     return bool(mounted) and max(reversed(mounted), key=lambda mount: len(mount[0]))[1] in LOCAL
 
 
@@ -74,7 +74,7 @@ def read_head(descriptor: int) -> SegmentHead | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """The open file under its lock, which everybody takes who changes a segment. Raises `FileNotFoundError`."""
+    """The open file under its lock, which every change of a segment needs. Raises `FileNotFoundError`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         lock(descriptor)
@@ -101,10 +101,10 @@ def lock_now(descriptor: int) -> bool:
 
 
 def read_piece(path: Path, piece: Piece, size: int) -> bytes | None:
-    """The first `size` bytes of a payload, or all; None if another has its place by now. Raises `FileNotFoundError`."""
+    """The first `size` bytes of a payload, or all; None if another payload has replaced it. Raises `FileNotFoundError`."""
     with path.open("rb", buffering=0) as file:
         data = os.pread(file.fileno(), min(size, piece.length), piece.offset)
-        # Read after the payload: whoever fills a segment again writes its head first.
+        # Read after the payload: a writer that refills a segment writes its head first.
         head = read_head(file.fileno())
     is_whole = piece.holds(data) if size >= piece.length else head is not None
     return data if is_whole and (head is None or piece in head.pieces) else None
@@ -142,7 +142,7 @@ def _delete_in(path: Path, gone: Sequence[Piece]) -> None:
 
 
 def leave(descriptor: int, path: Path) -> None:
-    """Give up filling this segment again, whose lock the caller holds: delete it now, or let whoever empties it do so."""
+    """Stop refilling this segment, whose lock the caller holds: delete it now, or let the process that empties it do so."""
     head = read_head(descriptor)
     if head is None:
         # A damaged head says nothing about the payloads, which are read without it.
@@ -151,7 +151,7 @@ def leave(descriptor: int, path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     if head.mark != LEFT:
-        # Written once: a write makes the file younger, and orphans are told by its age.
+        # Written once, because a write changes the file's age, by which orphans are recognised.
         os.pwrite(descriptor, LEFT, MARK_AT)
     give_back_room(descriptor, head)
 

@@ -27,7 +27,7 @@ SEGMENT_NOT_LEFT = "segment_not_left"
 MOST_PIECES = 64
 SEGMENT_BYTES = 4 * 1024 * 1024
 LARGE_BYTES = 2 * 1024 * 1024
-# So many segments of one writer are kept to be filled again, at most 128 MiB. Older ones are deleted when they are empty.
+# The number of segments that a writer keeps to refill, at most 128 MiB. Older ones are deleted when they are empty.
 KEPT_SEGMENTS = 32
 _ZEROS = bytes(PAGE)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -67,7 +67,7 @@ class SegmentWriter:
         try:
             segment = self._write(pieces, payloads)
         except FileNotFoundError:
-            # Somebody deleted the folder while this process ran.
+            # The folder was deleted while this process ran.
             self._forget()
             segment = self._write(pieces, payloads)
         self._keep(segment)
@@ -93,7 +93,7 @@ class SegmentWriter:
     def _to_fill(self) -> tuple[int, int]:
         """The number and the descriptor of an empty segment, under its lock; a new number and -1 if there is none."""
         for segment in [segment for segment in self._recent if segment.is_empty()]:
-            # If the lock is taken, whoever emptied the segment is about to let it go.
+            # If the lock is taken, the process that emptied the segment is about to release it.
             if lock_now(segment.descriptor):
                 self._recent.remove(segment)
                 if os.fstat(segment.descriptor).st_nlink:

@@ -18,10 +18,10 @@ from typing import NamedTuple
 PAGE = 4_096
 # The states of a payload. A punched one is dead, and its room in the file has been given back to the disk.
 LIVE, DEAD, PUNCHED = b"L"[0], b"D"[0], b"P"[0]
-# What becomes of a file without a live payload: its writer fills it again, or whoever finds it so deletes it.
+# The fate of a file without a live payload: its writer refills it, or the process that empties it deletes it.
 KEPT, LEFT = b"K", b"U"
 _MAGIC = b"penstk01"
-# Beyond this, what stands where a head should be is no head.
+# A larger value shows that the file does not begin with a head.
 _LARGEST_HEAD_BYTES = 1 << 20
 _FIXED = struct.Struct("<8sIIII")
 MARK_AT = _FIXED.size
@@ -91,7 +91,7 @@ class SegmentHead:
         return 2 * sum(length for length, state in held if state == DEAD) > sum(length for length, _ in held)
 
     def without(self, gone: Sequence[Piece]) -> bytes:
-        """The states once these pieces are dead. A piece that is not here was dead, and its place was written anew."""
+        """The states once these pieces are dead. A piece that is missing here was dead already, and its place was rewritten."""
         dead = set(gone)
         pairs = zip(self.pieces, self.states, strict=True)
         return bytes(DEAD if state == LIVE and piece in dead else state for piece, state in pairs)
@@ -152,7 +152,7 @@ def is_foreign(beginning: bytes) -> bool:
 
 
 def decode_head(data: bytes) -> SegmentHead | None:
-    """None for what is no whole head: its write was cut short."""
+    """None for an incomplete head: its write was cut short."""
     if len(data) < STATES_AT or head_size(data) != len(data):
         return None
     _, _, count, table_bytes, checksum = _FIXED.unpack_from(data)

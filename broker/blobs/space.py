@@ -1,4 +1,4 @@
-"""How much of the disk callers may fill: what stays free for the store, and what the files of each owner take (D54)."""
+"""How much of the disk callers may fill: the reserve for the store, and the files of each owner (D54)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.broker.blobs.uploads import FileStore
 from penstock.errors import NotFound, StorageFull
 
-# Files of other processes come and go, so the disk is counted anew after this time.
+# Files of other processes come and go, so the disk is counted again after this time.
 COUNT_AGE_S = 5.0
 _RETRY_AFTER_S = 60.0
 
@@ -41,7 +41,7 @@ class DiskReserve:
 
 @dataclass(frozen=True, slots=True)
 class FileUsage:
-    """What the files of one owner take together."""
+    """The number and total size of one owner's files."""
 
     files: int = 0
     size_bytes: int = 0
@@ -70,7 +70,7 @@ class FileCensus:
             self._known[file_id] = (owner, size_bytes)
 
     def discard(self, file_id: str) -> None:
-        """Count a file no longer that this process has just deleted."""
+        """Stop counting a file that this process has just deleted."""
         with self._lock:
             self._known.pop(file_id, None)
 

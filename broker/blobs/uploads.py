@@ -49,7 +49,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     ttl_s: float = 0.0
     sha256: str = ""
     produced: bool = False
-    # What the uploader says of it.
+    # The uploader's own words on the file.
     metadata: dict[str, Any] = {}
 
     @property

@@ -11,7 +11,7 @@ local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never sta
 local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
 local FEW = 16 -- a slot never holds more shards than this
 
--- Whether the worker runs something that other jobs have to wait for. A slot that runs only shards lets ordinary jobs in between
+-- Whether the worker runs something that delays other jobs. A slot that runs only shards runs ordinary jobs between
 -- their rows.
 local function is_busy(p, worker)
   local held = p .. 'held:' .. worker
@@ -187,7 +187,7 @@ local function head(reason, retry, now, tally, messages, shards)
   return reply
 end
 
--- The claim that the next submit may make for this slot (see hand_over.lua): its arguments, of which the nonce comes first. A slot
+-- The claim that the next submit may make for this slot (see hand_over.lua): its arguments, with the nonce first. A slot
 -- that asks again has a new nonce; if nothing else is new the offer stays as it is, which saves an fsync.
 local function keep_offer(p, args)
   if args[@claim.offer] ~= '1' then return drop_offer(p, args) end -- guard:offer

@@ -1,4 +1,4 @@
--- dismiss: take ended jobs off the failed inbox, because somebody has dealt with them without a replay. Their records stay.
+-- dismiss: take ended jobs off the failed inbox, because a person has dealt with them without a replay. Their records stay.
 -- ARGS: per job: serial
 -- REPLY: number of jobs that were in the inbox
 -- LARGEST: DISMISS_MAX jobs

@@ -1,4 +1,4 @@
--- How an attempt ends and how a job ends: the record, those who are told, and what is dropped.
+-- How an attempt ends and how a job ends: the record, the pushes to watchers, and what is dropped.
 
 -- Eight texts, each behind its length, packed in one call: packing them one by one takes three times as long.
 local function frame(a, b, c, d, e, f, g, h)
@@ -113,7 +113,7 @@ local function drop_job(p, serial, todo)
 end
 
 -- Note an attempt that ended without ending the job, while the record still has the attempt's token: `job.noted` gets the fields that
--- change, and whoever writes the job's next state writes them with it. Entries of `past` are `token,claimed,ended,how,delay` joined
+-- change, and the writer of the job's next state writes them with it. Entries of `past` are `token,claimed,ended,how,delay` joined
 -- by `;`, moments and delay in ms; `more` has the sums of attempts left out: count, time spent, delays.
 local function note_past(p, serial, job, now, how, delay)
   local key, past, noted = p .. 'job:' .. serial, {}, {}

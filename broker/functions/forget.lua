@@ -1,4 +1,4 @@
--- forget: drop succeeded jobs before their time, because their submitter has taken the outputs. Nobody will ask for them again, so
+-- forget: drop succeeded jobs before their time, because their submitter has taken the outputs. No caller reads them again, so
 -- no tombstone stays. The caller deletes the blobs.
 -- ARGS: per job: serial
 -- REPLY: number of dropped jobs

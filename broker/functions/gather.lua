@@ -114,7 +114,7 @@ local function add_up(key, counts)
   end
 end
 
--- Count what owners have. Whoever has no more of it leaves the hash, which would grow with every owner that ever came.
+-- Count what owners have. An owner whose count is 0 leaves the hash, which would else grow with every owner that ever came.
 local function add_owned(key, counts)
   for owner, n in pairs(counts or NOTHING) do
     if n ~= 0 and redis.call('HINCRBY', key, owner, n) <= 0 then redis.call('HDEL', key, owner) end

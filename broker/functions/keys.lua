@@ -8,8 +8,8 @@
 
 local EDITION = '#' -- no id of a key
 local SPEND_MAX = 512
-local DEMAND_S = 1.0 -- after so long without requests, 1/e of the demand is left
--- A full bucket goes on filling for so long, because what gateways let through meanwhile is heard of later. They hold a burst.
+local DEMAND_S = 1.0 -- after this time without requests, 1/e of the demand is left
+-- A full bucket goes on filling for this long, because gateways report later what they let through meanwhile. They hold a burst.
 local UNHEARD_S = 0.5
 
 -- change_key: put, replace or remove a key, unless another process changed it first.
@@ -70,5 +70,5 @@ local function spend(keys, args)
   return reply
 end
 
--- unwaited: spend, because it counts anew all the time
+-- unwaited: spend, because the next call counts again
 register('spend', spend, {'allow-oom'})

@@ -34,8 +34,8 @@
 --                             of these lists began; the other way round while there is `swapped` (string)
 --   versions          set     versions ever queued    counters       hash    accepted, ended:<state>, redelivered:<why>, ...
 --   idem:<digest>     string  serial + fingerprint    tomb:<serial>  string  owner of a job that existed and was collected
---   open              hash    owner -> jobs of theirs that have not ended; nobody whose jobs have all ended, and no empty owner
---   planned           hash    owner -> those of them that wait for their start; starts  hash  serial -> owner of each such job
+--   open              hash    owner -> their jobs that have not ended; no owner without such jobs, and no empty owner
+--   planned           hash    owner -> their jobs that wait for a start; starts  hash  serial -> owner of each such job
 --   owners            set     owners with a list of their own, until their last record is collected
 --   learned           hash    version, device, runtime and threads -> how long batches take there
 --   want              string  queue length at which an idle worker asked to be woken

@@ -28,7 +28,7 @@ local function close_lost(p, owner, entries)
 end
 
 -- Drop the entries of records that are gone from one page of a list, behind the entry `from`. Returns the page's length, and its
--- last entry. An entry whose record nobody has found gone yet stays: that will be noted, and the lists read again.
+-- last entry. An entry whose record is gone but not noted yet stays: it will be noted, and the lists read again.
 local function clear_page(p, list, from, limit)
   local page, gone = redis.call('ZRANGEBYLEX', list, from == '' and '-' or '(' .. from, '+', 'LIMIT', 0, limit), {}
   for _, entry in ipairs(page) do

@@ -1,4 +1,4 @@
--- Which workers there are: the registry that gateways read, and the lease holders whose process has ended. What one worker does
+-- Which workers exist: the registry that gateways read, and the lease holders whose process has ended. What one worker does
 -- for all.
 
 local LOOKED = REGISTRY .. 'looked'
@@ -9,8 +9,8 @@ local function remove_worker(key, worker)
   return redis.call('HDEL', key, worker)
 end
 
--- Once a second for all: remove workers whose time to live is over, because they were killed; and entries that nobody can read,
--- since a live worker writes its entry anew within seconds.
+-- Once a second for all: remove workers whose time to live is over, because they were killed; and unreadable entries,
+-- since a live worker rewrites its entry within seconds.
 local function forget_killed(key, now)
   if not redis.call('SET', LOOKED, '1', 'NX', 'PX', LOOK_EVERY_MS) then return end
   local all = redis.call('HGETALL', key)

@@ -34,7 +34,7 @@ local function input(keys, args)
   return {found[1], found[2] or '', found[3] or '', found[4] or redis.call('GET', p .. 'in:' .. serial)}
 end
 
--- ended: which of these jobs have ended or are unknown, so that whoever waits for many asks once.
+-- ended: which of these jobs have ended or are unknown, so that a caller who waits for many asks once.
 -- ARGS: per job: serial
 -- REPLY: their serials
 local function ended(keys, args)
@@ -63,7 +63,7 @@ local function watch(keys, args)
 end
 
 -- follow: one job's record, and what its stream holds beyond what a reader has seen: all that a reader of its events looks at.
--- ARGS: serial, with output ('1' | '0'), mark of the stream of which chunks were seen, how many of them, how many to return at most
+-- ARGS: serial, with output ('1' | '0'), mark of the stream that the reader saw, how many chunks of it, most chunks to return
 -- REPLY: record (as in read); mark of the stream (empty: the job has none); how many chunks stand before those that follow, 0 if it
 --        is another stream than the reader's, or has lost chunks that the reader saw; the chunks. nil if unknown
 local function follow(keys, args)

@@ -48,7 +48,7 @@ local function give_place(p, serial, job, now, todo)
   end
   if job.state == 'leased' then
     note_past(p, serial, job, now, 'worker_lost')
-    note(job, 'attempts', job.attempts - 1) -- nobody is to blame: as after a release
+    note(job, 'attempts', job.attempts - 1) -- not charged: as after a release
   end
   if job.state == 'delayed' and job.not_before and tonumber(job.not_before) > now then
     return later(todo, 'ZADD', p .. 'delayed', math.min(job.not_before, job.deadline), serial)
@@ -162,8 +162,8 @@ local function heals_on(p, reply)
 end
 
 -- reconcile_next: reconcile the page behind the last one, for all workers.
--- ARGS: ms in which nobody else reconciles, the same where the next page is due soon, limit
--- REPLY: as reconcile, then 1 if the next page is due soon, else 0; if somebody did so a moment ago: '' and five times 0
+-- ARGS: ms without another reconcile, the same where the next page is due soon, limit
+-- REPLY: as reconcile, then 1 if the next page is due soon, else 0; if another worker did so a moment ago: '' and five times 0
 -- LARGEST: as reconcile
 local function reconcile_next(keys, args, todo)
   local p = keys[1]

@@ -1,16 +1,16 @@
 -- report: note how far leased jobs are, and append to their streams. Fenced by token; a chunk that is reported again, after a lost
 -- reply, is not appended again.
--- ARGS: per job: serial, token, progress (fraction,note; empty: nothing new), how often its stream began anew in this attempt,
+-- ARGS: per job: serial, token, progress (fraction,note; empty: nothing new), how often its stream restarted in this attempt,
 --       how many chunks the stream had before, chunks (each behind its length)
 -- REPLY: per job: ok | stale (so is an attempt of whose stream the store has lost a part) | cancelled (its end was asked for, and
 --        what it reported was noted)
 -- LARGEST: CLAIM_MAX jobs
 -- D72: docs/design/streams.md
-local PUSHED_BYTES = 4096 -- of chunks in one push; whoever follows more reads them in the store
+local PUSHED_BYTES = 4096 -- of chunks in one push; a reader gets more chunks from the store
 
--- A stream begins with its mark: the number of its attempt, and how often it began anew in that one. What an earlier one left goes
+-- A stream begins with its mark: the number of its attempt, and its restarts in that attempt. The chunks of an earlier one go
 -- when the next one has its first chunk. Returns false if the stream has fewer chunks than were reported before: the store has come
--- back from a power cut without its last second, and nobody has them any more.
+-- back from a power cut without its last second, and these chunks are lost.
 local function append_chunks(p, serial, mark, before, chunks)
   local key = p .. 'stream:' .. serial
   local same = redis.call('LINDEX', key, 0) == mark -- guard:mark

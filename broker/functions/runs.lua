@@ -5,14 +5,14 @@
 --   index        zset   id -> created; of:<owner> and live (those that have not ended) hold parts of the same
 --   final        zset   id -> finished
 -- Runs that runners drive (not those of commands) are, while they live, in one of the first two:
---   waits:<owner>  zset   id -> created: nobody drives them
+--   waits:<owner>  zset   id -> created: runs without a driver
 --   driven         zset   id -> end of the driver's lease; who is past it goes back to `waits` with the next look
 --   due            zset   id of a queued run -> its deadline
 --   turns          zset   owner with waiting runs -> about when a run of theirs was last taken, or the first one came
 -- A run that was split (`parts`: how many parts it has) has, besides:
 --   run:<part>     hash   the record of a part, as of a run, without a spec; `part` is JSON, `part_of` the run's id
 --   parts:<id>     zset   part -> its number
---   open:<id>      zset   part that has not ended -> end of its driver's lease, 0: nobody has had it
+--   open:<id>      zset   part that has not ended -> end of its driver's lease, 0: it never had a driver
 -- Parts are in no other list. Their run waits in its line for as long as it lives; what there is to take of it is looked up.
 
 do
@@ -22,7 +22,7 @@ local part = {}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
 local HOLD_MS = 60000 -- an old run that an extension still needs is looked at again after this
--- A run whose drivers die may take runner after runner along. `drives` counts those begun since the run last got further than ever
+-- A run that kills its drivers could kill runner after runner. `drives` counts the drives since the run last made progress
 -- (`most`: the rows finished then), or since a driver left it in order.
 local MOST_DRIVES = 3
 local LOST_CODE = 'driver_lost'
@@ -34,7 +34,7 @@ local function record_of(r, id)
   if not run[@run.owner] then return false end
   if run[@run.part_of] then run[@run.spec] = redis.call('HGET', r .. 'run:' .. run[@run.part_of], 'spec') end
   if run[@run.parts] then
-    -- Of a run whose parts are driven, the driver is the one whose lease lasts longest.
+    -- The driver of a run with driven parts is the driver of the part whose lease lasts longest.
     local last, till = unpack(redis.call('ZRANGE', r .. 'open:' .. id, -1, -1, 'WITHSCORES'))
     if last and tonumber(till) > tonumber(run[@run.until] or 0) then
       run[@run.driver], run[@run.until] = redis.call('HGET', r .. 'run:' .. last, 'driver'), till
@@ -46,7 +46,7 @@ end
 
 function part.has_ended(r, id) return ENDED[redis.call('HGET', r .. 'run:' .. id, 'state') or 'failed'] end
 
--- What a driver may take of a run that nobody holds: one of its parts, or the run itself, to split it or to join its parts.
+-- What a driver may take of a run without a holder: one of its parts, or the run itself, to split it or to join its parts.
 function part.takeable(r, id, now)
   local parts = redis.call('HGET', r .. 'run:' .. id, 'parts')
   if not parts or redis.call('EXISTS', r .. 'open:' .. id) == 0 then return id end
@@ -69,11 +69,11 @@ local function join_line(r, id, now)
     redis.call('ZADD', r .. 'turns', 'NX', last_turn(r, now), owner)
     redis.call('ZADD', r .. 'waits:' .. owner, created, id)
   end
-  -- Last: a call that fails before is made up for by the next look.
+  -- Last: after a call that failed before this line, the next look mends the entry.
   redis.call('ZREM', r .. 'driven', id)
 end
 
--- A driver has the run until then. One that was late with its beat may find it back in its line.
+-- The driver holds the run until then. If its beat was late, the run may be back in its line.
 local function hold(r, id, owner, command, till, whole)
   if whole then return redis.call('ZADD', r .. 'open:' .. whole, till, id) end
   if command then return end
@@ -209,7 +209,7 @@ local function run_take(keys, args, todo)
   return {'taken', record_of(r, id)}
 end
 
--- run_split: give a run its parts, once; whoever repeats it changes nothing.
+-- run_split: give a run its parts, once; a repeat changes nothing.
 -- ARGS: id, driver, counts of the run, number of parts; per part: id, part
 -- REPLY: ok | lost | final | missing
 function part.run_split(keys, args)
@@ -224,7 +224,7 @@ function part.run_split(keys, args)
   local more = command and {'command', command} or {}
   append(more, {'version', version or ''})
   for i = 5, #args, 2 do
-    -- The record last: whoever forgets the run finds it by its place.
+    -- The record goes last: the call that forgets the run finds it by its place.
     redis.call('ZADD', r .. 'parts:' .. id, (i - 5) / 2, args[i])
     redis.call('ZADD', r .. 'open:' .. id, 0, args[i])
     redis.call('HSET', r .. 'run:' .. args[i], 'owner', owner, 'state', 'queued', 'created', created, 'part_of', id, 'part',
@@ -252,7 +252,7 @@ local function run_update(keys, args, todo)
     if args[i] == 'state' then wanted = args[i + 1] else append(changes, {args[i], args[i + 1]}) end
     if whole and args[i] == 'counts' then part.count(r, id, whole, args[i + 1]) end
   end
-  -- Nobody else would hear of it: the drivers of parts look at the state of their run.
+  -- The drivers of parts learn of the change only by the state of their run.
   if parts and request == 'cancel' and tonumber(args[3]) == 0 and not ENDED[wanted] then wanted = 'cancelled' end
   if not ENDED[wanted] then append(changes, {'state', wanted}) end -- an end is written with its event
   hold(r, id, owner, command, now + args[3], whole)
@@ -318,7 +318,7 @@ local function run_ask(keys, args, todo)
   if not state or not_theirs(owner, args[2]) then return 'missing' end
   if ENDED[state] then return 'final' end
   redis.call('HSET', r .. 'run:' .. id, 'request', 'cancel')
-  -- Whoever drives a part hears of the end of its run, and leaves it at its last commit.
+  -- The driver of a part learns that its run has ended, and leaves the part at its last commit.
   if not parts and state ~= 'queued' or tonumber(till or 0) > now then return 'requested' end
   end_run(r, id, 'cancelled', now, todo)
   return 'cancelled'

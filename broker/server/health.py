@@ -1,4 +1,4 @@
-"""What a store server says of itself: its memory and log, and why it may lose jobs. Pure, but for what asks the store."""
+"""A store server's own report: its memory and log, and why it may lose jobs. Pure, except for the calls to the store."""
 
 from __future__ import annotations
 

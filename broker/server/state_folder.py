@@ -1,4 +1,4 @@
-"""The folder in which an embedded server keeps its data: one process has it, one user reads it, and a disk may run full."""
+"""The folder of an embedded server's data: it is locked by one process, readable by one user, on a disk that may run full."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from penstock.extension import installed, load_part
 
 ADMIN, GATEWAY, WORKER, FLOWER = "penstock-admin", "penstock-gateway", "penstock-worker", "penstock-flower"
-# That of Celery's clients, which an extension brings.
+# The user of Celery's clients, which an extension brings.
 CELERY = "penstock-celery"
 _OF_PENSTOCK = "penstock-"
 _PASSWORD_BYTES = 24
@@ -35,15 +35,15 @@ CALLED_BY_FUNCTIONS = (
 CONNECTED = "ping client|setname client|setinfo hello quit"
 # The commands that our clients send besides.
 _OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
-# To answer once a replica has what was written.
+# For answers that wait until a replica has the writes.
 _WAITED = "waitaof"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
-# API keys that were made at run time: who may write them can call the gateway as anybody.
+# API keys that were made at run time: a user who can write them can call the gateway as any owner.
 _API_KEYS = ("pk:*",)
 _OUR_CHANNELS = ("ps:*", "celery-task-meta-*")
-# Celery's remote control and events as kombu does them; celery_app keeps it from what takes EVALSHA. A pattern that is
+# Celery's remote control and events as kombu does them; celery_app keeps kombu from using EVALSHA. A pattern that is
 # subscribed to must stand here letter by letter.
 _CELERYS = "psubscribe punsubscribe blmove brpop srem multi exec discard"
 _CELERY_KEYS = ("_kombu.binding.*", "_kombu.binding_permanent.*", "*.celery.pidbox*")
@@ -80,7 +80,7 @@ def rules() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    """By users. Their file has the users by the last word of their names."""
+    """Passwords by user. Their file names each user by the last word of its name."""
 
     by_user: Mapping[str, str]
 
@@ -92,7 +92,7 @@ class Passwords:
 
 
 def passwords_in(path: Path) -> Passwords:
-    """Those of this store, made at the first start, or when a version brings a new user. The file is its owner's alone."""
+    """The passwords of this store, made at the first start, or when a version brings a new user. Only the owner reads the file."""
     known: dict[str, str] = json.loads(path.read_text("ascii")) if path.exists() else {}
     short = {user: user.removeprefix(_OF_PENSTOCK) for user in rules()}
     missing = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in short.values() if name not in known}
@@ -103,7 +103,7 @@ def passwords_in(path: Path) -> Passwords:
 
 
 def acl_lines(passwords: Passwords) -> str:
-    """A Redis ACL file: nobody without a password, and only hashes of those."""
+    """A Redis ACL file: every user needs a password, and the file holds only hashes."""
     lines = [f"user {name} on sanitize-payload #{_hash(passwords.of(name))} {rule}" for name, rule in rules().items()]
     return "\n".join(["user default off resetchannels -@all", *lines, ""])
 
@@ -116,7 +116,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def setuser_lines(passwords: Mapping[str, str]) -> list[str]:
-    """Commands for a Redis of one's own, where the administrator sets the users up."""
+    """Commands with which an administrator sets the users up in an own Redis."""
     return [f"ACL SETUSER {name} reset on >{passwords[name]} {rule}" for name, rule in rules().items() if name != ADMIN]
 
 

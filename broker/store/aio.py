@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import ClusterCallLink
 
 Reply = TypeVar("Reply")
-# A gateway's client hears within two seconds that the store hangs. A worker only waits, and may be more patient.
+# A gateway tells its client within two seconds that the store hangs. A worker has no client and waits longer.
 ANSWER_WITHIN_S = 1.5
 # This many submits of a burst leave while the rest of it is still being read, so that the store and the workers start at once.
 EARLY_JOBS = 16
-# After a failover a server may say for a moment that it takes no calls. What it did not carry out is safe to repeat.
+# After a failover a server may refuse calls for a moment. A call that it refused is safe to repeat.
 _ASK_AGAIN_S = (0.05, 0.2, 0.5)
 _SESSION = "ps:session:"
 
@@ -53,9 +53,9 @@ class AsyncStore:
         self._redis = connect_async(url, name="penstock-gateway", read_timeout_s=ANSWER_WITHIN_S)
         self._suffix, self._source = library()
         self._nodes = cluster_nodes(url, name="penstock-gateway", within_s=ANSWER_WITHIN_S) if is_cluster(url) else None
-        # Submits have a link of their own, so that no long answer to a reader stands before theirs.
+        # Submits have their own link, so that their answers never wait behind a long answer to a reader.
         self._submits, self._calls = self._link(replicated=replicated), self._link()
-        # A link that waits for the replica holds up what comes behind, which reads should not be.
+        # A link that waits for the replica delays later calls, so reads use another link.
         self._writes = self._link(replicated=True) if replicated else self._calls
         self._loading: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
@@ -67,7 +67,7 @@ class AsyncStore:
             return self._nodes.facade(replicated=replicated)
         if not replicated:
             return CallLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
-        # Few stores have a replica to wait for, and the others do without this import.
+        # Imported here, because few stores have a replica to wait for.
         from penstock.broker.store.links.replicated_link import ReplicatedLink
 
         return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
@@ -139,7 +139,7 @@ class AsyncStore:
             if "already exists" not in str(error):  # another process was quicker
                 raise store_error(error) from error
 
-    # One operation each; what it takes and gives is told where it is described.
+    # One operation each; broker/store/ops.py describes its arguments and its answer.
     read = awaited(ops.read)
     result = awaited(ops.result)
     follow = awaited(ops.follow)

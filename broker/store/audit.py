@@ -1,4 +1,4 @@
-"""The audit log: the newest acts of operators, in a hash of the store that workers have no rights on."""
+"""The audit log: the newest acts of operators, in a hash of the store that workers cannot access."""
 
 # D119: docs/design/gateway.md
 from __future__ import annotations

@@ -127,7 +127,7 @@ class CallLink:
         self._timer = asyncio.get_running_loop().call_later(self._within_s / _LOOKS, self._look)
 
     def _look(self) -> None:
-        """Break the link if none of the last looks saw an answer; calls that nobody waits for any more count too."""
+        """Break the link if none of the last looks saw an answer; calls whose callers have left count too."""
         self._timer = None
         self._silent_looks += 1
         if not self._calls:
@@ -275,7 +275,7 @@ def cluster_nodes(url: str, *, name: str, within_s: float) -> CallNodes:
 
 
 class AsyncLink:
-    """Mends two faults of redis-py's connection class, in front of which it stands.
+    """Wraps redis-py's connection class and works around two faults of it.
 
     A closed connection is a broken link: uvloop raises RuntimeError for a write to one, and redis-py passes that on as if it
     were a bug of the program. And a cancellation is never lost: redis-py sends within asyncio.wait_for, which before Python
@@ -290,7 +290,7 @@ class AsyncLink:
         except RuntimeError as closed:
             raise redis.ConnectionError(f"the link is closed: {closed}") from closed
         if task is not None and task.cancelling() > cancels:
-            # The reply is on its way, and nobody will read it from this connection.
+            # The reply is on its way, and no caller will read it from this connection.
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             raise asyncio.CancelledError
 

@@ -13,7 +13,7 @@ Group = list[tuple[Item, "asyncio.Future[Answer]"]]
 # Bounds on one call, so that Redis is never held for more than about a millisecond.
 MAX_ITEMS = 64
 MAX_BYTES = 512 * 1024
-# Two calls in the air keep Redis busy while a reply travels; more would only make the groups smaller.
+# Two calls under way keep Redis busy while a reply travels; more would only make the groups smaller.
 MAX_CALLS = 2
 
 

@@ -32,7 +32,7 @@ class _Asks(Enum):
 
 
 class _Gives(Enum):
-    """What becomes of what an extension returns at a point."""
+    """What the engine does with the value that an extension returns at a point."""
 
     NOTHING = "{call}"
     FIRST = "local found = {call} if found then return found end"
@@ -52,7 +52,7 @@ class Point:
     gives: _Gives = _Gives.NOTHING
 
 
-# `p` is the prefix of the keys of a queue, or of runs; `job` a table of fields, of which an extension finds its own.
+# `p` is the prefix of the keys of a queue, or of runs; `job` is a table of fields, and an extension reads its own field.
 POINTS = {
     # A submit. `asked` may return a status with which the job is refused; `drafted` adds to the fields of the record that
     # is to be written, and may return what is to stand behind the extension's mark among the job's watchers; `submitted` comes

@@ -1,4 +1,4 @@
-"""The ends of jobs that the store pushes to a gateway process, for its requests that wait.
+"""The changes of jobs that the store pushes to a gateway process, for its waiting requests.
 
 A push is a hint with the result in it, and may be lost, as pub/sub survives no reconnect: a gateway then reads the record.
 """
@@ -39,13 +39,13 @@ class Waiter:
         self._future: asyncio.Future[None] | None = None
 
     def put(self, push: Push) -> None:
-        # Of a job's changes only the last matters. One that reports has very many, which must not pile up.
+        # Only the last change of a job matters. A job that reports has many changes, which must not pile up.
         before = self._arrived.pop(push.id, None)
         self._arrived[push.id] = push if before is None else before.joined(push)
         self.wake()
 
     def wake(self) -> None:
-        """Have `next` return now, also if no change has arrived."""
+        """Make `next` return now, even if no change has arrived."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -165,7 +165,7 @@ class PushRouter:
     async def _receive(self, pubsub: redis.asyncio.client.PubSub) -> None:
         connection = cast("RedisConnection", pubsub.connection)
         while True:
-            # By `get_message` this takes the event loop four times as long.
+            # `get_message` would take four times as much of the event loop's time.
             kind, _, data = await connection.read_response(timeout=math.inf)
             if kind == b"message":
                 for push in parse_pushes(data):

@@ -165,7 +165,7 @@ def finish(endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> Oper
 def report(reports: Sequence[Report]) -> Operation[list[Reported]]:
     """Note how far jobs of one queue are, and append to their streams; fenced by token, one answer per item.
 
-    The first chunk of a stream that begins anew replaces what an earlier one left."""
+    The first chunk of a restarted stream replaces the chunks of the earlier one."""
     return Operation("report", prefix(reports[0].id.queue), report_args(reports), replies.reported_reply)
 
 
@@ -362,8 +362,8 @@ def _submit_item(job: NewJob) -> SubmitItem:
 
 
 def words(of: Mapping[str, Arg]) -> list[Arg]:
-    """What extensions are told of a new job or run, as the functions take it. `of`: by the names of extensions."""
-    # A slot has these operations and submits nothing, so it does without the library.
+    """The words of extensions for a new job or run, in the order of the functions. `of`: by the extensions' names."""
+    # Imported here, because a slot has these operations and submits nothing.
     from penstock.broker.store import library
 
     if unknown := of.keys() - (known := library.words()):

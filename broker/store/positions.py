@@ -1,4 +1,4 @@
-"""The order of arguments, replies and fields that Python and Lua share: each is one class here, and nobody counts. Pure.
+"""The order of arguments, replies and fields that Python and Lua share: one class each, so no code counts positions. Pure.
 
 Python builds a call by naming the values (`SubmitItem(serial=..., ...)`), and reads a reply by name. In the Lua files a name
 stands behind the table's, as in `args[at + @submit.owner]`, and `tokens()` says which number replaces it.
@@ -242,7 +242,7 @@ _REPEATED: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def tokens(words: int) -> dict[str, str]:
-    """What replaces each name in the Lua files, where so many extensions have a word in submits."""
+    """The text that replaces each name in the Lua files. `words`: how many extensions have a word in submits."""
     numbers: dict[str, str] = {}
     for name, fields in _LISTS.items():
         _add(numbers, name, fields, first=1)

@@ -1,4 +1,4 @@
-"""What workers and operators publish beside the jobs: models, workers, slots, rollouts and profile requests. Pure.
+"""What workers and operators publish besides jobs: models, workers, slots, rollouts and profile requests. Pure.
 
 Gateways read all of it here, so that none of them needs to load model code.
 """
@@ -30,9 +30,9 @@ DRAINS_KEY = f"{REGISTRY}drains"
 # model -> when (Unix ms) a caller was last refused because no slot of it was ready.
 REFUSED_KEY = f"{REGISTRY}refused"
 STORE_KEY = "ps:store"
-# No prefix of a model's keys, and one on which workers have no rights.
+# Not a prefix of any model's keys, and workers have no rights on it.
 KEYS_PREFIX = "pk:{keys}:"
-# As many as one reply can hold without holding up the store.
+# One reply can hold this many without delaying the store.
 MOST_KEYS = 10_000
 _EDITION = b"#"
 # As long as results are kept by default, and a day more.
@@ -42,7 +42,7 @@ MOST_KINDS = 64
 # In tables of versions that were loaded at run time these settings keep the names by which the release before reads them.
 _IN_STORE = {name: name.replace("slots", "workers") for name in ("slots", "min_slots", "max_slots", "slots_per_device")}
 _IN_SETTINGS = {stored: name for name, stored in _IN_STORE.items()}
-# These settings went; tables of an earlier release may have them.
+# These settings were removed; tables of an earlier release may have them.
 _GONE = frozenset({"max_retry_delay_s", "profile_every"})
 
 
@@ -215,7 +215,7 @@ def swap_drain(worker: str, stored: bytes, at: float | None) -> Operation[bool]:
 
 
 def stored_keys() -> Command[dict[str, StoredKey]]:
-    """Without those that cannot be read, which open nothing."""
+    """The stored keys, without unreadable ones, which open nothing."""
     return Command(("HGETALL", f"{KEYS_PREFIX}known"), _stored_keys)
 
 
@@ -274,7 +274,7 @@ def forget_learned_times(model: str, kinds: Sequence[str]) -> Command[None]:
 
 
 def outdated(kept: Mapping[str, KeptTimes]) -> list[str]:
-    """What goes so that at most `MOST_KINDS` stay: a version per deploy would otherwise grow for ever."""
+    """The entries to delete so that at most `MOST_KINDS` stay: with a version per deploy they would grow for ever."""
     return sorted(kept, key=lambda kind: kept[kind].at)[: max(0, len(kept) - MOST_KINDS)]
 
 
@@ -295,7 +295,7 @@ def _name(reply: bytes) -> str:
 
 
 def _nothing(_: Any) -> None:
-    """The reply of a plain write says nothing that its caller needs."""
+    """Drops the reply of a plain write, which its caller does not need."""
 
 
 def _models(entries: Mapping[bytes, bytes]) -> dict[str, StoredModel]:

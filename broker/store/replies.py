@@ -1,4 +1,4 @@
-"""What the replies of Redis Functions mean, and the messages that functions publish: bytes and numbers become records. Pure."""
+"""Decodes the replies of Redis Functions and the messages that they publish: bytes and numbers become records. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CLAIM_HEAD, _CLAIM_STRIDE, _CHANGE_STRIDE = len(ClaimHead._fields), len(ClaimedI
 _SWEEP_HEAD = 10
 _STATES = {state.value.encode(): state for state in JobState}
 _size_at = struct.Struct(">I").unpack_from
-# Why a batch was released, as its stamp has it.
+# The reasons for a batch's release, as its stamp writes them.
 SHORT_REASONS = {"idle": "i", "full": "f", "wait": "w", "deadline": "d", "bucket": "b", "drain": "r", "solo": "s", "bulk": "k"}
 _REASONS = {short: reason for reason, short in SHORT_REASONS.items()}
 _PRIORITIES = {b"0": Priority.INTERACTIVE, b"9": Priority.BULK}
@@ -310,7 +310,7 @@ def list_reply(reply: Sequence[Any], queue: str) -> list[Job]:
     return [job for job, _ in filter(None, decoded)]
 
 
-# The short texts in which a record keeps its batch and its attempts.
+# A record keeps its batch and its attempts in short texts.
 
 
 def _parse_stamp(text: str, worker: str = "") -> BatchRecord | None:
@@ -350,7 +350,7 @@ def _moment(text: str) -> float | None:
 
 
 def _progress(text: str, epoch: str, state: JobState) -> JobProgress | None:
-    """Nothing between two attempts: what the one has done is lost, and the other one has not begun."""
+    """None between two attempts: the work of the first is lost, and the second has not begun."""
     attempt, at, fraction, note = text.split(",", 3)
     if attempt != epoch or state in (JobState.QUEUED, JobState.DELAYED):
         return None

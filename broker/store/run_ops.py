@@ -40,7 +40,7 @@ def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operati
     """Become the run's driver, unless the run has ended or another driver's lease lasts. `dead`: a driver that is known to
     have died, whose lease does not count.
 
-    A run of which three drivers in a row died without getting any further ends `failed`.
+    A run ends `failed` once three drivers in a row died without progress.
     """
     return Operation("run_take", RUNS_KEY, [run_id, driver, ms(lease_s), dead], partial(_taken, run_id))
 
@@ -48,7 +48,7 @@ def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operati
 def look(limit: int, *, without: Collection[str] = ()) -> Operation[list[Run]]:
     """Runs that a runner may take: at most one per owner, the oldest, and first of the owner who waits for longest.
 
-    Of a run with parts, the first part that nobody drives, or the run itself once all have ended. `without`: runs to pass
+    For a run with parts: the first part without a driver, or the run itself once all have ended. `without`: runs to pass
     over.
 
     Ends the queued runs whose deadline has passed.

@@ -33,7 +33,7 @@ from penstock.rollout import Rollout
 Reply = TypeVar("Reply")
 # What one call of a function takes; submit.lua and forget.lua refuse more jobs than this.
 SUBMIT_MAX = 1_000
-# For so long after a queue went to another node, nobody counts as gone: its slots subscribe there only now.
+# For this long after a queue moved to another node, no slot counts as gone: its slots subscribe there only then.
 _SETTLE_S = 5.0
 FORGET_MAX = 1_000
 
@@ -93,7 +93,7 @@ class RedisStore:
             if "already exists" not in str(error):  # another process was quicker
                 raise store_error(error) from error
 
-    # One operation each; what it takes and gives is told where it is described.
+    # One operation each; broker/store/ops.py describes its arguments and its answer.
     claim = blocking(ops.claim)
     withdraw = blocking(ops.withdraw)
     extend = blocking(ops.extend)
@@ -226,7 +226,7 @@ class RedisStore:
 
 
 def _in_parts(queues: Sequence[str], most: int) -> list[list[int]]:
-    """The indices of the items, at most so many together, and all of one queue."""
+    """The indices of the items in parts: each part has items of one queue, and at most `most` of them."""
     by_queue: dict[str, list[int]] = {}
     for index, queue in enumerate(queues):
         by_queue.setdefault(queue, []).append(index)

@@ -17,7 +17,7 @@ from penstock.broker.store.registry import ROLLOUTS_KEY
 from penstock.broker.store.replies import CLAIM_HEAD, claim_reply
 from penstock.job import job_in
 
-# Of a `WakeUps`: two sharded channels and one that is not; and what comes on either kind.
+# A `WakeUps` has two sharded channels and one plain one; these are the kinds of messages on both.
 _SUBSCRIPTIONS = 3
 _MESSAGES = (b"smessage", b"message")
 
@@ -59,7 +59,7 @@ class WakeUps:
         connection = self._pubsub.connection
         messages: list[Message] = []
         try:
-            # Not by `get_message`, which takes longer, and breaks the link at a message of which only a part has arrived.
+            # `get_message` would take longer, and would break the link at a message that has arrived in part.
             while connection is not None and connection.can_read():
                 kind, _, data = connection.read_response()
                 if kind == b"sunsubscribe":

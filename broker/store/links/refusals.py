@@ -1,4 +1,4 @@
-"""What a store's refusals mean to callers: it is away, it refuses to write, or the call is to be made again."""
+"""What a store's refusals mean to callers: it is away, it refuses to write, or the call should be repeated."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import redis
 
 from penstock.errors import StoreUnavailable, is_disk_full
 
-# What a server says that was the primary and is a replica now, or one whose primary is away. It has not carried out the call.
+# The refusals of a former primary that is a replica now, and of a replica whose primary is away. The call was not carried out.
 DEMOTED = (redis.ReadOnlyError, redis.exceptions.MasterDownError)
 AWAY = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError)
-# With these a server says that it has not carried out the call, and that another one will, or itself in a moment.
+# With these refusals a server has not carried out the call: another server will take it, or this one in a moment.
 NOT_NOW = (
     *DEMOTED,
     redis.BusyLoadingError,
@@ -32,7 +32,7 @@ _CODES = {
     redis.exceptions.MovedError: "MOVED",
     redis.exceptions.AskError: "ASK",
 }
-# How often this process was told to ask again, by the code of the refusal. A metric.
+# How often a server asked this process to repeat a call, by the code of the refusal. A metric.
 asked_again: Counter[str] = Counter()
 
 
@@ -41,7 +41,7 @@ class LoginRefused(StoreUnavailable):
 
 
 class AskAgain(StoreUnavailable):
-    """The store has not carried out the call, and says that the same call may succeed in a moment, maybe at another server."""
+    """The store has not carried out the call; the same call may succeed in a moment, maybe at another server."""
 
 
 def count_asked_again(error: Exception) -> None:

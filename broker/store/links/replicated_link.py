@@ -50,7 +50,7 @@ class ReplicatedLink(CallLink):
         if futures is None:
             return None
         mark, sent = futures
-        # Its answer says nothing that the next one does not say.
+        # The answer to the mark is not needed: the next answer says the same.
         mark.cancel()
         return asyncio.get_running_loop().create_task(self._confirmed(sent, self._connection))
 
@@ -74,7 +74,7 @@ class ReplicatedLink(CallLink):
 
 
 class _Rounds:
-    """Questions over one connection, one after the other. Each is asked for all calls that have been answered until then: of a
+    """WAITAOF rounds over one connection, one after the other. Each round serves all calls that were answered before it: of a
     thousand calls without a replica, the last would otherwise be refused a quarter of an hour after the first.
     """
 
@@ -107,7 +107,7 @@ class _Rounds:
 
 
 def _is_confirmed(reply: Any) -> bool:
-    """WAITAOF answers how many have the writes on their disk: the primary, and replicas."""
+    """WAITAOF answers two counts of servers that have the writes on their disk: primaries and replicas."""
     return isinstance(reply, list) and all(reply)
 
 

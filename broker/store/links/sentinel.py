@@ -1,4 +1,4 @@
-"""Clients of a primary that sentinels name. Each connection asks them anew, so that it leads to the primary of the moment."""
+"""Clients of a primary that sentinels name. Each new connection asks them, so that it leads to the present primary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _AsyncPool(AsyncSentinelConnectionPool):
 
 
 class _Reader:
-    """Leaves it to the links what becomes of a connection whose server is a replica now."""
+    """Keeps a connection whose server has become a replica: the links decide what to do with it."""
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         return redis.Connection.read_response(self, *args, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The connection of one thread to the store: calls whose words redis-py need not look at, any number of them in one write."""
+"""The connection of one thread to the store: it bypasses redis-py's encoding and sends any number of calls in one write."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class ThreadLink:
-    """The connection of one thread, for calls whose words redis-py need not look at. It is lent by `pool`.
+    """The connection of one thread, for calls that need none of redis-py's encoding. `pool` lends it.
 
-    Any number of calls leave in one write. By redis-py's pipeline they take four times as much of the thread's time.
+    Any number of calls leave in one write. redis-py's pipeline would take four times as much of the thread's time.
     """
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
@@ -52,7 +52,7 @@ class ThreadLink:
             connection.send_packed_command([packed[0] if len(packed) == 1 else b"".join(packed)])
             answers = [_answer(connection) for _ in commands]
         except BaseException:
-            # Answers that nobody read must not meet the next call.
+            # The next call must not read answers that an earlier call left unread.
             if self._connection is not None:
                 self._connection.disconnect()
             self.give_back()
@@ -68,7 +68,7 @@ class ThreadLink:
         return False
 
     def _open(self) -> Any:
-        """The connection; opened anew if the server has closed it since the last call."""
+        """The connection; opened again if the server has closed it since the last call."""
         if self._connection is None:
             self._connection = self._pool.get_connection()
         elif _is_closed(self._connection):
@@ -88,7 +88,7 @@ class ThreadLink:
 
 
 def _is_closed(connection: Any) -> bool:
-    """Whether the server has closed an idle connection, or sent what nobody waits for."""
+    """Whether the server has closed an idle connection, or sent data that no call waits for."""
     try:
         return bool(connection.can_read())
     except (redis.ConnectionError, redis.TimeoutError, OSError):

@@ -15,9 +15,9 @@ from penstock.broker.store.registry import WORKERS_KEY
 _FUNCTION_CALL = "FCALL"
 # Commands that name no key go to the node that has the registry, so that all processes ask the same clock.
 _KEYLESS = ("TIME", "PING", "INFO", "FUNCTION")
-# However many calls learn that a node is away, the nodes are not asked more often for who serves what.
+# The nodes are asked no more often than this which of them serves what, however many calls find a node away.
 _PACE_S = 0.05
-# How long a call that no node took is offered again, and how often. Its caller then hears that the store is away.
+# How long and how often a call that no node took is sent again. After that its caller gets `StoreUnavailable`.
 PATIENCE_S = 1.0
 PAUSE_S = 0.02
 # A node that says one of these has not carried the call out, so that even a claim may be sent again.
@@ -51,7 +51,7 @@ class ClusterTopology:
         return tuple(dict.fromkeys(node for _, _, node in self.ranges))
 
     def owner(self, slot: int) -> Node | None:
-        """The primary that serves the slot; None while nobody does."""
+        """The primary that serves the slot; None while no node does."""
         return next((node for first, last, node in self.ranges if first <= slot <= last), None)
 
     def moved(self, slot: int, node: Node) -> ClusterTopology:
@@ -77,7 +77,7 @@ class ClusterView:
         self.topology, self._asked_at, self._stale = topology, now, False
 
     def forget(self) -> None:
-        """A node is away, or no longer what it was."""
+        """A node is away, or its role has changed."""
         self._stale = True
 
     def on_untaken(self, reply: Exception, asked: Node, now: float) -> None:
