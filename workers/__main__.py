@@ -11,7 +11,7 @@ from penstock.process_lifetime import die_with_parent, leave_at_once, loading
 
 # The exit code of all commands for settings that cannot be used (see `penstock.cli.exits`).
 CONFIG_EXIT = 4
-# And for a process that cannot run here.
+# The exit code for a process that cannot run here.
 START_EXIT = 7
 _LINUX_CALLS = ("eventfd", "memfd_create", "pidfd_open")
 
@@ -34,7 +34,7 @@ def main() -> int:
             from penstock.broker.celery_app import app
             from penstock.broker.store.library import library
             from penstock.workers.bootstep import consumer, pool, program  # noqa: F401 - Celery names them, and finds them loaded
-        # What extensions declare and do not bring is refused here; in the midst of Celery's start it would be a traceback.
+        # Extensions with missing parts are refused here; during Celery's start they would cause a traceback.
         library()
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")

@@ -1,4 +1,4 @@
-"""Celery's remote commands as they are for our slots: done, or refused in one sentence that says what to do instead."""
+"""Celery's remote commands for our slots: carried out, or refused in one sentence that says what to do instead."""
 
 # D82: docs/design/workers-and-devices.md
 

@@ -1,4 +1,4 @@
-"""Where Celery's consumer would start to take messages: the step in its place, and the remote commands that are ours.
+"""The step that replaces Celery's consumer of messages, and our own remote commands.
 
 The slots claim their jobs themselves. They belong to the pool and not to this step, because Celery restarts its consumer
 whenever its connection breaks, and that must not stop a batch.

@@ -29,7 +29,7 @@ class DevicePool(BasePool):
             fleet.start()
         except ConfigError as error:
             sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
-            # Any other error Celery would log with its traceback, and exit with 1.
+            # Celery would log any other error with its traceback, and exit with 1.
             raise SystemExit(CONFIG_EXIT) from error
         self.fleet = fleet
 
@@ -60,7 +60,7 @@ class DevicePool(BasePool):
             self.fleet.drain()
 
     def on_stop(self) -> None:
-        """Warm shutdown: returns when what runs has ended or was given back."""
+        """Warm shutdown: returns when all running jobs have ended or were given back."""
         if self.fleet is None:
             return
         self.fleet.drain()

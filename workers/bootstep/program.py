@@ -17,7 +17,7 @@ from penstock import logs
 from penstock.workers.__main__ import CONFIG_EXIT
 from penstock.workers.bootstep.pool import DevicePool
 
-# D82: docs/design/workers-and-devices.md. Options of `celery worker` that cannot do here what they say, and what does instead.
+# D82: docs/design/workers-and-devices.md. Options of `celery worker` that cannot work here, and what to use instead.
 _IN_MODEL = "set {} in [models.NAME] of penstock.toml"
 _INSTEAD = {
     "autoscale": ("--autoscale", "slots do not follow the load; use `celery control pool_grow`, or more workers"),
@@ -34,7 +34,7 @@ _INSTEAD = {
 
 
 def refusals(options: Mapping[str, Any], *, concurrency: int, prefetch: int, pool: object) -> list[str]:
-    """One sentence per option that is refused; the other arguments are what Celery's command line gives where nobody asked."""
+    """One sentence per refused option; the other arguments are the defaults of Celery's command line."""
     refused = [f"{option}: {instead}" for name, (option, instead) in _INSTEAD.items() if options.get(name)]
     if options.get("concurrency") not in (None, concurrency):
         refused.append(f"-c: a worker has the slots of its models; {_IN_MODEL.format('slots or slots_per_device')}")
@@ -79,7 +79,7 @@ class WorkerProgram(Worker):
         if self.pool is None:
             return
         if self.pool.draining:
-            # The second signal: do not wait for what runs.
+            # The second signal: do not wait for running jobs.
             self.pool.hurry()
         else:
             self.pool.close_soon()

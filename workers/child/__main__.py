@@ -101,7 +101,7 @@ def _warm_up(loaded: Loaded, order: LoadModel, calls: Calls, speaker: Speaker) -
     if not order.warm_up:
         return warmup.WarmUp(note="switched off")
     if loaded.at_once and loaded.handler.sample is None:
-        # It calls other services, which must not get inputs that nobody sent.
+        # It calls other services, which must not get generated inputs.
         return warmup.WarmUp(note="an async handler without a sample")
     # The items of an async handler go to it one by one.
     most = 1 if loaded.at_once else loaded.context.max_batch_size
@@ -115,7 +115,7 @@ def _limit_resources(order: LoadModel) -> None:
     if order.cores:
         os.sched_setaffinity(0, order.cores)
     if order.memory_limit_bytes:
-        # Limits private writable memory and not address space, of which model libraries reserve gigabytes that they never use.
+        # Limits private writable memory and not address space: model libraries reserve gigabytes of it that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory_limit_bytes, order.memory_limit_bytes))
 
 

@@ -13,7 +13,7 @@ from penstock.workers.ipc.frames import INPUT_MISSING, INPUT_MISSING_CODE, Item
 
 
 class InputMissing(PenstockError):
-    """Not `Gone`, which is a caller's error: a job that fails with its code blames the input."""
+    """An input is missing. Not `Gone`, which is a caller's error."""
 
     kind = INPUT_MISSING_CODE
 
@@ -54,7 +54,7 @@ def _read(item: Item, files: dict[str, int]) -> Item:
 
 
 def _part(item: Item, files: dict[str, int]) -> bytes | None:
-    """None if other bytes have its place: the job ended elsewhere, or the disk damaged them (D67)."""
+    """None if other bytes are in its place: the job ended elsewhere, or the disk damaged them (D67)."""
     if item.path not in files:
         files[item.path] = os.open(item.path, os.O_RDONLY | os.O_CLOEXEC)
     data = os.pread(files[item.path], item.length, item.offset)

@@ -1,4 +1,4 @@
-"""Outputs that are too large to be sent: each is an error of its own item, told with its size, and never the end of the child.
+"""Outputs that are too large to send: each fails its own item with an error that has its size, and never ends the child.
 
 Pure. Short of memory, msgspec raises `MemoryError` if it writes into a `bytearray`, and ends the process if it makes `bytes`.
 """

@@ -86,7 +86,7 @@ class OverlapThreads(ChildThreads):
         self._loop = event_loop()
         self._arrived: asyncio.Queue[Work | None] = asyncio.Queue()
         self._device_queue = self._loop_queue = LoopQueue(self._arrive)
-        # The numbers of the batches that have not been answered. The reading thread adds them, the writing one takes them out.
+        # The numbers of unanswered batches. The reading thread adds them, the writing thread removes them.
         self._under_way: set[int] = set()
         self._busy = BusyTime()
         self._rows_turn = asyncio.Lock()
@@ -137,7 +137,7 @@ class OverlapThreads(ChildThreads):
         ended_at = time.monotonic()
         flow.busy_s = self._busy.end(ended_at)
         if profile:
-            # It has recorded all that ran on the loop meanwhile.
+            # The recording has all that ran on the loop meanwhile.
             profile.stop()
             profile.save()
         flow.began_at, flow.ended_at = taken_at, ended_at - (began_at - taken_at)
@@ -180,7 +180,7 @@ class OverlapThreads(ChildThreads):
                 runner.expire(ran, self._reports.end(ran.batch, oldest=oldest))
         return super()._completed(ran)
 
-    # Where inputs have URLs: they take seconds to read, so each is read in a thread of its own; one more preprocesses.
+    # For inputs with URLs: they take seconds to read, so each is read in its own thread; one more thread preprocesses.
 
     def _read_inputs(self, frame: RunBatch) -> None:
         began = time.perf_counter()

@@ -13,13 +13,13 @@ from penstock.workers.ipc.said import mark_of, marked
 
 # `batch`: the one whose inputs this thread reads or whose outputs it writes; 0 or absent otherwise.
 serving = threading.local()
-# Before each line of the warm-up, whose inputs nobody sent, and how many of its lines are passed on: it makes many calls.
+# The mark of lines of the warm-up, and how many of them are passed on: the warm-up makes many calls.
 _WARM_UP = "warm-up: "
 _WARM_UP_LINES = 3
 
 
 class Speaker:
-    """For whom the model's code speaks now. `running` is known once the model is loaded."""
+    """The batch and item for which the model's code prints now. `running` is known once the model is loaded."""
 
     def __init__(self) -> None:
         self.running = RunningCall()

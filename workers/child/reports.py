@@ -1,4 +1,4 @@
-"""What running items report, on its way to the supervisor, and which of them nobody wants any more."""
+"""Reports of running items on their way to the supervisor, and which items are no longer wanted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.workers.ipc.frames import BatchFacts, FromChild, GiveUp, ItemRepor
 
 # Progress is sent at most this often: the latest counts. Chunks are sent at once, and together with those that came meanwhile.
 _PACE_S = 0.1
-# A generator waits while so much of its streams is on its way.
+# A generator waits while this much of its streams is on its way.
 _MOST_BYTES = 1 << 16
 
 
@@ -35,13 +35,13 @@ class ReportSender:
         self._write = write
         self._start_thread = start_thread
         self._changed = Condition()
-        # Held by who takes what is pending and writes it, so that frames are in order.
+        # Held while a thread takes and writes what is pending, so that frames stay in order.
         self._turn = Lock()
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._bytes = 0
-        # Of items whose stream has begun, how often it began anew.
+        # By item whose stream has begun: how often it restarted.
         self._restarts: dict[tuple[int, int], int] = {}
-        # By batch, the items that nobody wants, those of them that are late, and those of whose lateness the handler heard.
+        # By batch: the unwanted items, the late ones among them, and those that the handler has seen to be late.
         self._unwanted: dict[int, set[int]] = {}
         self._late: dict[int, set[int]] = {}
         self._stopped: dict[int, set[int]] = {}

@@ -16,13 +16,13 @@ from penstock.workers.ipc.frames import Item, JobFacts
 if TYPE_CHECKING:
     from penstock.workers.child.runner import Flow
 
-# What an item is given that belongs to no job.
+# The facts of an item that belongs to no job.
 _NO_JOB = JobFacts()
 _NOTHING_SAID = RequestInput("", b"")
 
 
 def said_of(items: Sequence[Item]) -> tuple[list[Item], dict[int, RequestInput]]:
-    """The items with their inputs alone, and by place what their requests said beside these."""
+    """The items with their inputs alone, and by place the headers and parameters of their requests."""
     plain: list[Item] = []
     said: dict[int, RequestInput] = {}
     for place, item in enumerate(items):
@@ -32,7 +32,7 @@ def said_of(items: Sequence[Item]) -> tuple[list[Item], dict[int, RequestInput]]
         try:
             one = decode_request(item.data)
         except InvalidInput:
-            # Whoever reads the item finds the same fault, and the item fails alone.
+            # The codec meets the same fault when it reads the item, and the item fails alone.
             plain.append(item)
             continue
         plain.append(structs.replace(item, content_type=one.content_type, data=one.data))

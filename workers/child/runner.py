@@ -72,7 +72,7 @@ class Flow:
     wish: int = 0
     learned: LearnedCalls | None = None
     batch: int = 0
-    # By place. None: the supervisor sends them when the handler asks.
+    # By place. None: the supervisor sends them when the handler asks for them.
     facts: Sequence[JobFacts | None] | None = None
     said: Mapping[int, RequestInput] = field(default_factory=dict)
     profile_dir: str = ""
@@ -84,7 +84,7 @@ class Flow:
 
     def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]:
         """The values at these places as `Request`s."""
-        # Few handlers look at requests.
+        # Imported here, because few handlers look at requests.
         from penstock.workers.child.requests import requests_of
 
         if self.facts is None:
@@ -148,7 +148,7 @@ def infer(loaded: Loaded, flow: Flow, calls: Calls, *, clock: Clock = perf_count
 
 
 def expire(flow: Flow, places: Collection[int]) -> None:
-    """Items whose handler was told that their deadline had passed: what it returned may be half of an output."""
+    """Fail items whose handler saw that their deadline had passed: its output may be incomplete."""
     if places:
         late = Failure("the deadline passed while the job ran, and its handler stopped", EXPIRED_CODE)
         pairs = zip(flow.live, flow.values, strict=True)
@@ -209,7 +209,7 @@ def _not_explainable(values: list[Any]) -> list[Failure]:
 def _has_tensors(item: Item) -> bool:
     if item.content_type == TENSORS_MEDIA:
         return True
-    # Few items have headers or parameters of their request beside them.
+    # Imported here, because few items come with headers or parameters of their request.
     from penstock.inputs.request import decode_request
 
     try:
@@ -221,7 +221,7 @@ def _has_tensors(item: Item) -> bool:
 def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
     if not loaded.input_urls:
         return [_read(loaded, item) for item in items]
-    # Few inputs are fetched.
+    # Imported here, because few inputs are fetched.
     return fetcher(loaded).read_all(partial(_read, loaded), items)
 
 

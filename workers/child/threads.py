@@ -44,13 +44,13 @@ from penstock.workers.ipc.wire import ChildWire
 if TYPE_CHECKING:
     from penstock.workers.child.batch_profile import BatchProfile
 
-# To wake a thread and hand it the interpreter takes about this long on an idle machine.
+# Waking a thread and handing it the interpreter takes about this long on an idle machine.
 _AT_ONCE_S = 0.0001
 
 CRASH_EXIT = 70
 _DEVICE_EXIT = 71
 
-# What waits for the device. A fault takes the batches' way too, so that the batches before it are still answered.
+# What waits for the device. A fault goes through the same queue, so that the batches before it are still answered.
 Work = Flow | MicroBatch | ShardReport | DeviceFault
 # What waits for the writer. A recalled batch is already done.
 Ran = Work | BatchDone
@@ -69,7 +69,7 @@ class ChildThreads:
         self._shards = ShardThreads(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
-        # How much the main thread gave to the writing one, and how much of it that one has put out: each counts alone.
+        # How many batches the main thread passed on, and how many the writing thread wrote: each thread has its own count.
         self._handed_on = self._put_out_count = 0
         # What completing and writing took per item, the last time.
         self._item_s = float("inf")
@@ -122,7 +122,7 @@ class ChildThreads:
                 continue
             self._shards.give(frame)
             if not has_shards:
-                # Most models never get a shard, and do without the thread.
+                # The thread starts with the first shard, because most models never get one.
                 has_shards = True
                 start_thread(partial(self._shards.feed, self._device_queue.await_room, self._device_queue.put_bulk))
         self._device_queue.put(None)
@@ -185,7 +185,7 @@ class ChildThreads:
         return flow
 
     def _profile(self, folder: str) -> BatchProfile:
-        # Imported only for batches that are recorded: the others must not pay for profilers.
+        # Imported only for recorded batches: the others must not pay for profilers.
         from penstock.workers.child.batch_profile import BatchProfile
 
         profile = BatchProfile(self._loaded, Path(folder))
@@ -201,13 +201,13 @@ class ChildThreads:
             self._put_out_count += 1
 
     def _put_out(self, ran: Ran) -> None:
-        # Of this thread alone: what other programs on the core take says nothing about the outcomes.
+        # CPU time of this thread alone: the time of other programs on the core says nothing about the outcomes.
         began = time.thread_time()
         try:
             frame = self._completed(ran)
         except DeviceFault as fault:
             self._give_up(fault)
-        # Before the outcomes: who has an answer finds it counted.
+        # Sent before the outcomes, so that a caller with an answer finds it counted.
         self._send_measured()
         if frame is not None:
             self._send(frame)
@@ -242,20 +242,20 @@ class ChildThreads:
         raise ran
 
     def _give_up(self, fault: DeviceFault) -> NoReturn:
-        """Exit at once: what libraries do at a normal exit may wait for the device for ever."""
+        """Exit at once: at a normal exit, libraries may wait for the device for ever."""
         self._wire.write(DeviceLost(fault.message, fault.broken))
         os._exit(_DEVICE_EXIT)
 
 
 def start_thread(work: Callable[[], None]) -> Thread:
-    """A thread without which this process is no use."""
+    """Start a thread that this process cannot work without."""
     made = Thread(target=_run_or_exit, args=(work,), daemon=True)
     made.start()
     return made
 
 
 def _run_or_exit(work: Callable[[], None]) -> None:
-    """A thread that ended alone would leave a child that answers nothing. The supervisor handles a process that ends."""
+    """If a thread ended alone, the child would live and answer nothing. The supervisor handles a process that ends."""
     try:
         work()
     except BaseException:  # noqa: BLE001 - also SystemExit from model code

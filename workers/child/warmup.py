@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What was run before the first job; `note` says why sizes are missing.
+    """The runs before the first job; `note` says why sizes are missing.
 
     `fits`: if memory ran out, the largest batch that fitted; else None.
     """
@@ -112,7 +112,7 @@ def _run_all(
 
 
 def _what_fits(loaded: Loaded, runs: Sequence[Warm], size: int, failure: Failure) -> tuple[str, int]:
-    """The note and the largest size that fitted, as one of `size` did not. Raises `HandlerLoadError` if that was the first."""
+    """The note and the largest size that fitted, because `size` did not. Raises `HandlerLoadError` if `size` was the first."""
     if not runs:
         raise HandlerLoadError(
             f"not even a batch of {size} fits into memory on {loaded.context.device}: {failure.message}. Free memory there, "
@@ -150,7 +150,7 @@ def _timed(loaded: Loaded, sample: Any, size: int, calls: Calls, clock: Clock, *
     calls.warm(list(values))
     between = clock()
     if not learn and takes_one_item(loaded.handler):
-        # Nobody sent its input and nobody learns from it, so one call of a function that may be slow is enough.
+        # Its input is generated and its time teaches nothing, so one call of a function that may be slow is enough.
         return Warm(size, between - began, between - began)
     outputs = calls.warm(values)
     ended = clock()

@@ -21,7 +21,7 @@ def assign_devices(
 ) -> list[list[Unit | None]]:
     """For each spec one device per slot, None for the CPU; `allocations` holds the devices of slots that exist already.
 
-    Raises `ConfigError` that lists every device which is asked for and cannot be had.
+    Raises a `ConfigError` that lists every requested device that is not available.
     """
     allocations = allocations or DeviceAllocations(gpus)
     devices: dict[int, list[Unit | None]] = {}
@@ -64,7 +64,7 @@ def name_of(gpus: Gpus, unit: Unit) -> str:
 
 
 class _Unmet(Exception):
-    """A device that is asked for cannot be had; the text says why."""
+    """A requested device is not available; the text says why."""
 
 
 class DeviceAllocations:
@@ -158,7 +158,7 @@ class DeviceAllocations:
 
 
 def units_named(device: str, gpus: Gpus) -> list[Unit]:
-    """The GPUs and slices that a model may be on that asks for `device`; none if it is not there."""
+    """The GPUs and slices for a model that asks for `device`; none if there is no such device."""
     if device in (ANY, EVERY):
         return list(gpus.units)
     if device.startswith("MIG-"):

@@ -91,7 +91,7 @@ def _placed(free: Mapping[int, tuple[int, ...]], blocks: Sequence[_Block], attem
     """The cores for each place, or None if the blocks do not fit."""
     left = dict(free)
     placed: _Placed = {}
-    # Blocks that want a certain node go first, because the others can go elsewhere.
+    # Blocks that want a certain node go first, because the other blocks fit anywhere.
     for block in sorted(blocks, key=lambda block: block.node not in left):
         cores = _within(left, block, attempt)
         if not cores and (attempt.loose or block.size > max(map(len, free.values()), default=0)):

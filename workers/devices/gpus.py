@@ -38,7 +38,7 @@ class PyNvml:
 
 
 def explained(words: str) -> str:
-    """What NVML said and, where its words do not tell it, what to do. Pure."""
+    """NVML's message and, where it gives no advice, what to do. Pure."""
     if "unknown error" not in words.lower():
         return f"NVML says: {words}"
     return (

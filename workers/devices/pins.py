@@ -43,5 +43,5 @@ class Pin:
         return {**threads, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.uuid}
 
 
-# Of a slot that computes nothing: what drives a model without code waits nearly all of its time.
+# The pin of a slot that computes nothing: the driver of a model without code waits nearly all of its time.
 NO_LOCATION = Pin((), 0)

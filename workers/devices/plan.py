@@ -68,7 +68,7 @@ def plan_beside(spec: ModelSpec, machine: Machine, taken: _Taken) -> list[Pin]:
 
     Both versions run while the model's work moves from one to the other. Raises `ConfigError` as `plan` does.
     """
-    # D34: on the cores of the version before, so that the plan afterwards is the same as after a restart.
+    # D34: on the cores of the version before, so that the plan is then the same as after a restart.
     [units] = assign_devices([spec], machine.gpus, allocations=_allocations(machine, taken))
     places = list(taken)
     for unit in units:

@@ -50,7 +50,7 @@ class FetchedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What is to be fetched: the entry's name, the source at its fixed revision, its model file, all files that come along."""
+    """One fetch: the entry's name, the source at its fixed revision, its model file, and all files beside it."""
 
     name: str
     source: RemoteSource
@@ -96,7 +96,7 @@ class ModelCache:
                 ) from error
 
     def local(self, text: str, *, kept: str = "") -> FetchedModel | None:
-        """What is here of this source, without asking a network."""
+        """The cached entry of this source, without asking a network."""
         return self._remembered(pinned(read_source(text), kept))
 
     def _remembered(self, source: RemoteSource) -> FetchedModel | None:
@@ -147,7 +147,7 @@ class ModelCache:
             raise DiskFull(f"{order.source}: the disk of the models' cache is full", hint=FULL_HINT) from error
 
     def prune(self) -> list[Entry]:
-        """Delete whatever no process uses or fetches; returns what went."""
+        """Delete the entries that no process uses or fetches; returns the deleted ones."""
         gone = []
         for entry in self.entries.all():
             with self.entries.exclusive(entry.name) as is_free:
@@ -159,7 +159,7 @@ class ModelCache:
 
 @contextmanager
 def open_origin(scheme: str, *, stall_s: float, environment: Mapping[str, str]) -> Iterator[Origin]:
-    """The place of this scheme. Its library is loaded here, so that nobody else pays for it. Raises `ConfigError`."""
+    """The origin for this scheme. Its library is imported here, so that only its users pay for it. Raises `ConfigError`."""
     if scheme == "s3":
         try:
             from penstock.workers.fetch.objects import ObjectOrigin
@@ -211,4 +211,4 @@ def _add(on_progress: OnProgress, before: int, total: int, here: int) -> None:
 
 
 def _unseen(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Progress that is not reported."""

@@ -1,4 +1,4 @@
-"""Decides which file of a source is the model, and which files travel with it. Pure."""
+"""Decides which file of a source is the model, and which files are fetched with it. Pure."""
 
 from __future__ import annotations
 

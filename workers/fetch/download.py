@@ -16,7 +16,7 @@ from penstock.model_cache.room import FULL_HINT
 from penstock.settings.remote_sources import RemoteSource
 from penstock.workers.fetch.origin import FetchFailed, Origin, OriginAway, RemoteFile
 
-# Attempts in a row that bring no byte; one that brings some starts the count anew.
+# Attempts in a row that bring no byte; an attempt that brings some restarts the count.
 _TRIES = 4
 _BACKOFF = Backoff(0.2, 5.0, jitter=0.5)
 _READ_BYTES = 1 << 20
@@ -26,7 +26,7 @@ _Answer = TypeVar("_Answer")
 
 
 def patiently(ask: Callable[[], _Answer]) -> _Answer:
-    """The answer of a place that may be away for a moment. Raises `OriginAway` after the last try."""
+    """The answer of an origin, tried again while it is away. Raises `OriginAway` after the last try."""
     for failures in range(1, _TRIES):
         try:
             return ask()
@@ -38,7 +38,7 @@ def patiently(ask: Callable[[], _Answer]) -> _Answer:
 def download(origin: Origin, source: RemoteSource, file: RemoteFile, target: Path, on_bytes: OnBytes) -> None:
     """Fill `target`, which may hold the file's first bytes already. When this returns, it is whole, checked and on the disk.
 
-    Raises `FetchFailed`. Its size must be known. A file that differs from its sum is deleted, so that the next try starts anew.
+    Raises `FetchFailed`. Its size must be known. A file that differs from its sum is deleted, so that the next try starts over.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = 0

@@ -60,7 +60,7 @@ class ModelFetches:
         return fetch.located
 
     def forget(self, key: Key) -> None:
-        """The last slot of a version left: whoever loads its name again gets what lies there then."""
+        """The last slot of a version left: a later load of its name gets the files that are there then."""
         with self._guard:
             former = self._running.pop(key, None)
         if former:
@@ -68,7 +68,7 @@ class ModelFetches:
 
 
 class _Fetch(threading.Thread):
-    """One attempt. `located` or `error` is set at its end. A daemon thread: a worker ends without waiting, and keeps what came."""
+    """One attempt. `located` or `error` is set at its end. A daemon thread, so a worker ends without waiting for it."""
 
     def __init__(self, spec: ModelSpec, folder: Path, limits: CacheLimits, kept: Callable[[ModelSpec], str]) -> None:
         super().__init__(name=f"fetch-{spec.name}", daemon=True)

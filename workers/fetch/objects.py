@@ -17,7 +17,7 @@ from obstore.store import from_url
 from penstock.settings.remote_sources import RemoteSource
 from penstock.workers.fetch.origin import FetchFailed, FileBytes, Listing, OriginAway, RemoteFile
 
-# What is gathered into larger chunks is lost where the connection breaks.
+# A larger chunk would be lost whole if the connection breaks.
 _CHUNK_BYTES = 1 << 16
 _FAULT_CHARS = 300
 _SILENCE = "9s"

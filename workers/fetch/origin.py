@@ -1,4 +1,4 @@
-"""What a place of models is asked: which files it has at which revision, and the bytes of one file from some byte on."""
+"""The calls of an origin of models: which files it has at which revision, and the bytes of one file from some byte on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OriginAway(Exception):
 
 
 class FetchFailed(HandlerLoadError):
-    """The model cannot be had from its source as things are; the message says what is missing and what to do."""
+    """The source cannot provide the model; the message says what is missing and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class FileBytes:
 
 
 class Origin(Protocol):
-    """Any call raises `FetchFailed` for what trying again does not help, else `OriginAway`."""
+    """Any call raises `OriginAway` if trying again may help, else `FetchFailed`."""
 
     def look(self, source: RemoteSource) -> Listing:
         """Which files there are now, or at the source's revision."""

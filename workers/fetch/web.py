@@ -58,7 +58,7 @@ class Web:
 
     def _chunks(self, answer: httpx2.Response, what: str) -> Iterator[bytes]:
         with self._faults(what):
-            # As they come: what is gathered into larger chunks is lost where the connection breaks.
+            # In the chunks in which they arrive: a larger chunk would be lost whole if the connection breaks.
             yield from answer.iter_raw()
 
     @contextmanager

@@ -80,7 +80,7 @@ def unserved(models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[
 
 
 def swept(before: Set[str], own: Set[str], models: Iterable[ModelInfo], workers: Iterable[WorkerInfo]) -> set[str]:
-    """The models that a worker sweeps from now on: its `own`, those that nobody serves, and of those `before` the ones that
+    """The models that a worker sweeps from now on: its `own`, those without a worker, and of those `before` the ones that
     are still known. Of a model that was forgotten no record is left.
     """
     known = list(models)
@@ -102,12 +102,12 @@ def claimed_from(queues: Sequence[str], slot: str) -> list[str]:
 
 
 def announced(declared: ModelInfo, known: ModelInfo | None) -> ModelInfo:
-    """The model as these settings have it, and no queue forgotten that may hold jobs."""
+    """The model as these settings have it, still with all queues that may hold jobs."""
     if known is None:
         return declared
     return replace(declared, held=max(declared.held, declared.partitions, known.held))
 
 
 def swept_queues(models: Iterable[str], known: Mapping[str, ModelInfo]) -> list[str]:
-    """The queues of these models; of one that nobody announced yet, that of its first partition."""
+    """The queues of these models; for a model that is not announced yet, the queue of its first partition."""
     return [queue for name in models for queue in (queues_of_model(known[name]) if name in known else queues_of(name, 1))]

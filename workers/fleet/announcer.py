@@ -26,7 +26,7 @@ from penstock.workers.telemetry.host_gauges import HostMeter
 log = structlog.get_logger(__name__)
 SOURCES_DIFFER = "sources_differ"
 
-# Should anybody have changed an entry by hand, which makes no other edition.
+# An entry may have been changed by hand, which does not change the edition.
 READ_EVERY_S = 60.0
 # The entry of a worker that died expires after this number of beats.
 _ENTRY_BEATS = 5
@@ -84,7 +84,7 @@ class Announcer:
             holding=sum(batch.size for slot in slots for batch in slot.active_batches()),
             extensions=self._extensions,
         )
-        # Whoever sees a slot that is ready is to find what its version takes.
+        # The models come first: a reader that sees a ready slot must find the inputs of its version.
         self._announce_models(store, slots)
         edition = store.announce_worker(worker, ttl_s=self._ttl_s)
         self._announce_locations(store, slots)
@@ -118,7 +118,7 @@ class Announcer:
 
 
 class OtherEntries:
-    """What others wrote into the registry: its models and its live workers, read anew when there is another edition of it."""
+    """What others wrote into the registry: its models and its live workers, read again when its edition changes."""
 
     def __init__(self) -> None:
         self.models: Sequence[ModelInfo] = ()

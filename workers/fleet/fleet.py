@@ -121,7 +121,7 @@ class Fleet:
         self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
     def _new_roster(self, blobs: BlobStore, job_log: WorkerJobLog) -> Roster:
-        # Metrics that nobody can read need not be counted.
+        # Metrics without a port cannot be read and need not be counted.
         metrics = (self._metrics,) if self._settings.worker.metrics_port else ()
         return Roster(
             self._settings,
@@ -188,7 +188,7 @@ class Fleet:
         try:
             return self._change(self._beat_store, self._beat_store.now())
         except StoreUnavailable as error:
-            # The first beat that reaches the store follows.
+            # The first beat that reaches the store follows them.
             log.warning(ROLLOUTS_UNKNOWN, error=str(error))
             return VersionChange()
 

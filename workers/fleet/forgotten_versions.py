@@ -45,7 +45,7 @@ def may_exist(models: Iterable[ModelInfo], rollouts: Iterable[Rollout], *, now: 
 
 def forget(store: RedisStore, *, now: float) -> None:
     """Forget what nothing needs. Raises `StoreUnavailable`; the next beat then goes on. `now` is by the store's clock."""
-    # The registry is read before the rollouts: if anybody announces a version meanwhile, the swap of its entry fails.
+    # The registry is read before the rollouts: if a worker announces a version meanwhile, the swap of its entry fails.
     models, rollouts, workers = store.stored_models(), store.stored_rollouts(), store.workers()
     for model, rollout in rollouts.items():
         _forget_versions(store, models.get(model, StoredModel()), model, rollout, workers, now=now)

@@ -1,6 +1,6 @@
 """Keeps in the store how long batches take, and what a slot takes to start, so that a worker that starts later knows it.
 
-What is kept holds for one version on one kind of device, with one runtime and as many threads; anything else starts anew.
+The times hold for one version on one kind of device, with one runtime and number of threads; anything else starts over.
 D63: docs/design/batching.md
 """
 

@@ -40,7 +40,7 @@ def old_ones(blobs: Iterable[tuple[str, float]]) -> list[str]:
 
 
 def orphans(names: Iterable[str], known: Set[str]) -> list[str]:
-    """The names whose job is not among the `known` serials, and all writes that were cut short, which nobody reads."""
+    """The names whose job is not among the `known` serials, and all writes that were cut short, which are never read."""
     return [name for name in names if name.endswith(_CUT_SHORT) or serial_of(name) not in known]
 
 
@@ -86,7 +86,7 @@ class OrphanCollector:
             self._are_ours()
         if self._left is None and now >= self._due_at:
             self._due_at = now + EVERY_S
-            # One worker for all, or each would ask the store for each blob: 500 workers 500 times in these ten minutes.
+            # One worker does this for all: else each of 500 workers would ask the store for each blob in these ten minutes.
             mine = self._are_ours() and self._blobs.begin_pass(EVERY_S * 0.9)
             self._left = self._blobs.names() if mine else None
         return self._left is not None

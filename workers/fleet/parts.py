@@ -40,7 +40,7 @@ class WorkerHost:
     # The slots here as they were announced last, and the workers of the registry.
     measured: Callable[[], Sequence[SlotInfo]]
     workers: Callable[[], Sequence[WorkerInfo]]
-    # Has the worker announced anew at once, and not only by the next beat.
+    # Announces the worker again at once instead of at the next beat.
     announce: Callable[[], None]
 
     def open_store(self, purpose: str) -> RedisStore:
@@ -61,7 +61,7 @@ class WorkerThread(Protocol):
 
 
 class SlotScaler(Protocol):
-    """Whoever changes numbers of slots. The beat's thread asks."""
+    """A part that changes numbers of slots. The beat's thread calls it."""
 
     def infos(self) -> Mapping[str, dict[str, ScalingInfo]]:
         """What is announced, by model and version."""
@@ -85,9 +85,9 @@ class WorkerPart:
     threads: Sequence[WorkerThread] = ()
     # They hear of every slot's batches, before the worker's own metrics do.
     observers: Sequence[Observer] = ()
-    # Gets a line per batch and costs no call of a function; for whoever counts all batches.
+    # Gets a line per batch without a function call; for parts that count all batches.
     tally: BatchTally | None = None
-    # Who runs the batches of a version; None: a child process. Asked when a slot starts.
+    # Runs the batches of a version; None: a child process does. Called when a slot starts.
     stand_in: Callable[[ModelSpec], ChildStandIn | None] | None = None
     # Takes up what claims find in a queue beside jobs.
     read_messages: ReadMessages | None = None

@@ -47,7 +47,7 @@ def _added(settings: Settings, model: str, version: str, table: Mapping[str, Any
     source = find_source(spec.source, settings.worker.model_dir)
     if kind_of(source) is None:
         return replace(spec, source=source)
-    # Only now it is known where the source lies that says more of its model.
+    # Only now the place of the source, which says more of its model, is known.
     return settings.added_spec(model, version, {**table, "source": source})
 
 

@@ -72,7 +72,7 @@ class Roster:
         self._on_change = on_change
         self._store_url = store_url
         self._parts = parts
-        # Slots look for their models from threads of their own.
+        # Slots look for their models in their own threads.
         self._guard = threading.Lock()
         self._fetches: ModelFetches | None = None
         self._running: list[RunningSlot] = []
@@ -141,7 +141,7 @@ class Roster:
         self.ask_observers()
 
     def not_resting(self) -> set[str]:
-        """The paused models of which a slot may still be handed a job, for a moment: its offer is not withdrawn yet."""
+        """The paused models with a slot that may still be handed a job, because its offer is not withdrawn yet."""
         slots = (one.slot for one in self._running)
         return {slot.spec.name for slot in slots if slot.is_expecting and self._versions.is_paused(slot.spec)}
 
@@ -191,11 +191,11 @@ class Roster:
         self._running.remove(leaver)
         if not self._of(leaver.key):
             self.forget_files(leaver.slot.spec)
-        # It ends when its batch does, or at the batch's own limit: nobody waits for its place so much that work is thrown away.
+        # It ends when its batch does, or at the batch's own limit: its place is not worth throwing work away.
         leaver.slot.drain(by=math.inf)
 
     def forget_files(self, spec: ModelSpec) -> None:
-        """Whoever loads this version next gets the files that its source names then."""
+        """The next load of this version gets the files that its source names then."""
         if self._fetches:
             self._fetches.forget(key_of(spec))
 
@@ -244,7 +244,7 @@ class Roster:
 
 
 def _spareable(one: RunningSlot) -> int:
-    """How little is lost without the slot: most readily goes one that cannot run, then one that loads, then an idle one."""
+    """The order in which slots are removed: first one that cannot run, then one that loads, then an idle one."""
     return {"failed": 3, "loading": 2}.get(one.slot.state, 0 if one.slot.leases() else 1)
 
 

@@ -1,4 +1,4 @@
-"""How many slots each version has in this worker process: as the settings say, as an operator scaled it, or by remote control.
+"""The number of slots of each version in this worker process: by the settings, by an operator's scaling, or by remote control.
 
 A version that an operator scaled follows its rollout and nothing else, so that two orders never undo each other.
 """
@@ -149,7 +149,7 @@ class FleetSize:
             return self._scale(spec)
         return spec.scaling.max_slots
 
-    # What an extension that scales needs.
+    # For an extension that scales.
 
     def automatic(self) -> list[ModelSpec]:
         """The versions here whose slots follow their work: not those that an operator scaled, or of a model that is paused."""
@@ -213,7 +213,7 @@ class FleetSize:
     def _resize(self, spec: ModelSpec) -> None:
         key = key_of(spec)
         if spec.scaling is not None and key in self._follows and key not in self._versions.scaled:
-            # An operator gave the number back: whatever scales goes on from there.
+            # An operator released the number: the part that scales continues from there.
             self._steered[key] = spec.scaling.within(self._roster.count(spec))
             self._follows.discard(key)
         scale = self._scale(spec)
@@ -222,7 +222,7 @@ class FleetSize:
             self._follows.add(key)
         if fault := self._brought_to(spec, wanted):
             if spec.scaling is not None and key not in self._versions.scaled:
-                # Whatever scales it asks again when it needs more.
+                # The part that scales it asks again when it needs more.
                 self._steered[key] = self._roster.count(spec)
                 return
             self._versions.refuse(spec, fault)

@@ -66,7 +66,7 @@ def look(source: str) -> Seen:
 
 
 def changed(before: Seen, after: Seen) -> list[Path]:
-    """Those that came, went or are different."""
+    """The files that were added, removed or changed."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 

@@ -35,7 +35,7 @@ _RECONCILE_S = 30.0
 # most of the store.
 _HEAL_S = 0.2
 # Each sweep of a queue moves at most a thousand jobs, so that no call blocks the store for long. Where more is due, sweeps
-# follow each other, queues in turn; after so many the sweeper looks around first.
+# follow each other, queues in turn; after this many the sweeper looks around first.
 SLICES = 20
 _GO_ON_S = 0.01
 
@@ -97,7 +97,7 @@ class Sweeper:
         # Queues with records that this sweeper found wrong, the next one first.
         self._healing: list[str] = []
         self._last_run_at: float | None = None
-        # When the link to the store last came back. A fresh process has seen no link break: whoever is missing is gone,
+        # When the link to the store last came back. A fresh process has seen no link break: a missing holder is gone,
         # mostly this worker's own predecessor.
         self._linked_at: float | None = float("-inf")
         self._quiet_until = float("-inf")
@@ -165,7 +165,7 @@ class Sweeper:
     def _to_sweep(self, queue: str, now: float) -> Absent:
         """Who is missing of the queue's lease holders, or that another sweeper looks and sweeps for all just now.
 
-        For a while after the link to the store came back nobody counts as gone: after a restart of Redis all are missing. Then
+        For a while after the link to the store came back, none counts as gone: after a restart of Redis all are missing. Then
         this sweeper does not look either, so that one without a broken link does.
         """
         # D5: presence is a subscription.
@@ -181,7 +181,7 @@ class Sweeper:
         # D18: one call promotes, expires, collects and takes back.
         report = self._store.sweep(queue, gone=gone)
         self._observer.swept(report)
-        # D28: whoever ends a job without a worker logs it.
+        # D28: the process that ends a job without a worker logs it.
         if report.changes:
             self._on_changes(report.changes)
         self._blobs.delete_all(report.blobs)

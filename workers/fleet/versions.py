@@ -41,7 +41,7 @@ class ServedVersions:
         self.announced: dict[str, ModelInfo] = {}
         self.refused: dict[Key, str] = {}
         self.scaled: Mapping[Key, int] = {}
-        # The tables that they were loaded with; None: as the settings say.
+        # The tables of the loaded versions; None: as the settings say.
         self._served: dict[Key, Mapping[str, Any] | None] = {key_of(spec): None for spec in self.specs}
 
     def follow(self, rollouts: Mapping[str, Rollout], waiting: Callable[[str, str], int], *, now: float) -> VersionChange:
@@ -106,14 +106,14 @@ class ServedVersions:
         return self.is_drained or spec.name in self.paused
 
     def info(self, spec: ModelSpec) -> ModelInfo:
-        """The model as callers may name it: its default version, and all versions that anybody announced."""
+        """The model as callers may name it: its default version, and all announced versions."""
         declared = self.infos.get(spec.name) or info_of_spec(spec)
         announced = self.announced.get(spec.name)
         known = replace(declared, versions={**(announced.versions if announced else {}), **declared.versions})
         return followed(known, self.rollouts.get(spec.name)) or replace(known, versions={})
 
     def declared_policy(self, spec: ModelSpec) -> frozenset[str]:
-        """The fields of the batch policy that nobody set, so that the handler's own wishes hold."""
+        """The fields of the batch policy that no setting sets, so that the handler's own wishes hold."""
         rollout = self.rollouts.get(spec.name)
         table = rollout.added.get(spec.version, {}) if rollout else {}
         return self._settings.policy_left_open(spec) - set(table)

@@ -11,7 +11,7 @@ from penstock.handlers.metrics.samples import MetricSample
 from penstock.job import Call
 from penstock.model_spec import LearnedCalls, RuntimeOptions, WarmOrigin
 
-# How a job ends whose handler stopped at its deadline, and one whose input is not found.
+# The error codes of a job whose handler stopped at its deadline, and of one whose input is missing.
 EXPIRED_CODE = "expired"
 INPUT_MISSING_CODE = "input_missing"
 INPUT_MISSING = (
@@ -66,7 +66,7 @@ class JobFacts(Struct, array_like=True, gc=False):
 class Item(Struct, array_like=True, gc=False):
     """One job's input: in `data`, or in the file `path`. `own`: that file is a copy, to be deleted when the batch is back.
 
-    With a `length`, it is so many bytes of that file from `offset`, whose CRC-32 is `checksum`. `is_missing`: it was not found.
+    With a `length`, it is `length` bytes of that file from `offset`, with CRC-32 `checksum`. `is_missing`: it was not found.
     `facts` are those of its job: of a shard always, else if the handler asks for them.
     """
 
@@ -102,9 +102,9 @@ class RunShard(Struct, tag="shard", array_like=True):
 
 
 class GiveUp(Struct, tag="give_up", array_like=True):
-    """Nobody wants the items at these places of the batch any more. Their outcomes are still awaited.
+    """The items at these places of the batch are no longer wanted. Their outcomes are still awaited.
 
-    `late`: their deadlines have passed; else somebody asked for their end.
+    `late`: their deadlines have passed; else their end was requested.
     """
 
     batch: int
@@ -113,7 +113,7 @@ class GiveUp(Struct, tag="give_up", array_like=True):
 
 
 class BatchFacts(Struct, tag="facts", array_like=True):
-    """The facts of the batch's jobs, in the order of its items; none if nobody awaits the batch any more."""
+    """The facts of the batch's jobs, in the order of its items; none if the batch is no longer awaited."""
 
     batch: int
     facts: list[JobFacts]
@@ -227,7 +227,7 @@ class ShardDone(Struct, tag="shard_done", array_like=True):
 class ItemReport(Struct, array_like=True, gc=False):
     """What the item at this place of its batch says: how far it is (None: nothing new), and the next `chunks` of its stream.
 
-    `restarts`: how often its stream has begun anew, because its call was repeated.
+    `restarts`: how often its stream has restarted, because its call was repeated.
     """
 
     place: int
@@ -238,7 +238,7 @@ class ItemReport(Struct, array_like=True, gc=False):
 
 
 class ItemReports(Struct, tag="said", array_like=True):
-    """What items of the batch that runs have to say; a sign of life too."""
+    """Reports of items of the running batch; also a sign of life."""
 
     batch: int
     reports: list[ItemReport]

@@ -1,6 +1,6 @@
 """A page of memory that a supervisor and its child share. It says how far each batch and shard is, even after a crash.
 
-Every entry is one aligned word, which a processor reads and writes as a whole: nobody reads half an entry, and a child that
+Every entry is one aligned word, which a processor reads and writes as a whole: no reader sees half an entry, and a child that
 stops between two writes leaves no half behind. `struct` must not write here: it clears a field first, then fills it bytewise.
 
 Batches and shards have numbers of their own.

@@ -93,7 +93,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class ChildLoad:
-    """What the child has to do: how many batches, and the size and start of the one at the device.
+    """The child's work: the number of batches, and the size and start of the batch at the device.
 
     `alone`: no other batch may join. `shards` are counted apart from `batches`: they delay no batch. `room`: how many more
     items a child takes that runs them side by side; None: it runs one batch after the other.
@@ -243,12 +243,12 @@ def stamp_of(batch: Batch, done: BatchDone) -> BatchStamp:
 
 
 def unrun_stamp(batch: Batch) -> BatchStamp:
-    """Of a batch, or a part of one, that the child never got."""
+    """The stamp of a batch, or a part of one, that the child never got."""
     return BatchStamp(batch.nonce, batch.size, batch.reason)
 
 
 def stopped_stamp(batch: Batch, now: float) -> BatchStamp:
-    """Of a batch that was stopped while it ran: all its time in the child counts as inference."""
+    """The stamp of a batch that was stopped while it ran: all its time in the child counts as inference."""
     waited_s = max(0.0, batch.given_at - batch.claimed_at)
     return BatchStamp(batch.nonce, batch.size, batch.reason, inference_s=max(0.0, now - batch.given_at), batch_wait_s=waited_s)
 
@@ -267,7 +267,7 @@ def is_too_large(ending: Ending, inline_bytes: int) -> bool:
 
 
 def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> list[str]:
-    """Blobs to delete once the batch is settled: outputs that nobody will see, and inputs that no job needs any more.
+    """Blobs to delete once the batch is settled: outputs that no caller will see, and inputs that no job needs any more.
 
     A stale job belongs to another worker now, and so does its input. Blobs that bear another job's serial are that one's.
     """

@@ -39,7 +39,7 @@ _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
 
 
-# A batch of more than one call takes one of so many parts of the slot's share of the queue, and at most so many jobs.
+# A batch of several calls takes this part of the slot's share of the queue, and at most this many jobs.
 _PARTS_OF_SHARE = 2
 _MOST_JOBS = 256
 # Reasons for which a batch leaves.
@@ -84,7 +84,7 @@ class Batcher:
     # What happened.
 
     def follow(self, policy: BatchPolicy, *, fits: int | None = None) -> None:
-        """Go by this policy from now on. The cap that memory set stays: a new child has no more memory than the last one had.
+        """Use this policy from now on. The cap that memory set stays: a new child has no more memory than the last one had.
 
         `fits`: if memory ran out in the child's warm-up, the largest batch that fitted.
         """
@@ -100,7 +100,7 @@ class Batcher:
         self.on_handed_over(claim, now)
 
     def on_handed_over(self, claim: Claim, now: float) -> None:
-        """The store's answer to a request of this slot, whoever made the call."""
+        """The store's answer to a request of this slot, made by the slot itself or by a submit."""
         self.view.on_answer(claim, now)
         if claim.jobs:
             self._claimed.add(len(claim.jobs))
@@ -202,7 +202,7 @@ class Batcher:
         return self._full_batch(rest_s) if is_full_likely else self._partial_batch(rest_s)
 
     def ask_at(self, now: float, load: ChildLoad = IDLE) -> float:
-        """The moment at which `next_request` may answer differently although nothing has happened."""
+        """When `next_request` may answer differently without another event."""
         if load.room is not None:
             return self._room_at(now, load)
         if load.alone or load.batches >= BATCHES_AHEAD:
@@ -212,7 +212,7 @@ class Batcher:
         return self._idle_at(now)
 
     def _idle_at(self, now: float) -> float:
-        """At once if this queue may have jobs: the turn before may have asked another one."""
+        """At once if this queue may have jobs: the turn before may have asked another queue."""
         return now if self._is_worth_asking(now) else self._poll_at(now)
 
     def _poll_at(self, now: float) -> float:
@@ -229,7 +229,7 @@ class Batcher:
         return bool(load.room) and not load.alone
 
     def _for_room(self, room: int) -> ClaimRequest:
-        """D87: what there is, as each item begins at once and ends alone. No batch is worth a wait."""
+        """D87: take what waits, because each item begins at once and ends alone. Waiting for a larger batch gains nothing."""
         request = self._request(min(self._policy.max_batch_size, room), 0.0)
         one_s = self._latency.bound(1) or 0.0
         return replace(request, min_slack_s=one_s, slack_per_item_s=0.0, offer=self._is_lone)

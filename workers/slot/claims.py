@@ -1,4 +1,4 @@
-"""A slot's calls to the store: it settles what it owes and claims batches and shards under its leases, with their inputs."""
+"""A slot's calls to the store: it settles its debts and claims batches and shards under its leases, with their inputs."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Claims:
             self.feeds.drop_left()
 
     def _next(self, now: float) -> tuple[ClaimFeed, ClaimRequest] | tuple[None, None]:
-        """What to ask for now, and where."""
+        """The next request and its feed."""
         load = self._slot_child.in_flight.load()
         for feed in in_order(self.feeds.all, self._asked):
             if feed.is_open and now >= self.debts.absence.try_at:
@@ -236,7 +236,7 @@ class Claims:
         feed.on_claim(claim, offered=request.offer)
         self.batcher.view = feed.view
         self.batcher.on_claim(claim, asked_at=asked_at, now=now)
-        # First what is leased to this slot: a call for the messages that fails must not cost it.
+        # The leased jobs come first: they must not be lost if the call for the messages fails.
         self._take(feed, claim, request.worker, request.nonce, asked_at=asked_at, now=now)
         if claim.jobs:
             for other in self.feeds.all:
@@ -303,11 +303,11 @@ class Claims:
             observer.on_claimed(self._spec, batch)
 
     def learned_times(self, kind: str) -> Mapping[int, float]:
-        """How long batches of each size took in earlier processes of this kind; empty if nobody knows."""
+        """How long batches of each size took in earlier processes of this kind; empty if unknown."""
         try:
             return self.debts.settlements.learned_times(kind)
         except StoreUnavailable as error:
-            # The slot learns the times anew.
+            # The slot learns the times again.
             self.debts.on_failure(error)
             return {}
 

@@ -1,4 +1,4 @@
-"""What a slot is given to work with, and who observes what it does."""
+"""What a slot gets to work with, and the observers of its events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
 
 if TYPE_CHECKING:
-    # A slot is given its store, and loads none of the code that reaches it.
+    # A slot gets its store from its worker, and loads none of the code that reaches it.
     from penstock.broker.store.sync import RedisStore
 
 
@@ -45,7 +45,7 @@ class ReadMessages(Protocol):
 
 
 class Observer:
-    """Base class of whatever counts or logs what slots do; a subclass overrides what it wants to know.
+    """Base class of the parts that count or log the events of slots; a subclass overrides the events that it needs.
 
     The slots' threads call these methods, so none of them may block.
     """
@@ -115,14 +115,14 @@ class BatchTally:
 
 
 class Observers:
-    """The observers of one slot. `of_batches` are those that want every batch: none, unless somebody looks.
+    """The observers of one slot. `of_batches` are those that want every batch, such as a profiler that records.
 
     Any thread may call `ask`: the tuple is replaced as a whole.
     """
 
     def __init__(self, *observers: Observer, tallies: Sequence[BatchTally] = ()) -> None:
         self.all = observers
-        # None, unless somebody counts all batches.
+        # None if no part counts all batches.
         self.tallies = tuple(tallies)
         self.of_batches: tuple[Observer, ...] = ()
         self.ask()
@@ -132,12 +132,12 @@ class Observers:
         self.of_batches = tuple(observer for observer in self.all if observer.wants_every_batch)
 
     def notify(self, what: Callable[[Observer], None]) -> None:
-        """Tell all of them what is not the usual way of a batch."""
+        """Tell all observers of an event that is not the usual course of a batch."""
         for observer in self.all:
             what(observer)
 
 
-# In the place of a model's name, which has no such letter.
+# Stands for all models; no model's name has this character.
 ALL_MODELS = "*"
 
 
@@ -152,15 +152,15 @@ class SlotContext:
     observers: Observers
     lease_s: float
     inline_output_bytes: int
-    # The versions that a caller of the model may name, and the one of a caller who names none.
+    # The versions that a caller of the model may name, and the version for callers who name none.
     info: Callable[[ModelSpec], ModelInfo] = lambda spec: ModelInfo(spec.name, spec.version, versions={spec.version: None})
     # Called when an operator has changed a model.
     on_rollout: Callable[[], None] = lambda: None
     # Where the model lies on this machine, and where it came from; None while it is being fetched.
     locate: Callable[[ModelSpec], tuple[ModelSpec, str] | None] = lambda spec: (spec, "")
-    # Who reads messages that claims find; None: nobody sends any.
+    # Reads the messages that claims bring; None if no extension sends any.
     read_messages: ReadMessages | None = None
-    # Fields of the batch policy that nobody set: for these the handler's own wish holds.
+    # Fields of the batch policy that no setting sets: for these the handler's own wish holds.
     declared_policy: frozenset[str] = frozenset()
     # The models whose slots are to claim nothing, `ALL_MODELS` if none is to. Another thread changes it in place.
     paused: Set[str] = frozenset()

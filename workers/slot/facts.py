@@ -1,4 +1,4 @@
-"""What a slot knows and tells of itself: where it lies and how it fares, and what its version takes and gives. Pure."""
+"""What a slot reports of itself: its place, its state and times, and the inputs and outputs of its version. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SlotFacts:
         self.policy = replace(self._spec.policy, **granted)
 
     def learn(self, batch: Batch, done: BatchDone, batcher: Batcher) -> None:
-        """A batch has run; the batcher is to know its time, and whether it fitted into memory."""
+        """A batch has run: tell the batcher its time, and whether it fitted into memory."""
         self.learned = done.learned or self.learned
         if done.cap is not None:
             batcher.cap(done.cap)
@@ -58,7 +58,7 @@ class SlotFacts:
             batcher.on_ran(batch.size, done.inference_s, feed_s=feed_s, wish=done.wish)
 
     def info(self) -> SlotInfo:
-        """What the slot is, where it lies and how it fares."""
+        """The slot's place, state and times, as it is announced."""
         spec, pin, child, warm = self._spec, self._pin, self._child, self._warm
         return SlotInfo(
             model=spec.name,

@@ -25,7 +25,7 @@ _ANSWER_ARRIVES_S = 2.0
 SHARDS_AHEAD = 2
 # A request for a shard that brought none is repeated after this: other slots were faster, or the next shard is not free yet.
 _VAIN_PAUSE_S = 0.05
-# Of so many claims one goes to the queue that was asked the longest time ago, so that none starves and all depths are known.
+# One claim in this many goes to the queue that was asked the longest time ago: no queue starves, and all depths are known.
 _LOOK_AROUND = 4
 
 
@@ -33,7 +33,7 @@ class Lease:
     """One slot's incarnations in one queue, one after the other: an incarnation ends with a lost lease, or a claim whose answer
     was lost. `numbers` gives each its own, also among those of the slot's other queues.
 
-    Nobody holds the jobs leased to an old name: no beat extends their leases and no subscription vouches for them, so a sweep
+    No slot holds the jobs leased to an old name: no beat extends their leases and no subscription vouches for them, so a sweep
     soon takes them back.
     """
 
@@ -129,9 +129,9 @@ class ClaimFeed:
         # Whether a submit may claim for this slot, and until when (monotonic) the answer to a used offer is waited for.
         self.has_offered = False
         self.awaited_until = _PAST
-        # The offer was made for an idle slot, which has work from elsewhere now.
+        # The slot was idle when it made the offer, and has work from another queue now.
         self.is_offer_stale = False
-        # No claim goes here any more; the feed is dropped once nothing of it is held or awaited.
+        # The slot claims nothing here; the feed is dropped once none of its jobs is held or awaited.
         self.is_leaving = False
 
     @property
@@ -140,11 +140,11 @@ class ClaimFeed:
         return self.has_offered or self.awaited_until > _PAST
 
     def is_call_due(self, *, can_claim: bool) -> bool:
-        """Whether the store is to be called as soon as it is there, for something else than jobs and the subscription."""
+        """Whether to call the store as soon as it answers, for something other than jobs and the subscription."""
         return self._debts.has_debts or self.is_withdrawal_due(can_claim=can_claim)
 
     def is_deaf(self, *, is_draining: bool, is_holding: Callable[[str], bool]) -> bool:
-        """Whether to listen again. Where the slot claims no more, its subscription still shows that it runs what it holds."""
+        """Whether to listen again. A slot that claims nothing more still shows by its subscription that it runs its jobs."""
         return not self.lease.is_listening and (is_holding(self.queue) or not (is_draining or self.is_leaving))
 
     @property
@@ -212,7 +212,7 @@ def _is_open(claim: Claim) -> bool:
 
 
 class ClaimFeeds:
-    """The feeds of one slot, the first of which is at home. `is_holding`: whether jobs of a queue are leased to the slot.
+    """The feeds of one slot; the first is at home. `is_holding`: whether jobs of a queue are leased to the slot.
 
     Used by the slot's thread only, except for `wanted` and `all`.
     """
@@ -243,7 +243,7 @@ class ClaimFeeds:
         self.follow_wanted()
 
     def follow_wanted(self) -> None:
-        """Claim from the wanted queues, the first of which is at home, and from no others."""
+        """Claim from the wanted queues only; the first is at home."""
         queues = self.wanted
         if queues is self._followed:
             return
@@ -272,7 +272,7 @@ class ClaimFeeds:
         self._batcher.view = feeds[0].view
 
     def drop_left(self) -> None:
-        """Forget the feeds that are not claimed from any more, once nothing of them is held or awaited."""
+        """Forget the feeds from which the slot no longer claims, once none of their jobs is held or awaited."""
         gone = [one for one in self.all if one.is_leaving and not one.is_expecting and not self._is_holding(one.queue)]
         if gone:
             for feed in gone:
@@ -284,12 +284,12 @@ class ClaimFeeds:
         return any(feed.lease.name == incarnation for feed in self.all)
 
     def lapsed(self, now: float) -> list[ClaimFeed]:
-        """The feeds whose jobs this slot may not begin any more: nobody confirmed their lease in time."""
+        """The feeds whose jobs this slot may not begin: their lease was not confirmed in time."""
         return [one for one in self.all if one.lease.has_lapsed(now) and self._is_holding(one.queue)]
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the slot holds jobs of a queue from which it claims nothing more before it has ended them."""
+        """Whether the slot holds jobs of a queue from which it must not claim until these have ended."""
         return any(one.is_unsure and self._is_holding(one.queue) for one in self.all)
 
     @property
@@ -299,7 +299,7 @@ class ClaimFeeds:
 
 
 def in_order(feeds: Sequence[ClaimFeed], claims: int) -> Sequence[ClaimFeed]:
-    """The feeds, first the one to be asked first: that at home, unless another queue is known to be twice as long.
+    """The feeds in the order to ask them: home comes first, unless another queue is known to be twice as long.
 
     `claims`: how many claims the slot has made.
     """

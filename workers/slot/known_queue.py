@@ -29,12 +29,12 @@ class KnownQueue:
         self.foreign_at = float("-inf")
 
     def on_wake_up(self) -> None:
-        """A wake-up came, or there is another reason to believe that there is work."""
+        """A wake-up came, or the queue may have work for another reason."""
         self.woken = True
         self.vain_for = None
 
     def on_answer(self, claim: Claim, now: float) -> None:
-        """The store's answer to a request of this slot, whoever made the call."""
+        """The store's answer to a request of this slot, made by the slot itself or by a submit."""
         self.depth = claim.depth
         self.asked_at = now
         self.woken = False
@@ -45,6 +45,6 @@ class KnownQueue:
 
     @property
     def weight(self) -> int:
-        """By which the slot chooses among queues: the length as last heard, and twice that at home."""
+        """The slot chooses among queues by this weight: the last known length, and twice that at home."""
         length = self.depth or int(self.woken)
         return 2 * length + 1 if self.is_home else length

@@ -42,7 +42,7 @@ class Latency:
         self._seconds: deque[float] = deque(maxlen=_RATIOS)
         self._spread, self._slowest = _UNKNOWN_SPREAD, 0.0
         self._line: tuple[float, float] | None = None
-        # Sizes of which only an earlier process knows how long they take.
+        # Sizes whose times were learned by an earlier process only.
         self._remembered: set[int] = set()
 
     def remember(self, table: Mapping[int, float]) -> None:
@@ -81,7 +81,7 @@ class Latency:
             self._forget_remembered()
 
     def _forget_remembered(self) -> None:
-        """Times have changed, so what an earlier process learned of sizes that have not run here fits no longer."""
+        """Times have changed, so the times that an earlier process learned of other sizes no longer hold."""
         for size in self._remembered:
             del self._runs[size], self._medians[size]
         self._remembered.clear()

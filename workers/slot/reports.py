@@ -1,4 +1,4 @@
-"""What running items said and the store has not heard yet, and how far their jobs are. Pure: moments are passed in."""
+"""Reports of running items that the store has not received yet, and the progress of their jobs. Pure: moments are passed in."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.job import JobId
 from penstock.workers.ipc.frames import ItemReport, ItemReports
 from penstock.workers.slot.batch import Batch
 
-# The store hears of a slot's items at most this often.
+# A slot sends the reports of its items to the store at most this often.
 _PACE_S = 0.02
-# While so much waits for the store, the child is not listened to, and its generators wait.
+# While this much waits for the store, the slot does not read from the child, so the child's generators wait.
 _MOST_BYTES = 1 << 20
 
 
@@ -68,9 +68,9 @@ class Reports:
         self.pending: dict[AttemptKey, _Unsaid] = {}
         self.said: dict[AttemptKey, _Unsaid] = {}
         self._bytes = 0
-        # So much is pending that the child is not to be listened to.
+        # So much is pending that the slot should not read from the child.
         self.is_full = False
-        # When the store is to hear of them.
+        # When to send them to the store.
         self.due_at = float("-inf")
 
     def note(self, batch: Batch, said: ItemReports) -> None:

@@ -48,7 +48,7 @@ STORE_AWAY = "store_away"
 STORE_BACK = "store_back"
 _MISCOUNTED = "answered with a wrong number of outcomes"
 RETRY_MOST_S = 2.0
-# So many batches are settled in one round trip: with a small output each, a megabyte.
+# The most batches settled in one round trip: with a small output each, a megabyte.
 _MOST_TOGETHER = 64
 _BACKOFF = Backoff(0.1, RETRY_MOST_S, jitter=0.5)
 
@@ -264,7 +264,7 @@ class Debts:
         return self.settlements.ended
 
     def give_up(self, jobs: Sequence[JobId]) -> None:
-        """Somebody asked for the end of these jobs, which run here."""
+        """The end of these running jobs was requested."""
         self._unwanted.extend(jobs)
 
     def take_unwanted(self) -> tuple[set[JobId], set[AttemptKey]]:

@@ -92,12 +92,12 @@ class Slot:
         self.wake()
 
     def reload(self) -> None:
-        """Load the model anew, because its code has changed. No job is lost: batches end first."""
+        """Reload the model, because its code has changed. No job is lost: batches end first."""
         self._is_reload_due = True
         self.wake()
 
     def give_up(self, jobs: Sequence[JobId]) -> None:
-        """Somebody asked for the end of these jobs, which run here: their handler may stop early."""
+        """The end of these running jobs was requested: their handler may stop early."""
         if jobs:
             self._debts.give_up(jobs)
             self.wake()
@@ -145,7 +145,7 @@ class Slot:
             try:
                 self._serve()
             except Exception:
-                # A fault of ours may cost this batch and no more: give everything up, and start over under a new name.
+                # A bug may cost this batch but not the slot: give everything up, and start over under a new name.
                 log.exception(SLOT_FAULT, model=self.spec.name)
                 self._abandon()
                 # A fault that repeats must not use up a whole core.
@@ -169,7 +169,7 @@ class Slot:
             if key.data == _WAKER:
                 os.eventfd_read(self._waker)
             elif isinstance(key.data, ClaimFeed):
-                # What had arrived before the turn before this one was read in that turn.
+                # Messages that had arrived before the previous turn were read in it.
                 self._claims.read_messages(key.data, since=before)
             else:
                 for event in self._slot_child.handle(key.data, mask, time.monotonic()):
@@ -258,7 +258,7 @@ class Slot:
         self.progress.note(in_flight.signs_of_life(self._claims.waiting))
         unwanted, lost = self._debts.take_unwanted()
         if unwanted or lost:
-            # The child is told which of its items nobody wants any more.
+            # Tell the child which of its items are no longer wanted.
             in_flight.give_up(unwanted, lost=lost)
         in_flight.give_up_late(now)
         if self._reports.pending and now >= self._reports.due_at and not self._debts.has_debts:
@@ -268,7 +268,7 @@ class Slot:
             self._slot_child.pause(now, is_paused=self._reports.is_full)
 
     def _obey(self) -> None:
-        """What other threads told the slot."""
+        """Carry out the orders of other threads."""
         self._feeds.follow_wanted()
         if self._fenced and self._feeds.is_name(self._fenced):
             log.warning(LEASE_LOST, model=self.spec.name, worker=self._fenced, batches=len(self.active_batches()))
@@ -307,9 +307,9 @@ class Slot:
         self._claims.waiting.clear()
 
     def _abandon(self) -> None:
-        """Drop all batches, which nobody holds any more, and go on under a new name."""
+        """Drop all batches, because their leases are lost, and go on under a new name."""
         self._slot_child.in_flight.disown()
-        # What was said under the old lease is nobody's news: the same job may come back, with another token and a stream anew.
+        # Reports under the old lease are stale: the same job may come back with another token and a new stream.
         self._reports = Reports()
         self._claims.renew_leases()
 

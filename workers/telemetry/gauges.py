@@ -28,7 +28,7 @@ Call = Callable[[float], float | None]
 
 
 class _AskedAgain(Collector):
-    """What links to the store count."""
+    """The calls that links to the store had to repeat."""
 
     def collect(self) -> Iterator[Metric]:
         calls = CounterMetricFamily("penstock_store_asked_again", "Calls that the store did not take at once", labels=("code",))
@@ -154,7 +154,7 @@ def _resident(slots: Sequence[SlotInfo]) -> GaugeMetricFamily:
 
 
 class SlotMeter:
-    """What slots use at the moment, for what a worker announces of them."""
+    """The present memory and device use of slots, which a worker announces."""
 
     def __init__(self, gpus: GpuMeter) -> None:
         self._gpus = gpus

@@ -17,7 +17,7 @@ from penstock.model_spec import HostLoad
 
 
 class HostMeter:
-    """Looks at the machine; only numbers of the kernel, which never keep anybody waiting."""
+    """Reads the machine's load from the kernel's own numbers, so that a read never waits for a driver."""
 
     def __init__(self) -> None:
         self._busy_s, self._all_s = _cpu_times()

@@ -91,7 +91,7 @@ class WorkerJobLog(Observer):
             if answer in _ENDED_BY_RETURN:
                 log.warning(logs.JOB_FINISHED, **fields, state=_ENDED_BY_RETURN[answer])
 
-    # D28: of jobs that no worker settled.
+    # D28: jobs that no worker settled.
     def on_changed(self, changes: Sequence[Change]) -> None:
         if not self._on:
             return

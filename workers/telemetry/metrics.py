@@ -33,7 +33,7 @@ _COARSE_WAIT_BUCKETS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 1_800.0)
 _SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)
 
-# Leaves out the second series per metric, its time of creation, which nobody asks for.
+# Leaves out the second series per metric, its time of creation, which no dashboard or alert reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -115,7 +115,7 @@ class WorkerMetrics(Observer):
                 histogram.observe_all(waits)
 
     def on_said(self, spec: ModelSpec) -> None:
-        # A worker that claims nothing for long, because one item takes long, is no stuck one.
+        # A worker that claims nothing for long, because one item takes long, is not stuck.
         if self.serving:
             self._of(spec).consumed.set(time.time())
 

@@ -1,4 +1,4 @@
-"""Says at the pod of this worker what its end would cost, so that Kubernetes takes idle workers first.
+"""Writes to the pod of this worker what its end would cost, so that Kubernetes ends idle workers first.
 
 A ReplicaSet that becomes smaller ends the pods with the lowest `controller.kubernetes.io/pod-deletion-cost` first. Whether a
 pod is busy is known only here, so the worker itself writes it, over the API server's HTTPS and with its service account.

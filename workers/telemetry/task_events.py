@@ -51,7 +51,7 @@ class Sampler:
 
 
 class EventFeed(Observer):
-    """Sends events once somebody listens: Flower, `celery control enable_events`, `worker -E`."""
+    """Sends events while there is a listener: Flower, `celery control enable_events`, `worker -E`."""
 
     def __init__(self, app: Any, *, hostname: str) -> None:
         self._app = app
@@ -152,7 +152,7 @@ class EventFeed(Observer):
                 self._woken.wait(_RETRY_S)
 
     def _send_all(self) -> None:
-        """Send over one connection as long as events come. A worker that nobody watches holds no connection."""
+        """Send over one connection as long as events come. A worker without listeners holds no connection."""
         if not self._events:
             return
         with self._app.connection_for_write() as connection:
@@ -186,7 +186,7 @@ def _begun_of(job: ClaimedJob, batch: Batch, model: str, now: float) -> list[_Ev
 def _received_at(job: ClaimedJob, batch: Batch, now: float) -> float:
     """When the job was submitted, by this machine's clock: between the two, a watcher sees how long the job was queued.
 
-    An attempt after the first was queued when the one before ended, which nobody knows here.
+    An attempt after the first was queued when the one before ended, and that moment is unknown here.
     """
     return now - max(0.0, batch.leased_at - job.created_at) if job.attempts == 1 else now
 

@@ -95,7 +95,7 @@ def _link(job: ClaimedJob, error: str) -> Link | None:
 
 
 def batch_spans(env: Mapping[str, str] = os.environ) -> Sequence[BatchSpans]:
-    """The observer that traces, or none if nobody asked for traces or the package is missing."""
+    """The observer that traces; none if traces are off or the package is missing."""
     if not names.asked_for(env):
         return ()
     if not names.installed():

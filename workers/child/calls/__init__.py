@@ -1,1 +1,1 @@
-"""A batch as calls of the model: what items cost, which of them go together, and what calls of each size take."""
+"""A batch as calls of the model: the cost of items, which items share a call, and how long calls of each size take."""

@@ -1,4 +1,4 @@
-"""What the items of a batch cost: what the handler says, or else the size of the inputs."""
+"""The cost of the items of a batch: as the handler says, or else the size of the inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CostReader:
         self._is_reported = False
 
     def declared(self, values: Sequence[Any]) -> list[float | None]:
-        """What the handler says that each item costs; None for an item of which it says nothing usable.
+        """The handler's cost of each item; None for an item without a usable cost.
 
         D66: no fault of `cost` fails an item, because the answer does not depend on it.
         """

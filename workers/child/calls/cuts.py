@@ -1,4 +1,4 @@
-"""The cheapest way to cut items in the order of their cost into calls, by what calls are known to take. Pure; seconds."""
+"""The cheapest way to cut items in the order of their cost into calls, by the known times of calls. Pure; seconds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from penstock.workers.child.calls.times import Curve, Measure
 
-# Of two ways that differ by less than this factor, the one with fewer calls is taken.
+# If two ways differ by less than this factor, the one with fewer calls is taken.
 NEARLY = 1.05
-# A call costs this much beside the model's own time.
+# A call costs this much besides the model's own time.
 CALL_S = 0.000_1
 Cut = tuple[int, int]
 
@@ -68,7 +68,7 @@ class Cutter:
         return 1.0 - sum(self._costs) / padded if padded else 0.0
 
     def cheapest(self) -> tuple[list[Cut], float]:
-        """The cuts that are expected to take least, and their seconds."""
+        """The cuts with the least expected time, and that time."""
         if self._is_even:
             return self._evenly(0, self.count)
         self._look_back()

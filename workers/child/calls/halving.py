@@ -35,7 +35,7 @@ def raise_if_fatal(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a call raised, without the exception: its traceback would keep the batch's memory while the halves run."""
+    """The facts of an exception without the exception: its traceback would keep the batch's memory while the halves run."""
 
     failure: Failure
     out_of_memory: bool

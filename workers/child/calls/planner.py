@@ -1,7 +1,7 @@
 """How a batch is cut into calls of the model: items of like cost together, in calls of the size that is cheapest (D64). Pure.
 
 What a call costs is learned from the calls that run. Every so often one call of a batch has a size about which little is known,
-at a price that stays below `_PRICE` of the time spent: so the cheapest size is found although nobody declares it.
+at a price that stays below `_PRICE` of the time spent: so the cheapest size is learned and need not be declared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.workers.child.calls.times import CallTimes, Measure, call_size, st
 # The share of the model's time that tried sizes may cost, and the batches between two trials.
 _PRICE = 0.01
 _TRY_EVERY = 4
-# The price of so many batches may be spent in advance, so that a new model is known soon.
+# The price of this many batches may be spent in advance, so that a new model is known soon.
 _CREDIT = 64
 # A size is known after this many runs. A size that is not used is tried again after a pause, which doubles each time.
 _KNOWN = 3
 _AGAIN_FIRST, _AGAIN_MOST = 128, 8_192
-# What costs this share of its batch more is dear: one run is enough to know it.
+# A size that makes its batch this much more expensive is dear: one run is enough to know it.
 _DEAR = 0.1
 # More than one call's worth is worth having where this share of the calls is padding, up to this many times the largest call,
 # and if the whole batch is expected to take no longer than this: the first item waits for the last one's answer.
@@ -31,14 +31,14 @@ _PADDED = 0.05
 _GROUPS = 4
 _GROUPED_S = 1.0
 # A batch costs this much CPU time beside the model's own, whatever its size: claim, settlement, frames, pushes. A batch of
-# fewer items than a call may have runs for so long that this is a small share of it (D69).
+# fewer items than a call may have must run so long that this is a small share of it (D69).
 _BATCH_S = 0.001
 _BATCH_SHARE = 0.02
-# A wish for few items is dropped for one batch in so many, so that larger calls can be tried.
+# A wish for few items is dropped for one batch in this many, so that larger calls can be tried.
 _WISH_LESS_EVERY = 64
-# After memory ran out, larger calls are tried again after so many batches.
+# After memory ran out, larger calls are tried again after this many batches.
 _GROW_EVERY = 256
-# What was learned is told with one batch in so many.
+# One batch in this many reports what was learned.
 _NEWS_EVERY = 16
 
 
@@ -83,7 +83,7 @@ class Planner:
         self._unlike = self._padding = 0.0
         self._item_s = self._call_items = 0.0
 
-    # What happened.
+    # Events.
 
     def on_ran(self, count: int, costs: Sequence[float], seconds: float) -> None:
         """A call of `count` items with these costs (none: they are unknown) took `seconds`."""
@@ -114,7 +114,7 @@ class Planner:
         if plan.tried is not None:
             self._excess_s += max(0.0, seconds - plan.expected_s)
 
-    # What to do.
+    # Decisions.
 
     def plan(self, count: int, costs: Sequence[float], *, may_try: bool = True) -> CallPlan:
         """The calls of a batch of `count` items with these costs (none: they are unknown), in the order in which to run them.
@@ -144,7 +144,7 @@ class Planner:
         return group_by_cost(costs or [0.0] * count, most_items=bounds.items, most_cost=bounds.cost)
 
     def _trial(self, cutter: Cutter, expected_s: float) -> tuple[int, int] | None:
-        """The call to try, or None: there is nothing to learn, or it would cost too much."""
+        """The call to try; None if there is nothing to learn, or it would cost too much."""
         credit_s = _CREDIT * self._spent_s / max(1, self._batches)
         left_s = _PRICE * (self._spent_s + credit_s) - self._excess_s
         if left_s <= 0.0:
@@ -155,14 +155,14 @@ class Planner:
                 continue
             price_s = cutter.with_call(first, last) - expected_s
             if not self._tries.has_run(step):
-                # It may turn out to be cheaper, too; what it really costs is counted afterwards.
+                # It may also turn out to be cheaper; its real cost is counted afterwards.
                 price_s /= 2
             if price_s <= left_s and (price_s <= _DEAR * expected_s or self._tries.is_due(step, dear=True)):
                 self._tries.on_try(step)
                 return first, last
         return None
 
-    # What to ask for.
+    # Requests.
 
     def _note_padding(self, cutter: Cutter, cuts: Sequence[Cut]) -> None:
         self._unlike += 0.2 * (cutter.padding([(0, cutter.count)]) - self._unlike)
@@ -194,11 +194,11 @@ class Planner:
         return self._few_of(best, self.times.curves[Measure.ITEMS].expect(best))
 
     def _few_of(self, items: int, call_s: float) -> int:
-        """As many calls of so many items, of `call_s` seconds each, as make up for what a batch costs."""
+        """The items of enough calls to make up for a batch's own cost; each call has `items` and takes `call_s` seconds."""
         return items * ceil(_BATCH_S / _BATCH_SHARE / call_s) if call_s else self._bounds.items
 
     def news(self) -> LearnedCalls | None:
-        """What is known of calls; None if that was told not long ago, or nothing is known."""
+        """What is known of calls; None if it was reported recently, or nothing is known."""
         if self._batches % _NEWS_EVERY or not self.times.curve.table():
             return None
         table = tuple((size, round(seconds, 6)) for size, seconds in self.times.curve.table())
@@ -214,7 +214,7 @@ class Planner:
 
 
 class _Tries:
-    """Which sizes are known, and when the others are tried again. Time is counted in calls."""
+    """The known sizes, and when to try the others again. Time is counted in calls."""
 
     def __init__(self) -> None:
         self._calls = 0

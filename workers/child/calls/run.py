@@ -22,7 +22,7 @@ from penstock.workers.child.calls.planner import CallPlan, Planner
 
 Clock = Callable[[], float]
 
-# Batches that run for less are run as they come: deciding costs about a tenth of a millisecond.
+# Shorter batches are run as they come: deciding costs about a tenth of a millisecond.
 _QUICK_S = 0.004
 
 
@@ -75,20 +75,20 @@ class Calls:
         )
 
     def costs_before(self, inputs: Sequence[Any], live: Sequence[int]) -> dict[int, float | None]:
-        """What the items cost by their inputs, by place; empty if that is not known, or will never matter."""
+        """The cost of items by their inputs, by place; empty if it is unknown, or will never matter."""
         if self._loaded.cost is None:
             return dict(zip(live, natural_costs(inputs), strict=True)) if self._is_wanted else {}
         stage = self._loaded.handler.cost_stage
         return dict(zip(live, self._reader.declared(inputs), strict=True)) if stage == "input" else {}
 
     def costs_after(self, values: Sequence[Any], live: Sequence[int], before: dict[int, float | None]) -> list[float]:
-        """What the items cost in the end, one per value; empty if the items are to be taken as alike."""
+        """The final cost of the items, one per value; empty if the items count as alike."""
         if self._loaded.cost is not None:
             given = self._reader.declared(values) if self._loaded.handler.cost_stage == "item" else [before[at] for at in live]
             return complete(given)
         if not before or not values:
             return []
-        # What the handler made of an input says more about the call than the input does; but it may have no size.
+        # A preprocessed value says more about the call than its input does; but it may have no size.
         sizes = natural_costs(values) if self._loaded.preprocess else []
         known = sizes if sizes and None not in sizes else [before[place] for place in live]
         return [] if None in known else complete(known)
@@ -120,11 +120,11 @@ class Calls:
         return self.planner.wish() if self._pace.is_slow else 0
 
     def news(self) -> LearnedCalls | None:
-        """What is known of calls; None if that was told not long ago, or does not matter."""
+        """What is known of calls; None if it was reported recently, or does not matter."""
         return self.planner.news() if self._pace.is_slow else None
 
     def _fits(self, count: int) -> bool:
-        """Whether so many items may share a call, whatever they cost."""
+        """Whether this number of items may share a call, at any cost."""
         return count <= self._bounds.items and self._bounds.cost == inf
 
     def _quick_call(self, values: list[Any]) -> CallsOutcome:
@@ -132,7 +132,7 @@ class Calls:
         return CallsOutcome(outputs, largest_ok, self.padding(), 1)
 
     def _on_part(self, first: int, count: int) -> None:
-        """The call is repeated with so many of its items, from the one at `first` on."""
+        """The call is repeated with `count` of its items, from the one at `first` on."""
         running = self._loaded.context.running
         running.places = running.call[first : first + count]
 
@@ -199,7 +199,7 @@ class Calls:
             self.planner.on_ran(len(values), costs, seconds)
 
     def _warm_costs(self, values: list[Any]) -> list[float]:
-        # The sample itself may have no size; then all its copies cost the same.
+        # If the sample has no size, all its copies cost the same.
         return self.costs_after(values, range(len(values)), dict.fromkeys(range(len(values)), 1.0))
 
     def _in_parallel(self, values: list[Any], costs: Sequence[float]) -> CallsOutcome | None:
@@ -276,7 +276,7 @@ def _of(costs: Sequence[float], places: Sequence[int]) -> Sequence[float]:
 
 
 def _together(parts: Sequence[tuple[float, float | None]]) -> float | None:
-    """The share of padding over several calls, each of which has what its items cost, and its own share."""
+    """The share of padding over several calls; each comes with the cost of its items and its own share."""
     known = [(cost, share) for cost, share in parts if share is not None]
     padded = sum(cost / (1 - share) for cost, share in known if share < 1)
     return None if not known else 1 - sum(cost for cost, share in known if share < 1) / padded if padded else 0.0

@@ -1,7 +1,7 @@
 """How long a call of the model takes, learned from the calls that ran, and by which measure of its size. Pure; seconds.
 
 A model that pads takes as long as its items times the longest of them; one that works item by item, as long as the costs
-together; and one whose items are all alike, as their number says. Nobody has to declare which: the measure that explains the
+together; and one whose items are all alike, in proportion to their number. Nothing is declared: the measure that explains the
 run times best is used (D64).
 """
 
@@ -20,7 +20,7 @@ _WINDOW = 15
 _COMPARED = 48
 _COMPARED_LEAST = 12
 _COMPARE_EVERY = 4
-# Another measure is used only if it is clearly better: its error is this share of the present one's, which must be no noise.
+# Another measure is used only if it is clearly better: its error is at most this share of the present one's.
 _BETTER = 0.7
 _NOISE = 0.05
 # Two steps for each doubling of the size: finer ones would be learned too slowly.
@@ -128,7 +128,7 @@ class CallTimes:
     def _choose(self) -> None:
         errors = {measure: sum(recent) / len(recent) for measure, recent in self._errors.items()}
         present = errors[self.measure]
-        # Of two that are equally good, the padded cost: it loses nothing where the costs are alike.
+        # Among equally good measures the padded cost wins: it loses nothing where the costs are alike.
         best = min(errors, key=lambda measure: (round(errors[measure], 2), measure is not Measure.PADDED))
         if present > _NOISE and errors[best] < present * _BETTER:
             self.measure = best

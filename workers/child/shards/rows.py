@@ -40,7 +40,7 @@ def prepare_rows(
     said: RequestInput | None = None,
     clock: Clock = perf_counter,
 ) -> Flow:
-    """The same for rows of a shard (`penstock.shard`), all of one job. `said`: what their run says of its request."""
+    """The same for rows of a shard (`penstock.shard`), all of one job. `said`: the headers and parameters of their run."""
     began = clock()
     flow = Flow(len(rows), _read_rows(loaded, media, rows), range(len(rows)), facts=[facts] * len(rows))
     if said is not None and (said.headers or said.query):

@@ -116,7 +116,7 @@ class ShardThreads:
         began_at = time.monotonic()
         if not self._progress.begin(order.shard):
             return _recalled(order.shard, began_at)
-        # No mark in the lane: this is our own code, and a crash of the handler meanwhile must not be blamed on this shard.
+        # The lane gets no mark, because this is our own code: a crash of the handler meanwhile is not this shard's fault.
         try:
             work = shard_work(order.shard, _rows_of(order.item), began_at, facts=order.item.facts)
         except (PenstockError, OSError, MemoryError) as error:

@@ -117,7 +117,7 @@ class ShardWork:
         try:
             return encode_outcome(ShardOutcome(self.outputs, self.failures))
         except (OverflowError, ValueError, msgspec.MsgspecError):
-            # JSON has integers of any size, a shard's outcome only those of up to 64 bits: rows with larger ones fail.
+            # JSON has integers of any size, but a shard's outcome has at most 64 bits: rows with larger integers fail.
             for place, output in enumerate(self.outputs):
                 self._refuse_unwritable(place, output)
             return encode_outcome(ShardOutcome(self.outputs, self.failures))

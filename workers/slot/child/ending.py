@@ -1,4 +1,4 @@
-"""When a child is to end, why it ended, and what follows: its wear, its time limits, the batches that it takes along, restarts.
+"""When a child should end, why it ended, and what follows: wear, time limits, the batches lost with it, restarts.
 
 Pure but for a look at the child's memory: moments are monotonic and passed in.
 """
@@ -72,7 +72,7 @@ class Recycling:
         self._limits = limits
         self.is_limited = limits.recycle_after_batches is not None or bool(limits.memory_limit_bytes)
         self._measure_at = float("-inf")
-        # What came back, and how much of that counts as one batch: many where each item is one.
+        # How many batches came back, and how many of them count as one: several where each item is a batch.
         self.runs = 0
         self.items_per_run = 1
         self.is_worn = False

@@ -1,4 +1,4 @@
-"""What model code sees of the environment: what every program needs, and its model's variables. Secrets stay out of logs."""
+"""The environment of model code: variables that every program needs, and its model's own. Secrets stay out of logs."""
 
 from __future__ import annotations
 

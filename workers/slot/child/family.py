@@ -1,6 +1,6 @@
-"""What a child started and left behind: processes of its group, and those that left the group, ended when the child has.
+"""Ends what a child started and left behind: the processes of its group, and those that left the group.
 
-The kernel ends a child with its supervisor, and ends nobody with the child. A program that a handler started would keep memory,
+The kernel ends a child with its supervisor, but no process with the child. A program that a handler started would keep memory,
 ports and the GPU while the next child loads the same model. Where the supervisor itself is killed, the next worker that starts
 on the machine ends what is left.
 """
@@ -64,7 +64,7 @@ def _is_of_our_pids(pid: int) -> bool:
 
 
 def end_family(leader: int, mark: str) -> None:
-    """End what the child left. `leader` is its pid: the child has ended, and nobody has waited for it yet.
+    """End what the child left. `leader` is its pid: the child has ended, and no thread has waited for it yet.
 
     Until then the pid names the child's group and no other. A process that left the group is known by the mark.
     """

@@ -30,7 +30,7 @@ _LONG_S = 1.0
 class InFlight:
     """Part of a `ChildProcess`, whose progress it reads from `page`, and which gets its batches over `wire`.
 
-    Without these it is empty for ever. Only the slot's thread uses it, except for `awaited`. Batches and shards have numbers of
+    Without these it stays empty. Only the slot's thread uses it, except for `awaited`. Batches and shards have numbers of
     their own.
     """
 
@@ -39,10 +39,10 @@ class InFlight:
         self._wire = wire
         self._last_batch = 0
         self._last_shard = 0
-        # By number, in the order given. None: the child still works on that batch, but nobody awaits its outcome any more.
+        # By number, in the order given. None: the child still works on that batch, but its outcome is no longer awaited.
         self._batches: dict[int, Batch | None] = {}
         self._shards: dict[int, Batch | None] = {}
-        # Copies of inputs that the child may yet read, also for batches that nobody awaits.
+        # Copies of inputs that the child may yet read, also for batches that are no longer awaited.
         self._copies: dict[tuple[bool, int], list[str]] = {}
         # The last one that came back, for lines that it printed and that are read only now.
         self._ended: tuple[int, Batch | None] = (0, None)
@@ -52,7 +52,7 @@ class InFlight:
         # The last sign of life of an item, and how many there were.
         self.alive_at = float("-inf")
         self._signs = 0
-        # Places of items that nobody wants any more, by batch.
+        # Places of items that are no longer wanted, by batch.
         self._given_up: dict[int, set[int]] = {}
 
     @property
@@ -106,7 +106,7 @@ class InFlight:
             self._copies[shard, number] = copies
 
     def on_batch_done(self, done: BatchDone, now: float) -> BatchRan | BatchLost | None:
-        """None for a batch that nobody awaits."""
+        """None for a batch that is no longer awaited."""
         batch = self._batches.pop(done.batch, None)
         self._ended = done.batch, batch
         _delete(self._copies.pop((False, done.batch), []))
@@ -120,7 +120,7 @@ class InFlight:
         return _event(self._shards.pop(number, None), done)
 
     def on_said(self, said: ItemReports, now: float) -> ItemsSaid | None:
-        """None if nobody awaits the batch, which is then no sign of life either: its time limit counts."""
+        """None if the batch is no longer awaited; it is then no sign of life, so the time limit goes on."""
         batch = self._batches.get(said.batch)
         if batch is None:
             return None
@@ -133,7 +133,7 @@ class InFlight:
         self._signs += 1
 
     def on_paused(self, now: float) -> None:
-        """The child is not listened to, or is again: no time limit counts from before."""
+        """The slot stopped or resumed reading from the child: time limits start again."""
         self.on_alive(now)
 
     def tell_facts(self, number: int) -> None:
@@ -159,7 +159,7 @@ class InFlight:
         return [batch for batch in given if batch is not None]
 
     def load(self) -> ChildLoad:
-        """What the child has to do, batches that nobody awaits included."""
+        """The child's work, including batches that are no longer awaited."""
         if self.is_empty:
             return IDLE
         alone = any(batch.is_solo for batch in self.awaited())
@@ -228,7 +228,7 @@ class InFlight:
         return _recalled(self._shards, self._progress.shards.recall_waiting) if self._shards else []
 
     def give_up(self, jobs: Collection[JobId], *, lost: Collection[AttemptKey] = ()) -> None:
-        """Somebody asked for the end of these jobs, or these attempts were lost: their handler may stop early."""
+        """The end of these jobs was requested, or these attempts were lost: their handler may stop early."""
         for number, batch in self._batches.items():
             if batch is not None:
                 unwanted = {n for n, job in enumerate(batch.jobs) if job.id in jobs or (job.id, job.token) in lost}
@@ -305,7 +305,7 @@ def _event(batch: Batch | None, done: BatchDone) -> BatchRan | BatchLost | None:
 
 
 def _recalled(given: dict[int, Batch | None], recall: Callable[[int], bool]) -> list[Batch]:
-    """The batches that `recall` took back. The child still answers for them, but nobody awaits that."""
+    """The batches that `recall` took back. The child still answers for them, but the answers are not awaited."""
     back = []
     for number, batch in given.items():
         if batch is not None and recall(number):

@@ -1,4 +1,4 @@
-"""Keeps a slot's child alive: starts it, listens to it, ends it when it hangs, and reports what became of its batches."""
+"""Keeps a slot's child alive: starts it, reads from it, ends it when it hangs, and reports the outcomes of its batches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ChildManager:
         self._max_batch_size = max_batch_size
         self._child: ChildProcess | None = None
         self._start_at = float("-inf")
-        # The child is not listened to, because the store has not heard what it said before.
+        # The slot does not read from the child, because the store has not received its earlier reports.
         self.is_paused = False
         self._end = ChildEnd(spec.limits)
         self._health = DeviceHealth()
@@ -96,7 +96,7 @@ class ChildManager:
         return []
 
     def end_if_hung(self, now: float) -> bool:
-        """End the child if it is past its time limit. All of `tend` that a slot needs which only ends what runs."""
+        """End the child if it is past its time limit. A slot that drains needs only this part of `tend`."""
         if self._child is None or self._end.is_hung or self.is_paused:
             return False
         if now <= self._end.limit_at(self._child, is_ready=self.state == "ready"):
@@ -139,14 +139,14 @@ class ChildManager:
             spec, self.source = located
             self._child = child = ChildProcess(spec, self._pin, max_batch_size=self._max_batch_size)
         except PenstockError as error:
-            # What is missing may come: a file may be mounted later, a network may be back.
+            # The missing file may be mounted later, and a network may come back.
             self._start_at = now + self.restarts.on_failure()
             return [self._on_unloadable(f"{error.message}. {error.hint}" if error.hint else error.message)]
         child.watch(self._selector)
         self.in_flight = child.in_flight
         self._end, self.is_paused = ChildEnd(self._spec.limits), False
         if self.state != "failed":
-            # A model that could not be loaded stays failed for readers until it is loaded: a retry is no news.
+            # A model that could not be loaded stays failed for readers until it is loaded: a retry changes nothing for them.
             self.state = "loading"
         placed = {"device": self._pin.device, "cores": self._pin.cores}
         log.info(CHILD_STARTED, model=self._spec.name, version=self._spec.version, pid=child.pid, **placed)
@@ -288,7 +288,7 @@ class ChildManager:
         self._child.flush(is_paused=self.is_paused)
 
     def pause(self, now: float, *, is_paused: bool) -> None:
-        """Listen to the child no more, or again. The pause is no fault of its own: the time limit counts from then on."""
+        """Stop or resume reading from the child. The pause is not the child's fault: the time limit counts from then on."""
         self.is_paused = is_paused
         if self._child is not None:
             self._child.in_flight.on_paused(now)

@@ -22,7 +22,7 @@ _ENDED_KEPT = 64
 class ItemsInFlight(InFlight):
     """As `InFlight`, for a child that runs up to `at_once` items side by side, and is given no more.
 
-    The page of progress has no room for so many batches, so each has a time limit that counts from when it was given, or last
+    The progress page has no room for that many batches, so each has a time limit that counts from when it was given, or last
     said something, and none is recalled: it has most likely begun.
     """
 
@@ -109,7 +109,7 @@ class ItemsInFlight(InFlight):
         return set(self._batches), self._progress.shards.touched(self._shards)
 
     def _hung(self) -> tuple[set[int], set[int]]:
-        # Whoever blocks the loop blocks it for all, and the page does not say who it was.
+        # An item that blocks the loop blocks all items, and the page does not say which item it was.
         return self._touched()
 
     def clear(self) -> None:

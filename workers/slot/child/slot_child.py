@@ -1,4 +1,4 @@
-"""What a slot needs of whoever runs its batches: the manager of a child process, or the stand-in of an extension."""
+"""What a slot needs of the part that runs its batches: the manager of a child process, or the stand-in of an extension."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SlotChild(Protocol):
 
 
 class NewChild(Protocol):
-    """Makes whoever runs the batches of a slot; `selector` reports its events to the slot."""
+    """Makes the part that runs the batches of a slot; `selector` reports its events to the slot."""
 
     def __call__(
         self, spec: ModelSpec, pin: Pin, selector: BaseSelector, locate: Locate, *, max_batch_size: int
