@@ -11,7 +11,7 @@ from penstock.inputs.input_shape import misfit, ragged
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Up to here every whole number has a double of its own. Above, two neighbours may have become one when they were read.
+# Up to this limit every whole number has its own double. Above it, two neighbours may have become equal when they were read.
 _LARGEST_EXACT = 2**53 - 1
 _KIND_WORDS = {
     "b": "true or false",
@@ -75,7 +75,7 @@ def _with_digits(value: Any, given: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _why_unreadable(given: NDArray[Any], dtype: str) -> str:
-    """What the array holds and `dtype` cannot; empty if there is nothing."""
+    """The reason why `dtype` cannot hold the array; empty if it can."""
     import numpy as np
 
     kind = np.dtype(dtype).kind

@@ -38,7 +38,7 @@ class Context:
 
     `folder` holds the source file; the handler has `threads` cores of its own; `runtime` says how model files are to be run;
     no batch is larger than `max_batch_size`. `metrics` makes metrics of the handler's own (docs/reference/metrics.md). What
-    is said of `items` and `requests` is for `inference`, and not for the stages beside it.
+    is said of `items` and `requests` is for `inference`, and not for the other stages.
     """
 
     model: str
@@ -73,7 +73,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants any item of the call that runs now. A handler that runs for long looks between its steps."""
+        """Whether no item of the running call is wanted any more. A handler that runs long checks this between its steps."""
         items = self.items
         return bool(items) and all(item.cancelled for item in items)
 
@@ -211,7 +211,7 @@ def failure_of(error: Exception) -> Failure:
 
 @dataclass(slots=True)
 class Tracebacks:
-    """Whether the failures of this process, which runs `model`, have the traceback of their error. Its entry point says so.
+    """Whether failures in this process, which runs `model`, keep the traceback of their error. Its entry point decides.
 
     `errors`: the errors themselves, for a debugger; a worker keeps none, because they hold the memory of their batch.
     """
@@ -242,7 +242,7 @@ def _traceback_of(error: Exception) -> str:
 
 def _next_step(error: Exception) -> str:
     """The line of the settings that the code misses, where the name of an environment variable alone is the error."""
-    # Only a process that has failed imports this.
+    # Imported here, because only a process that has failed needs it.
     from penstock.handlers.modules import missing_variable, variable_line
 
     name = missing_variable(error)

@@ -19,7 +19,7 @@ Cost = Callable[[Any], float]
 
 @dataclass(frozen=True, slots=True)
 class ModelAttributes:
-    """What model code says of itself, known before anything is loaded. None or empty: it does not say."""
+    """What model code declares, known before a model is loaded. None or empty: it does not say."""
 
     name: str = ""
     version: str = ""
@@ -121,7 +121,7 @@ class StreamingItems(FunctionHandler):
     """The handler of a generator function that takes one item."""
 
     def inference(self, batch: list[Any], /) -> Any:
-        # Only models that stream load what streams need.
+        # Imported here, because only models that stream need it.
         from penstock.handlers.running.streaming import side_by_side
 
         return (yield from side_by_side(self._function, batch, self._running))

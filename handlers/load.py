@@ -77,7 +77,7 @@ def load(
     and `modules` are those that extensions lend to the code.
     """
     if requirements:
-        # Few models have any, and everything else does without this import.
+        # Imported here, because few models have requirements.
         from penstock.handlers.requirements import check_requirements
 
         check_requirements(requirements)
@@ -161,7 +161,7 @@ def _pick(module: object, name: str, where: str) -> object:
     if name:
         chosen = getattr(module, name, None)
         if inspect.isfunction(chosen):
-            # Who names a function means it, decorated or not.
+            # A function that is named in the source counts, decorated or not.
             return model(chosen)
         if not _is_model(chosen):
             raise HandlerLoadError(
@@ -274,7 +274,7 @@ def _initialized(imported: ImportedModel, context: Context) -> Handler:
     except ModuleNotFoundError as error:
         raise missing_module(error, f"{imported.label}.initialize") from error
     except SystemExit as error:
-        # Without this the child would end without a message, and its worker would take that for a crash.
+        # Without this the child would end without a message, and its worker would report a crash.
         raise HandlerLoadError(
             f"{imported.label}.initialize ended the process with sys.exit({error.code!r}); "
             "raise an error there that says what is missing"
@@ -290,7 +290,7 @@ def _initialized(imported: ImportedModel, context: Context) -> Handler:
 def _initialize(handler: Handler, context: Context) -> None:
     begun: Any = handler.initialize(context)  # type: ignore[func-returns-value]
     if inspect.isawaitable(begun):
-        # Only async models load what coroutines need.
+        # Imported here, because only async models need it.
         from penstock.handlers.running.coroutines import run_to_end
 
         run_to_end(begun)

@@ -78,7 +78,7 @@ class Codec:
 
     def _decode_other(self, content_type: str, data: bytes) -> Any:
         if content_type in PACKED_MEDIA:
-            # Few models get inputs that are packed.
+            # Imported here, because few models get packed inputs.
             from penstock.handlers.packed_inputs import decode_packed
 
             return decode_packed(self, content_type, data)

@@ -1,6 +1,6 @@
-"""Finds what keeps a model file from loading, as far as the file and its settings show it, before any process is started.
+"""Finds faults that keep a model file from loading, as far as the file and its settings show them, before a process starts.
 
-No library that runs models is imported. What only such a library or the device can show is found by the worker's child.
+No library that runs models is imported. The worker's child finds the faults that only such a library or the device shows.
 """
 
 # D46: this runs in `config --check`, `doctor`, `up` and `worker`.

@@ -64,7 +64,7 @@ def import_name(name: str, *, modules: Mapping[str, str] = NONE_LENT) -> ModuleT
 
 @contextmanager
 def _lent(modules: Mapping[str, str], folder: Path) -> Iterator[None]:
-    """Within the block `modules` can be imported, but for those of which the model's own folder has one of that name (D84).
+    """Within the block `modules` can be imported, except those whose name a module of the model's own folder has (D84).
 
     They are ours where a package of that name is installed, too: code runs alike everywhere.
     """
@@ -103,7 +103,7 @@ class _LentFinder:
 def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
     """The error for a module that `where` imports and that is not installed; it says what to install."""
     name = (error.name or str(error)).partition(".")[0]
-    # Only an error pays for this import.
+    # Imported here, because only errors need it.
     from penstock.distribution import requirement
 
     package = f"'{requirement(_EXTRAS[name])}'" if name in _EXTRAS else _PACKAGES.get(name)
@@ -117,7 +117,7 @@ def missing_module(error: ModuleNotFoundError, where: str) -> HandlerLoadError:
 
 def installed_release(error: Exception) -> str:
     """Of a name that an installed package lacks: which release is installed. Empty for any other error."""
-    # Only an error pays for this import.
+    # Imported here, because only errors need it.
     from importlib.metadata import packages_distributions, version
 
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""

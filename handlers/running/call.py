@@ -35,7 +35,7 @@ class Reporter(Protocol):
 
 
 class Told(Protocol):
-    """What is known of the items of a batch beside their inputs."""
+    """What is known of the items of a batch besides their inputs."""
 
     def requests(self, places: Sequence[int], reporter: Reporter | None) -> list[Any]: ...
 
@@ -51,7 +51,7 @@ class RunningItem:
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the item is: a `fraction` from 0 to 1, and a `note` of at most 200 characters for its caller.
 
-        Callers see the latest of a tenth of a second. The time limit of a run, `max_run_s`, counts anew from each call.
+        Callers see the latest of a tenth of a second. The time limit of a run, `max_run_s`, starts again at each call.
         """
         if self._reporter is not None:
             text = str(note)[:NOTE_CHARS].encode("utf-8", "replace").decode()
@@ -59,7 +59,7 @@ class RunningItem:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the item any more: it was cancelled. Its output will be dropped, so its run may end early."""
+        """Whether the item was cancelled. Its output will be dropped, so its run may end early."""
         return self._reporter is not None and self._reporter.is_unwanted(self._batch, self._place)
 
     @property
@@ -73,7 +73,7 @@ class RunningItem:
             self._reporter.begin(self._batch)
 
     def restart(self) -> None:
-        """What the item yields from now on begins anew: its call may be repeated."""
+        """Restart the item's stream, because its call is repeated."""
         if self._reporter is not None:
             self._reporter.restart(self._batch, self._place)
 
@@ -94,7 +94,7 @@ class InHand(NamedTuple):
 class RunningCall:
     """Which items the handler runs now. Outside of a worker there is no `reporter`, and what is reported goes nowhere.
 
-    The thread that runs the handler sets plain attributes, because this is on every job's way. `batch`: 0 where nobody waits
+    The thread that runs the handler sets plain attributes, because this is on every job's way. `batch`: 0 where no job waits
     for the items one by one. Places in the batch: of `all` items that run, of those of the present `call`, and of those that
     are in the handler's hands (`places`): a call that raised is repeated in parts. `told`: what is known of these items, while
     they run. `beside`: the threads of the other stages. `stream_bytes` bounds the stream of an item.

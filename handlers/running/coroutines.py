@@ -29,7 +29,7 @@ Coroutine = Callable[[list[Any]], Awaitable[list[Any]]]
 OnTurn = Callable[[bool], None]
 # The item that this task runs.
 _IN_HAND: ContextVar[InHand] = ContextVar("in_hand")
-# How often tasks are looked at that nobody wants any more.
+# How often the watch looks for tasks that are no longer wanted.
 _LOOK_S = 0.05
 _STANDSTILL_S = 0.5
 _COMPLAIN_EVERY_S = 60.0
@@ -68,7 +68,7 @@ class _ItemRun:
 class CoroutineStage:
     """The stage of a list that gives each item to a call of its own. At most `at_once` of all lists' calls run at once.
 
-    An item that raises fails alone. So does one that nobody wants any more, or that runs for too long: its task is cancelled,
+    An item that raises fails alone. So does one that is no longer wanted, or that runs for too long: its task is cancelled,
     before the worker would end the process with all items.
     """
 
@@ -86,7 +86,7 @@ class CoroutineStage:
         """Run these items and no others, to their end."""
         number, places, told = self._running.in_hand
         if len(places) != len(batch):
-            # In a loop without a worker nobody waits for the items one by one.
+            # In a loop without a worker no job waits for a single item.
             number, places, told = 0, range(len(batch)), None
         outputs: list[Any] = event_loop().run_until_complete(self.run(batch, InHand(number, places, told)))
         return outputs

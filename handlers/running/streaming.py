@@ -35,12 +35,12 @@ def streaming_stage(inference: Callable[[list[Any]], Steps], context: Context) -
 
 
 def items_of_call(running: RunningCall, count: int) -> Sequence[RunningItem]:
-    """The items of the call; in a warm-up there are none, and nobody hears what is yielded."""
+    """The items of the call; in a warm-up there are none, and chunks are dropped."""
     return running.items if len(running.places) == count else [RunningItem(None, 0, 0)] * count
 
 
 def _run(steps: Steps, streams: Sequence[ItemStream]) -> list[Any] | None:
-    """What the generator returns: a list, or None. It is closed early once nobody wants any of its items."""
+    """What the generator returns: a list, or None. It is closed early once none of its items is wanted."""
     while not all(stream.is_over for stream in streams):
         try:
             step = next(steps)

@@ -90,7 +90,7 @@ class Runtime(Protocol):
     """A loaded model. `provider` names what really runs it. If `stacks` is false, items run one at a time.
 
     Some attributes are optional. `upload(feed)` starts the copy of a batch to the device and returns one `DeviceRow` per item
-    and input, lists of which `run` takes in place of arrays; `padding_ratio` is the share of padded rows in the last run;
+    and input, and `run` takes lists of them in place of arrays; `padding_ratio` is the share of padded rows in the last run;
     `first_call_s` is the time of the smallest batch in seconds if opening the model made that call, else 0. `output_ports` are
     the outputs, where the file states their types and shapes.
     """

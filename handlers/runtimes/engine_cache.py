@@ -82,7 +82,7 @@ def cache_folder(cache_dir: str, base: Path, env: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class EngineCache:
-    """Files `KEY.SUFFIX`, each of which ends with the SHA-256 of its content. Any of them may be deleted at any time."""
+    """Files `KEY.SUFFIX`; each ends with the SHA-256 of its content. Any file may be deleted at any time."""
 
     folder: Path
 

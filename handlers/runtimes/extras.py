@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.handlers.runtimes.contract import KINDS, kind_of
 from penstock.model_spec import RuntimeOptions
 
-# Extra -> the packages of which any one is enough.
+# Extra -> packages; any one of them is enough.
 _BROUGHT_BY = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
     "onnx-gpu": ("onnxruntime-gpu",),

@@ -56,7 +56,7 @@ def arena_options(inputs: Mapping[str, tuple[int | None, ...]], buckets: tuple[i
     """How the memory arena grows: by what is asked for, where batches come in few shapes; else by the default, which doubles.
 
     A doubled arena may take twice what the largest batch needs. With many shapes, one that grows by what is asked for breaks up
-    into pieces, none of which fits the next shape.
+    into pieces that are too small for the next shape.
     """
     few = all(None not in shape[1:] for shape in inputs.values()) and (
         bool(buckets) or all(shape[:1] != (None,) for shape in inputs.values())

@@ -42,7 +42,7 @@ class OnnxRuntime:
 
     `shrink` are the options of a run that gives unused memory back. `open_twin` opens a session of the same model that records
     its calls below a path. `open_single` opens a session with a
-    single thread, of which `at_once` calls can run in parallel.
+    single thread, for `at_once` calls in parallel.
     """
 
     def __init__(

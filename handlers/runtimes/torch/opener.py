@@ -136,7 +136,7 @@ def _plain_errors(torch: Any, call: Call, *, kind: FileKind, device: str) -> Cal
     if kind is FileKind.SCRIPT:
         return without_traceback(torch, call)
     if kind is FileKind.PACKAGE and device.startswith("cuda"):
-        # The nested form: the flat one is made anew, with a hundred names, for each call.
+        # The nested form: the flat form is rebuilt, with a hundred names, for each call.
         return telling_memory(call, lambda: int(torch.cuda.memory_stats_as_nested_dict(device).get("num_ooms", 0)))
     return call
 
