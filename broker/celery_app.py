@@ -88,12 +88,10 @@ def build_app(settings: Settings) -> PenstockCelery:
         )
     # For the process: kombu has no setting for it, and picks the class of a channel by the URL.
     Channel.QoS = ListedDeliveries
-    connection = celery_connection(settings.store.celery_url or settings.store.url)
-    app = PenstockCelery(
-        "penstock", broker=connection.url, backend=connection.result_url, amqp=ListedQueues, set_as_current=False
-    )
+    store = celery_connection(settings.store.celery_url or settings.store.url)
+    app = PenstockCelery("penstock", broker=store.url, backend=store.result_url, amqp=ListedQueues, set_as_current=False)
     app.settings = settings
-    app.conf.update(_configuration(settings) | _transport(connection))
+    app.conf.update(_configuration(settings) | _transport(store))
     for name in (TASK, *(task_name(model) for model in settings.served_names)):
         app.task(_run_elsewhere, name=name)
     app.steps["consumer"].add("penstock.workers.bootstep.consumer:ClaimStep")

@@ -256,7 +256,7 @@ class Absent:
 
 
 # What to do if the record of a live job is gone: penstock itself never deletes one.
-GONE_HINT = "the store evicted or lost records: set maxmemory-policy noeviction, and see that nobody deletes its keys"
+GONE_HINT = "the store evicted or lost records: set maxmemory-policy noeviction, and let no other program delete its keys"
 
 
 @dataclass(frozen=True, slots=True)

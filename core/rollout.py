@@ -178,7 +178,7 @@ def check_load(info: ModelInfo | None, rollout: Rollout, version: str, *, is_fre
     if len(rollout.added.keys() - {version}) >= MOST_ADDED:
         raise Conflict(
             f"{len(rollout.added)} versions of this model were loaded at run time and are not forgotten yet",
-            hint="Unload those that nobody calls any more; they are forgotten ten minutes later.",
+            hint="Unload versions that are no longer called; they are forgotten ten minutes later.",
         )
     if version in rollout.removed and not (is_free and version not in rollout.undone):
         raise Conflict(

@@ -193,7 +193,7 @@ class Run(Struct, frozen=True, kw_only=True):
     """What the store knows of one run. Moments are Unix seconds by Redis' clock. `driver` names the process that works on it
     and holds it until `driver_until`; `stage` says for a progress line what the driver does. `busy`: the share, 0 to 1, of the
     time of the slots that served the run in which their device ran its rows. `request`: "", "cancel". `drives`: how many were
-    begun since the run last got further than ever, or a driver left it in order; above 1 a driver has died.
+    begun since the run last made progress, or a driver left it in order; above 1 a driver has died.
 
     `parts` counts the parts of a split run; its counts, rate and busy share are those of its parts together, and `driver` is
     one of theirs. The record of a part has `part`, and in `part_of` the id of its run; its `spec` is the run's.
@@ -245,7 +245,7 @@ def retry_spec(run: Run) -> RunSpec:
             "rows that did not fail cannot be read back",
             hint="run all rows again, with --overwrite; a run that writes .jsonl or .parquet can be retried",
         )
-    # The rows that it repeats have failed before, and their run was completed all the same.
+    # The repeated rows have failed before, and their run was completed all the same.
     metadata = run.spec.metadata | {RETRY_OF: run.id}
     return replace(run.spec, version=run.version, overwrite=True, max_failed="100%", metadata=metadata, parts=1)
 

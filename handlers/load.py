@@ -95,8 +95,8 @@ def load(
             from penstock.handlers.tasks.file_handler import check_option_names
 
             check_option_names(Path(source), context, task=task)
-        codec = imported.codec or codec_for(imported.types.input)
-        return _assemble(imported, _initialized(imported, context), context, codec=codec)
+        handler = _initialized(imported, context)
+        return _assemble(imported, handler, context, codec=imported.codec or codec_for(imported.types.input))
 
 
 @contextmanager

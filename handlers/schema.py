@@ -59,7 +59,7 @@ def handler_types(handler: type[Handler]) -> ItemTypes:
     last = "inference" if handler.postprocess is Handler.postprocess else "postprocess"
     source, target = _hints(getattr(handler, first)), _hints(getattr(handler, last))
     given, asks = _asked_for(_element(_first_parameter(source), f"{handler.__name__}.{first}", "take"))
-    # What a generator yields are parts of an output.
+    # A generator yields parts of an output.
     made = Any if _streams(getattr(handler, last)) else target.get("return", Any)
     return ItemTypes(given, _output_element(made, f"{handler.__name__}.{last}"), asks)
 
@@ -222,7 +222,7 @@ def _file_of(kind: type, value: Any) -> Any:
     try:
         return _file_class(kind).read(value)
     except InvalidInput as error:
-        # msgspec adds the place of a fault to a ValueError alone.
+        # msgspec adds the place of a fault only to a ValueError.
         raise ValueError(error.message) from error
 
 

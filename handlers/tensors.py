@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WHOLE_TENSOR = "output"
-# Media type and bytes of a value, as any other caller would get it.
+# Returns the media type and bytes of a value, as any other caller would get it.
 Encode = Callable[[Any], tuple[str, bytes]]
 
 

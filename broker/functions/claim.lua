@@ -8,7 +8,7 @@
 -- LARGEST: leases CLAIM_MAX jobs, ends or moves MOVES_MAX more, hands out few messages; looks once at each owner in line
 -- D30: docs/design/leases-and-losses.md
 local BULK_TURN = 8 -- every 8th claim serves bulk first, so that bulk never starves
-local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks anyway as soon as its batch has ended
+local SOLO_AGAIN_MS = 1000 -- an upper bound: a slot asks as soon as its batch has ended in any case
 local FEW = 16 -- a slot never holds more shards than this
 
 -- Whether the worker runs something that delays other jobs. A slot that runs only shards runs ordinary jobs between
@@ -72,9 +72,9 @@ local function next_in_turn(p, version, limit, need, now, todo, tally)
   return order
 end
 
--- The reason why the batch may leave now; or nil, and the ms until it may.
+-- The reason to release the batch now; or nil, and the ms until it may leave.
 local function release_reason(p, order, limit, enough, waiting, max_wait, hurry, now)
-  -- A fresh model takes one job at a time. If nothing waits behind it, it did not fill a batch, but met an idle slot.
+  -- A fresh model takes one job at a time. If nothing waits behind that job, the job met an idle slot and filled no batch.
   if #order >= limit then return limit == 1 and waiting == 1 and 'idle' or 'full' end
   if #order >= enough then return enough <= 1 and 'idle' or 'full' end
   if pool_is_idle(p) then return 'idle' end
@@ -157,7 +157,7 @@ local function first_alive(p, line, band, now, todo, tally)
   end
 end
 
--- Whether a suspect goes before the ordinary jobs. A suspect that crashed a child goes at once, because the crash is most likely
+-- Whether a suspect goes before the ordinary jobs. A suspect that crashed a child goes at once, because the crash was most likely
 -- its own fault. A suspect that lost workers goes once a batch of ordinary jobs was served since it became one: each suspect makes
 -- progress, and none holds up the others twice.
 local function solo_due(p, version, place, shared)
@@ -178,7 +178,7 @@ local function ask_to_be_woken(p, length)
   if redis.call('GET', p .. 'want') ~= want then redis.call('SET', p .. 'want', want) end
 end
 
--- The head of every reply; `claim` adds what it knows only at its end.
+-- The head of every reply; `claim` fills in the rest at its end.
 local function head(reason, retry, now, tally, messages, shards)
   local reply = {@claim_head.blank}
   reply[@claim_head.reason], reply[@claim_head.depth], reply[@claim_head.retry], reply[@claim_head.now] = reason, 0, retry, now
@@ -212,7 +212,7 @@ end
 
 function claim(keys, args, todo)
   local p, now, tally = keys[1], now_ms(), new_tally()
-  -- The usual answer to a slot that has just settled a lone job in the same round trip: be quick, for that job's push waits for it.
+  -- The usual answer to a slot that has just settled a lone job in the same call. It must be quick, because that job's push waits.
   local waiting, parked = ordinary_depth(p)
   if args[@claim.shard] == '1' then return claim_shard(p, args, waiting, now, todo, tally) end
   local shards = parked > 0 and redis.call('ZCARD', shards_of(p, args[@claim.version])) or 0
@@ -227,7 +227,7 @@ function claim(keys, args, todo)
   local version, worker, limit, enough = args[@claim.version], args[@claim.worker], math.min(CLAIM_MAX, tonumber(args[@claim.limit])), tonumber(args[@claim.enough])
   local order, reason, retry = {}, '', -1
   local suspect, place, shared = nil, nil, false
-  -- Mostly all waiting jobs stand in one line: then there are neither suspects nor owners to look for.
+  -- Usually all waiting jobs are in one line: then there are neither suspects nor owners to look for.
   if redis.call('ZCARD', line_of(p, version)) < waiting then
     suspect, place = first_alive(p, p .. 'solo:' .. version, 0, now, todo, tally)
     shared = owners_wait(p, version)
@@ -238,7 +238,7 @@ function claim(keys, args, todo)
   if due and not free then
     retry = SOLO_AGAIN_MS
   elseif not due then
-    -- The slack that the possible batch needs, not a full one: a smaller batch runs for a shorter time.
+    -- The slack that the possible batch needs, not a full batch: a smaller batch runs for a shorter time.
     local need = args[@claim.min_slack] - math.max(0, limit - standing(p, version, limit, shared)) * args[@claim.slack_per_item]
     order = (shared and next_in_turn or next_jobs)(p, version, limit, need, now, todo, tally)
     if #order > 0 then
@@ -247,7 +247,7 @@ function claim(keys, args, todo)
         tonumber(args[@claim.hurry]), now)
       if not reason then order, reason, retry = {}, '', wait end
     elseif tally.left < MOVES_MAX and standing(p, version, 1, shared) > 0 then
-      retry = 0 -- a long run of late jobs: more behind it
+      retry = 0 -- many late jobs in a row: there may be more behind them
     end
   end
   if free and #order == 0 then

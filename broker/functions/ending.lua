@@ -79,7 +79,7 @@ local function load_job(p, serial, fields)
   return job
 end
 
--- A record was found gone: what only it named has to be looked for in all lists (see lists.lua).
+-- A record is gone: the entries that only it named have to be looked for in all lists (see lists.lua).
 local function read_lists_again(p, todo) later(todo, 'HSET', p .. 'strays', 'again', '1') end
 
 -- Drop an ended job's record and output; returns the names of its own blobs, which begin with its serial (D101:
@@ -131,14 +131,14 @@ end
 
 local function note(job, ...) append(job.noted, {...}) end
 
--- Keep the traceback of the attempt that holds this token, behind the attempt's number: that of an earlier attempt says nothing.
+-- Keep the traceback of the attempt that holds this token, behind the attempt's number: an earlier attempt's traceback is stale.
 local function note_traceback(job, token, text)
   if text == '' then return end
   job.noted = job.noted or {}
   note(job, 'traceback', string.match(token, '^%d+') .. '\n' .. text)
 end
 
--- Write a state that is not final, and what was noted, in one command.
+-- Write a state that is not final, and the noted attempt, in one command.
 local function set_state(p, serial, job, state, todo, code, message)
   redis.call('HSET', p .. 'job:' .. serial, 'state', state, 'token', '', unpack(job.noted or NOTHING))
   hooks.waiting(p, serial, job, todo, code, message)
@@ -151,7 +151,7 @@ local ENDING = {'state', 'version', 'ttl', 'watch', 'code', 'token', 'final_toke
 -- The set that notes lost jobs now. The other one has those from before the reading of lists that is under way (see lists.lua).
 local function lost_now(p) return p .. (redis.call('EXISTS', p .. 'swapped') == 1 and 'losing' or 'lost') end
 
--- A record that is gone was evicted or deleted by hand, and nothing can be said of its job any more. Its places are cleared, so
+-- A missing record was evicted or deleted by hand, and nothing is known of its job any more. Its places are cleared, so
 -- that it holds up no other job, and it is counted once. One that had not ended is noted in `lost`: it counts as open until its
 -- owner is found (see lists.lua).
 local function forget_gone(p, serial, todo)

@@ -1,4 +1,4 @@
--- extend: push a worker's lease forward, and so that of all jobs it holds; take back jobs that run for too long.
+-- extend: push the lease of a worker and of all its jobs forward; take back jobs that run for too long.
 -- ARGS: worker, lease ms, max run ms; per job that made progress (its run time starts again): serial
 -- LARGEST: the jobs that one worker holds
 -- REPLY: ok | lost, number of cancelled; then serials asked to be cancelled; then serials taken back

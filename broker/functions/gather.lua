@@ -36,7 +36,7 @@ local function drop(todo, key)
   todo.drop[#todo.drop + 1] = key
 end
 
--- Send one command for a whole list. Lua passes at most about 8,000 values to one call, and a call that fails there would be half
+-- Send one command for a whole list. Lua passes at most about 8,000 values to one call, and a call that failed there would be half
 -- done, so a long list goes in parts; their size is even, which keeps pairs together.
 local PART = 4000
 local function send(command, key, values)
@@ -78,7 +78,7 @@ local function plan_start(p, serial, owner, todo)
   count_planned(todo, owner, 1)
 end
 
--- A job that was delayed is so no longer. One that waited for its start, and not for a retry, has an entry in `starts`, which says
+-- A delayed job leaves its delay. A job that waited for its start, and not for a retry, has an entry in `starts`, which says
 -- its owner even where its record is gone.
 local function count_start(p, serial, todo)
   local owner = redis.call('HGET', p .. 'starts', serial)

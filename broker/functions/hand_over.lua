@@ -1,8 +1,8 @@
--- How a submit hands its jobs to a slot that waits. The submit makes the claim that the slot has left as an offer, and publishes the
+-- How a submit hands its jobs to a waiting slot. The submit makes the claim that the slot has left as an offer, and publishes the
 -- answer on the slot's channel, so that a job that meets an idle slot is stored and leased in one call, with one sync. Everything
 -- that a claim decides is decided by `claim`, which also ends the offer; a job that cannot be handed over waits in line as before.
 -- D62: docs/design/batching.md
-local OFFERS_TRIED = 4 -- offers of slots that are gone are met here; each is tried once
+local OFFERS_TRIED = 4 -- some offers are from slots that are gone; each is tried once
 
 -- The arguments of the claim: those that `keep_offer` keeps, in the order of `claim`.
 local function claim_of(offer)
@@ -27,7 +27,7 @@ local function as_message(nonce, reply)
   return 'h' .. nonce .. ' ' .. table.concat(sizes, ' ') .. '\n' .. table.concat(reply)
 end
 
--- Queue again what a claim leased to a slot that does not hear of it.
+-- Queue the jobs again that a claim leased to a slot which did not get the answer.
 local function take_back(p, worker, leased, now)
   local todo = {}
   for _, job in ipairs(leased or {}) do
@@ -37,7 +37,7 @@ local function take_back(p, worker, leased, now)
   flush(p, todo)
 end
 
--- Whether the slot was told what the claim brought, which may be that it has to ask again.
+-- Whether the slot got the answer to the claim, which may also say that it has to ask again.
 local function serve(p, args)
   local todo, worker = {}, args[@claim.worker]
   local ok, reply = pcall(claim, {p}, args, todo)

@@ -52,7 +52,7 @@ end
 -- ARGS: gateway process, ttl ms; per key: key id, rate per s, burst, tokens let through, tokens asked for
 -- LARGEST: SPEND_MAX keys
 -- REPLY: edition of the keys, gateway processes that called within the ttl; per key its level and the demand, as text
--- A level below 0 is what gateways let through before they heard of each other: it is paid back before anything else passes.
+-- A level below 0: gateways let this much through before they learned of each other. It is paid back before anything else passes.
 local function spend(keys, args)
   if #args > 2 + 5 * SPEND_MAX then return redis.error_reply('ERR more than ' .. SPEND_MAX .. ' keys in one spend') end
   local p, now = keys[1], now_ms()

@@ -1,4 +1,4 @@
--- The places of a waiting job: its line, its ticket, its owner's turn; and the wake-up of who waits for jobs.
+-- The places of a waiting job: its line, its ticket, its owner's turn; and the wake-up of slots that wait for jobs.
 
 local function push_tickets(p, band, n)
   local new = {}
@@ -42,7 +42,7 @@ local function offers_of(p, version) return p .. 'offers:' .. version end
 
 local function drop_offer(p, args) return redis.call('HDEL', offers_of(p, args[1]), args[2]) end
 
--- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: slots hear of shards in no other way.
+-- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: only a wake-up tells slots of shards.
 local function wake(p, shards_came)
   local want = redis.call('GET', p .. 'want')
   local due = want and ordinary_depth(p) >= tonumber(want) -- guard:want

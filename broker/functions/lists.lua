@@ -18,7 +18,7 @@ local function was_open(p, serial)
   return redis.call('SREM', p .. 'losing', serial) == 1 or redis.call('SREM', p .. 'lost', serial) == 1
 end
 
--- The jobs of these entries that had not ended are no longer open jobs of the owner.
+-- Stop counting the jobs of these entries that had not ended as open jobs of the owner.
 local function close_lost(p, owner, entries)
   local lost = 0
   for _, serial in ipairs(entries) do
@@ -51,7 +51,7 @@ local function next_page(key)
   return list or '', from or ''
 end
 
--- What was lost before this reading and has no owner stays noted until its end; what is lost meanwhile waits for the next. So the
+-- Jobs lost before this reading that have no owner stay noted until its end; jobs lost meanwhile wait for the next. So the
 -- two sets change places, which takes as long for a million jobs as for one.
 local function begin_reading(p)
   if redis.call('DEL', p .. 'swapped') == 0 then redis.call('SET', p .. 'swapped', '1') end

@@ -25,7 +25,7 @@ end
 -- ARGS: worker, ttl ms, the worker as JSON, a digest of what it serves
 -- REPLY: the registry's edition: another number once a worker serves something else, came or went, or a model's entry changed
 -- LARGEST: one worker; once a second a look at each
--- All moments are of this clock, because a worker's clock may be hours off.
+-- All moments are by this clock, because a worker's clock may be hours off.
 local function announce(keys, args)
   local now = now_ms()
   forget_killed(keys[1], now)
@@ -95,7 +95,7 @@ register('identity', identity, {'allow-oom'})
 -- comes first once its time is over. A holder comes back into view if it subscribes again before the second look.
 -- D5: docs/design/leases-and-losses.md
 local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
-local LOOKS_REMEMBERED = 4 -- what was missing must be seen missing again soon, or after a pause of the store all would be gone
+local LOOKS_REMEMBERED = 4 -- a missing holder must be seen missing again soon, or after a pause of the store all would be gone
 
 local function without_subscriber(p, workers)
   local missing = {}

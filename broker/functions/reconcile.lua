@@ -16,7 +16,7 @@ local function has_place(p, serial, job)
   return redis.call('ZSCORE', p .. 'final', serial)
 end
 
--- Give the job's owner a turn if it has none, since its line would never be served. Returns whether that was so.
+-- Give the job's owner a turn if it has none, since its line would never be served. Returns whether it had none.
 local function mend_turn(p, serial, job)
   if job.state ~= 'queued' or not job.owner or job.owner == '' or job.call == 'shard' then return false end
   local score = redis.call('ZSCORE', line_of(p, job.version, job.owner), serial)
@@ -101,7 +101,7 @@ local function mend_tickets(p)
   end
   for _, band in ipairs(BANDS) do
     local list = tickets(p, band)
-    -- Where the list is as long as the lines, all is well. Else the tickets are told from other entries.
+    -- If the list is as long as the lines, all is well. Else the tickets are told apart from other entries.
     local missing = ready[band] - redis.call('LLEN', list)
     if missing ~= 0 then missing = ready[band] - #redis.call('LPOS', list, TICKET, 'COUNT', 0) end
     if missing > 0 then push_tickets(p, band, missing) end

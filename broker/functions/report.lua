@@ -30,8 +30,8 @@ local function append_chunks(p, serial, mark, before, chunks)
   return true
 end
 
--- If nothing has changed but the stream, the push says so by the stream's mark. A reader who has seen as many chunks as stood before
--- goes on with those in the push, and asks the store for nothing (D78: docs/design/streams.md).
+-- If only the stream has changed, the push says so by the stream's mark. A reader that has seen all chunks before those of the push
+-- goes on with them, and asks the store for nothing (D78: docs/design/streams.md).
 local function push_report(todo, p, serial, job, progress, restarts, before, chunks)
   local mark = ''
   if chunks ~= '' and progress == '' and job.cancel ~= '1' then mark = job.epoch .. '.' .. restarts end -- guard:pushed_mark

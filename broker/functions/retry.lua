@@ -21,7 +21,7 @@ local function retry_one(p, serial, token, delay, code, message, traceback, now,
   note(job, 'code', code, 'message', message)
   note_traceback(job, token, traceback)
   set_state(p, serial, job, 'delayed', todo, code, message)
-  -- A sweep looks at nothing but what is due by now, so a job whose deadline comes first is due then, to be expired.
+  -- A sweep reads only jobs that are due, so a job whose deadline comes first is due at its deadline, to be expired.
   later(todo, 'ZADD', p .. 'delayed', math.min(now + delay, job.deadline), serial)
   count(todo, 'retried', 1)
   return 'ok', true

@@ -8,7 +8,7 @@
 -- REPLY: depth; per job: created | existing | key_reused | full | quota, or the status with which an extension refuses it; serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
--- A run that began before the deadline may end behind it. The key outlives the result, or a repeat would make a second job.
+-- A run that began before the deadline may end after it. The key outlives the result, or a repeat would make a second job.
 local RUN_PAST_DEADLINE_MS = 3600000
 local SUBMIT_MAX = 1000
 
@@ -19,7 +19,7 @@ local function known(p, call, digest, fingerprint)
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
 
--- The serials that are stored already: their submit is repeated after a lost reply. Mostly one call finds that there are none.
+-- The serials that are stored already: their submit is repeated after a lost reply. Usually one call shows that there are none.
 local function repeated(p, args, stride)
   local keys, stored = {}, {}
   for i = @submit.first, #args, stride do keys[#keys + 1] = p .. 'job:' .. args[i] end
@@ -63,7 +63,7 @@ local function join(p, call, version, band, owner)
   take_turn(p, version, band, owner)
 end
 
--- The place of a job that is to run as soon as it can: a line, and the owner's turn there.
+-- The place of a job without a delay: a line, and the owner's turn there.
 local function in_line(p, at, args, deadline, call)
   local version, band, owner = args[at + @submit.version], args[at + @submit.band], args[at + @submit.owner]
   local is_shard = args[at + @submit.call] == 'shard'
@@ -74,7 +74,7 @@ local function in_line(p, at, args, deadline, call)
   return job
 end
 
--- Decide on one job that is to be stored: its place, and what its record will hold.
+-- Decide on one job to store: its place, and the content of its record.
 local function draft(p, todo, now, at, args, call)
   local serial, deadline, start = args[at], now + args[at + @submit.deadline], now + args[at + @submit.delay]
   local job = start > now and {at = at, ahead = 0, start = start} or in_line(p, at, args, deadline, call) -- guard:start
@@ -155,7 +155,7 @@ local function spent(p, call, owner, most)
   return (redis.call('HGET', p .. 'open', owner) or 0) + added >= most -- guard:quota
 end
 
--- Whether the queue is at its limit. A job with a delay counts those put aside too, or there were no limit to them; the jobs of
+-- Whether the queue is at its limit. A job with a delay counts the delayed jobs too, or they would have no limit; the jobs of
 -- now are not refused for the sake of later ones.
 -- D74: docs/design/store.md
 local function is_full(p, call, waiting, most, delay)
@@ -163,7 +163,7 @@ local function is_full(p, call, waiting, most, delay)
   return waiting >= most
 end
 
--- What becomes of one job of the call, and whose serial the caller gets.
+-- The status of one job of the call, and the serial for the caller.
 local function decide(p, todo, now, i, args, call)
   local serial, owner = args[i], args[i + @submit.owner]
   local status, first = known(p, call, args[i + @submit.key], args[i + @submit.fingerprint])
@@ -181,7 +181,7 @@ local function decide(p, todo, now, i, args, call)
   return 'created', serial
 end
 
--- Extensions hear what became of the jobs for which they have a word, once these are stored.
+-- Tell extensions the status of the jobs for which they have a word, once the jobs are stored.
 local function tell_extensions(p, args, reply, todo)
   local at = 0
   for i = @submit.first, #args, @submit.stride_told do
@@ -199,7 +199,7 @@ local function submit(keys, args, todo)
   end
   local p, now = keys[1], now_ms()
   local waiting, reply = depth(p), {0}
-  -- What is decided for all jobs of the call before any is stored. `waiting`: the depth that the call found, `depth` with its own jobs.
+  -- The decisions on all jobs of the call, before any is stored. `waiting`: the depth before the call, `depth` with its own jobs.
   local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = repeated(p, args, stride),
     waiting = waiting, depth = waiting, delayed = 0, told = told}
   for i = @submit.first, #args, stride do

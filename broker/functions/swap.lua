@@ -3,7 +3,7 @@
 -- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
 -- REPLY: 1 (replaced) | 0 (changed meanwhile)
 -- LARGEST: one entry
--- A change of a rollout or of a drain is published on the channel of rollouts; a worker whose slots miss that follows at its next
+-- A change of a rollout or of a drain is published on the channel of rollouts; a worker whose slots miss it follows at its next
 -- beat.
 -- D23: docs/design/workers-and-devices.md
 local ROLLOUTS, DRAINS = REGISTRY .. 'rollouts', REGISTRY .. 'drains'

@@ -13,7 +13,7 @@ local function swept(tally, what)
   tally[what], tally.left = tally[what] + 1, tally.left - 1
 end
 
--- `event` numbers the sweeps that found lost workers. A job that was hit by the event before as well has lost workers in a row.
+-- `event` numbers the sweeps that found lost workers. A job that the event before hit as well has lost workers in a row.
 local function take_back(p, serial, worker, event, now, todo, tally)
   local job = load_job(p, serial, ENDING)
   if not job.state then
@@ -107,7 +107,7 @@ local function add_late(late, key, band, found)
   for _, serial in ipairs(found) do late[#late + 1] = {serial, key, band} end
 end
 
--- Add the suspects of a version that are late. They stand in another order than that of their deadlines, so `solo_due` says when to
+-- Add the late suspects of a version. They are not in the order of their deadlines, so `solo_due` says when to
 -- look at them all.
 local function add_late_suspects(p, version, now, late)
   local solo, due = p .. 'solo:' .. version, redis.call('HGET', p .. 'solo_due', version)

@@ -6,7 +6,7 @@
 -- the owner's line becomes empty, and is dropped when a claim meets it: an owner that comes and goes neither gains nor loses a place.
 -- D31: docs/design/fairness.md
 
--- Jobs without an owner wait in a line too, but that line gets a turn only when a claim finds owners beside it.
+-- Jobs without an owner wait in a line too, but that line gets a turn only when a claim finds owners besides it.
 local function owners_wait(p, version)
   return redis.call('EXISTS', turns_of(p, version, 0), turns_of(p, version, LATE), turns_of(p, version, 9)) > 0
 end
@@ -51,7 +51,7 @@ local function standing(p, version, enough, shared)
   return count
 end
 
--- What one call ended or moved besides what it leased. `left`: how much more it may; then the caller has to come again.
+-- How many jobs one call ended or moved besides those that it leased. `left`: how many more it may; then the caller must call again.
 local MOVES_MAX = 1000
 
 local function new_tally() return {expired = 0, stepped = 0, gone = 0, left = MOVES_MAX} end
@@ -203,7 +203,7 @@ local function oldest_age(p, ready, from, n, now)
   return now - (had_delay and oldest_of(p, sample) or since or now)
 end
 
--- The same of all waiting jobs of a queue, whatever their priority.
+-- The same for all waiting jobs of a queue, of every priority.
 local function oldest_waiting(p, now)
   local oldest = 0
   for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do

@@ -164,7 +164,7 @@ def _fsync_fault(info: Mapping[str, Any], fsync: str) -> StoreFault | None:
     if not fsync:
         return StoreFault(
             StoreRequirement.FSYNC,
-            "it does not say when it syncs its log, so that nobody knows what a power cut would lose",
+            "it does not say when it syncs its log, so a power cut may lose jobs",
             'allow this user CONFIG GET, or ask less with store.require = "log"',
         )
     return StoreFault(

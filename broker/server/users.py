@@ -92,7 +92,7 @@ class Passwords:
 
 
 def passwords_in(path: Path) -> Passwords:
-    """The passwords of this store, made at the first start, or when a version brings a new user. Only the owner reads the file."""
+    """The passwords of this store: made at the first start, or for the new user of a version. Only the owner reads them."""
     known: dict[str, str] = json.loads(path.read_text("ascii")) if path.exists() else {}
     short = {user: user.removeprefix(_OF_PENSTOCK) for user in rules()}
     missing = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in short.values() if name not in known}

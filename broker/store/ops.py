@@ -152,7 +152,7 @@ def extend(
 ) -> Operation[LeaseRenewal]:
     """Push the worker's lease forward by `lease_s`; jobs held longer than `max_run_s` are taken back and named.
 
-    For `progressed`, jobs that showed a sign of life since, that time starts again."""
+    That time starts again for `progressed`: jobs that showed a sign of life since the last call."""
     args: list[Arg] = [worker, ms(lease_s), ms(max_run_s), *(job.serial for job in progressed)]
     return Operation("extend", prefix(queue), args, partial(replies.extend_reply, queue=queue))
 

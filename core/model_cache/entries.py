@@ -127,10 +127,8 @@ class Entries:
     def _read(self, folder: Path) -> Entry | None:
         note = folder / _NOTE
         try:
-            fields = json.loads(note.read_text("utf-8"))
-            return Entry(
-                folder, str(fields["source"]), str(fields["model"]), int(fields["size_bytes"]), note.stat().st_mtime_ns
-            )
+            entry = json.loads(note.read_text("utf-8"))
+            return Entry(folder, str(entry["source"]), str(entry["model"]), int(entry["size_bytes"]), note.stat().st_mtime_ns)
         except (OSError, ValueError, KeyError, TypeError):
             # There is no entry, or it vanished meanwhile.
             return None

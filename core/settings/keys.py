@@ -178,7 +178,7 @@ def access_rule(
     if is_loopback(host):
         return "open to every program on this machine, loopback only"
     raise ConfigError(
-        f"{setting} is {host!r} and there are no API keys: everybody on the network could submit and read jobs",
+        f"{setting} is {host!r} and there are no API keys: anyone on the network could submit and read jobs",
         hint="Run `penstock keys new NAME --role submit,read --toml` and put what it prints into [[keys]] of penstock.toml "
         f"(or a file named by PENSTOCK_KEYS_FILE), or set {setting} to 127.0.0.1.",
     )

@@ -44,7 +44,7 @@ class RemoteSource:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether this source means the same bytes for ever. In a repository a sum holds for one file alone."""
+        """Whether this source always means the same bytes. In a repository a sum holds for one file only."""
         if self.scheme == "hf":
             return bool(_COMMIT.fullmatch(self.revision))
         return bool(self.sha256 or self.revision)
@@ -118,14 +118,14 @@ def pinned(source: RemoteSource, kept: str) -> RemoteSource:
         known = read_source(kept)
     except ConfigError:
         return source
-    # Of a repository the file is announced that was chosen; the revision of a folder of a bucket means the whole folder.
+    # For a repository the chosen file is announced; the revision of a bucket's folder means the whole folder.
     is_chosen = source.scheme == "hf" and source.is_folder and known.file.startswith(source.file)
     is_same = (known.scheme, known.location) == (source.scheme, source.location) and (is_chosen or known.file == source.file)
     return replace(source, revision=known.revision, file=known.file) if is_same else source
 
 
 def remote_name(source: RemoteSource) -> str:
-    """What a model from there is called unless the user names it: after its file, else its folder or repository."""
+    """The default name of a model from this source: after its file, else its folder or repository."""
     if not source.is_folder:
         return PurePosixPath(source.file).stem
     return PurePosixPath(source.file or source.location).name
@@ -185,12 +185,10 @@ def _marked(source: RemoteSource, mark: str) -> RemoteSource:
     if kind == "revision" and source.scheme == "s3" and _REVISION.fullmatch(value):
         return replace(source, revision=value)
     if mark:
-        raise ConfigError(
-            f"{source}: after # stands sha256= and the 64 hexadecimal digits that `sha256sum` prints for the file"
-        )
+        raise ConfigError(f"{source}: after # write sha256= and the 64 hexadecimal digits that `sha256sum` prints for the file")
     if source.scheme == "https":
         raise ConfigError(
-            f"{source} has no checksum, so nobody would notice another file there; write {source}#sha256=..., "
+            f"{source} has no checksum, so a replaced file would go unnoticed; write {source}#sha256=..., "
             "with the 64 digits that `sha256sum` prints for the file"
         )
     return source

@@ -35,7 +35,7 @@ class HandlerMetrics:
         self._found: dict[str, HandlerMetric] = {}
         self._room = SERIES_PER_MODEL
         self._is_paused = False
-        # Series that changed since the last `drain`. A plain attribute: who looks for changes after each batch calls nothing.
+        # Series that changed since the last `drain`. A plain attribute: looking for changes after each batch costs no call.
         self.unsent: dict[tuple[str, LabelValues], MetricSample] = {}
         self.lock = Lock()
 
@@ -66,7 +66,7 @@ class HandlerMetrics:
         return known
 
     def drain(self) -> list[MetricSample]:
-        """What changed since the last call."""
+        """The series that changed since the last call."""
         with self.lock:
             changed, self.unsent = self.unsent, {}
         return list(changed.values())
@@ -83,7 +83,7 @@ class HandlerMetrics:
     # For metrics, which hold the lock.
 
     def changed(self, metric: HandlerMetric, values: LabelValues) -> MetricSample | None:
-        """The changes of this series; None while nothing counts. What has no room for a new series counts as `OVERFLOW`."""
+        """The changes of this series; None while metrics are paused. Beyond the most series, labels count as `OVERFLOW`."""
         if self._is_paused:
             return None
         if values not in metric.known:

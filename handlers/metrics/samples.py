@@ -1,4 +1,4 @@
-"""What a model's process sends of the metrics of its handler, and which names and how many series these may have. Pure."""
+"""The samples that a model's process sends of its handler's metrics, and the limits of their names and series. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MetricKind(StrEnum):
 
 
 class MetricSample(Struct, array_like=True):
-    """What became of one series since it was last sent: `value` is a counter's increase or a gauge's value.
+    """The change of one series since it was last sent: `value` is a counter's increase or a gauge's value.
 
     Of a histogram it is the increase of the sum, and `counts` are the increases per bucket: one for each of the upper `bounds`,
     and one for what is above them all. `label_values` are in the order of `labels`. `foreign` is empty, or what another server
@@ -52,7 +52,7 @@ class MetricSample(Struct, array_like=True):
 
     @property
     def series(self) -> int:
-        """As how many series Prometheus counts it."""
+        """The number of series that Prometheus counts for it."""
         return len(self.counts) + 2 if self.kind is MetricKind.HISTOGRAM else 1
 
     @property

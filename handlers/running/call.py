@@ -1,4 +1,4 @@
-"""The call that runs now, as its handler sees it: how far its items are, and whether they are wanted still."""
+"""The running call as its handler sees it: how far its items are, and whether they are still wanted."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ class RunningCall:
 
     @property
     def in_hand(self) -> InHand:
-        """What the code that asks works on."""
+        """The items that the calling code works on."""
         own = None if self.of_task is None else self.of_task.get(None)
         return own or InHand(self.batch, self.places, self.told)
 
     def requests(self) -> list[Any]:
         """The `Request`s of the call's items. Raises `HandlerContractError` in the thread of another stage."""
         if get_ident() in self.beside:
-            # Another batch is in `inference` meanwhile, and its requests would be taken for those of this one.
+            # Another batch is in `inference` meanwhile, and its requests would be taken for this batch's.
             raise HandlerContractError(
                 "context.requests is for inference, which runs beside preprocess and postprocess; annotate preprocess with "
                 "list[penstock.Request[...]] and hand on what postprocess needs"

@@ -20,12 +20,12 @@ from penstock.handlers.running.turns import ItemTurns
 
 # D75, D87: docs/design/workers-and-devices.md
 CANCELLED = "cancelled"
-_UNWANTED = "its run was stopped, because nobody waits for it any more"
-# An item may run for this share of `max_run_s`: then there is time to answer for its neighbours.
+_UNWANTED = "its run was stopped, because its output is no longer wanted"
+# An item may run for this share of `max_run_s`, so that there is time to answer for its neighbours.
 _SHARE = 0.8
 _TOO_LONG = "it ran for more than four fifths of max_run_s"
 Coroutine = Callable[[list[Any]], Awaitable[list[Any]]]
-# Hears of each item that begins (True) or ends.
+# Called for each item that begins (True) or ends (False).
 OnTurn = Callable[[bool], None]
 # The item that this task runs.
 _IN_HAND: ContextVar[InHand] = ContextVar("in_hand")
@@ -148,7 +148,7 @@ class CoroutineStage:
                     run.task.cancel(_TOO_LONG if is_late else None)
 
     def _note_standstill(self) -> None:
-        """Say so if the loop did not turn for long: meanwhile no other item got on."""
+        """Log that the loop did not turn for long: meanwhile no other item progressed."""
         now = monotonic()
         stood_s, self._looked_at = now - self._looked_at - _LOOK_S, now
         if stood_s > _STANDSTILL_S and now > self._complained_at + _COMPLAIN_EVERY_S:

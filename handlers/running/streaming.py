@@ -1,4 +1,4 @@
-"""Handlers that yield: each step's chunks go to their items, and what is left of an item at the end is its output (D72)."""
+"""Handlers that yield: each step's chunks go to their items, and an item's output follows from them at the end (D72)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.handlers.running.call import RunningCall, RunningItem
 
 # D72: docs/design/streams.md
 TOO_LARGE = "stream_too_large"
-# What a chunk takes beside its bytes, so that many small ones are bounded as well.
+# The overhead of a chunk, so that many small chunks are bounded as well.
 CHUNK_BYTES = 16
 
 Stage = Callable[[list[Any]], list[Any]]

@@ -33,7 +33,7 @@ class ItemTurns:
         return True
 
     def end(self, *, is_row: bool) -> None:
-        """The item has run: it is the turn of the next one that waits."""
+        """The item has run: the next waiting item may run."""
         self._rows_running -= is_row
         is_rows_turn = not self._rows_running and not (self._was_row and self._jobs)
         for waiting in (self._rows, self._jobs) if is_rows_turn else (self._jobs, self._rows):

@@ -1,1 +1,1 @@
-"""Built-in tasks: what stands around a model file so that it takes images or texts. Imports core, handlers and its runtimes."""
+"""Built-in tasks: code around a model file so that it takes images or texts. Imports core, handlers and its runtimes."""

@@ -39,7 +39,7 @@ Layout = Literal["auto", "CHW", "HWC"]
 _DEFAULT_SIDE = 224
 # For smaller images, calls of a few images each cost more than the threads lose by waiting for each other (D45).
 _MIN_PARALLEL_PIXELS = 96 * 96
-# Of the training images of ImageNet networks, for values from 0 to 1 (torchvision.transforms).
+# Mean and deviation of the training images of ImageNet networks, for values from 0 to 1 (torchvision.transforms).
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 

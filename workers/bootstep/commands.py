@@ -17,7 +17,7 @@ REFUSED = {
     "rate_limit": "rates are limited where jobs come in: rate_per_s of a key, or of [gateway]",
     "time_limit": "how long a run may take is max_run_s in [models.NAME]",
     "autoscale": "slots do not follow the load; use pool_grow and pool_shrink, or more workers",
-    "pool_restart": "a model is loaded anew with `penstock models load`, or by a restart of the worker",
+    "pool_restart": "to reload a model, run `penstock models load` or restart the worker",
     "revoke_by_stamped_headers": "jobs have no stamps; revoke tasks by their ids, or cancel jobs by a tag over HTTP",
 }
 

@@ -1,4 +1,4 @@
-"""Decides what a worker writes into the registry about itself and its models, and what other entries mean for it. Pure."""
+"""Decides what a worker writes into the registry about itself and its models, and what follows from other entries. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _unless_known(declared: ModelInfo, others: dict[str, VersionInfo | None]) ->
 
 
 def pruned(info: ModelInfo, gone: Set[str]) -> ModelInfo:
-    """The model without these versions; its default is another one if it was among them."""
+    """The model without these versions, with another default if its default was among them."""
     versions = {version: known for version, known in info.versions.items() if version not in gone}
     default = info.default_version if info.default_version in versions else next(iter(versions), info.default_version)
     return replace(info, default_version=default, versions=versions)

@@ -1,4 +1,4 @@
-"""What extensions bring to a worker, and what they get for it (docs/design/extensions.md)."""
+"""What extensions bring to a worker, and what they get from it (docs/design/extensions.md)."""
 
 from __future__ import annotations
 

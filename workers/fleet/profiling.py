@@ -93,7 +93,7 @@ class Profiler(Observer):
     def info(self) -> ProfileInfo | None:
         return self._asked
 
-    # Which batch is recorded.
+    # The choice of a batch.
 
     @property
     def wants_every_batch(self) -> bool:
@@ -131,14 +131,14 @@ class Profiler(Observer):
     def _active(self) -> bool:
         return self._spec.profile_every is not None or self._armed
 
-    # What the batches took.
+    # The times of batches.
 
     def on_claimed(self, spec: ModelSpec, batch: Batch) -> None:
         if self._active and not batch.is_shard:
             self._sums.on_claimed(batch)
 
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        # Not of a shard, which is many batches whose stages run beside each other.
+        # A shard does not count: it is many batches whose stages overlap.
         if self._active and batch.stamp.reason != BULK:
             self._sums.on_settled(batch.stamp, store_s)
         if self._recording is not None and batch.stamp.id == self._recording.nonce:

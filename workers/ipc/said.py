@@ -1,6 +1,6 @@
 """Marks before the lines that model code prints, for which batch and item: a child writes them, its supervisor reads them.
 
-What does not pass `sys.stdout` or `sys.stderr`, such as the output of C libraries, has no marks.
+Output that bypasses `sys.stdout` and `sys.stderr`, such as that of C libraries, has no marks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# Control characters that no text has (record and unit separator). Code that prints them itself can only misname its own batches
+# Control characters that are not in text (record and unit separator). Code that prints them can only misname its own batches
 # in its worker's log.
 _MARK = re.compile(rb"\x1e(\d{1,15})\.(\d{1,9})\x1f")
 

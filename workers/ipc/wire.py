@@ -1,4 +1,4 @@
-"""The way of frames between a supervisor and its child: length-prefixed msgpack over a socket pair."""
+"""Frames between a supervisor and its child: length-prefixed msgpack over a socket pair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _from_child = msgpack.Decoder(FromChild)
 
 
 def encode(frame: ToChild | FromChild) -> bytearray:
-    """Raises `MemoryError` where there is no room for it; msgspec's own bytes would end the process."""
+    """Raises `MemoryError` if it does not fit; msgspec would end the process if it grew its own bytes."""
     data = bytearray(_LENGTH.size)
     _encoder.encode_into(frame, data, _LENGTH.size)
     _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)

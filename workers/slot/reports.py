@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Reports that the store is owed, at most one per job, and all of jobs of one queue."""
+    """Reports that the slot owes the store, at most one per job, and all of jobs of one queue."""
 
     reports: tuple[Report, ...]
 
@@ -61,7 +61,7 @@ AttemptKey = tuple[JobId, str]
 class Reports:
     """One slot's. Of each job's attempt, by its token, the latest progress stays, and all of its chunks.
 
-    Empty `pending`: nothing is to be said. Empty `said`: no item of a batch that runs has said anything before.
+    Empty `pending`: there is nothing to report. Empty `said`: no item of a running batch has reported anything.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Reports:
         self.is_full = self._bytes >= _MOST_BYTES
 
     def close(self, batch: Batch) -> None:
-        """The batch is over: of each of its streams the store is asked, by an empty report, whether it still has all."""
+        """The batch is over: an empty report for each of its streams asks whether the store still has all chunks."""
         for job in batch.jobs:
             key = job.id, job.token
             if key in self.said and self.said[key].before and key not in self.pending:
@@ -102,7 +102,7 @@ class Reports:
         return [Said(tuple(reports)) for reports in by_queue.values()]
 
     def forget(self, batch: Batch) -> None:
-        """The batch is over, and what it said was taken."""
+        """The batch is over, and its reports were taken."""
         for job in batch.jobs:
             self.said.pop((job.id, job.token), None)
 
@@ -115,11 +115,11 @@ class LaneProgress:
         self._reported: Mapping[JobId, int] = {}
 
     def note(self, signs: Mapping[JobId, int]) -> None:
-        """Per job a number that changes when it gets on."""
+        """Note, per job, a number that changes when the job progresses."""
         self._signs = signs
 
     def moved(self) -> tuple[JobId, ...]:
-        """All of them if any has got on since the last call: those behind it are on their way too."""
+        """All jobs if any has progressed since the last call: the jobs behind it progress with it."""
         signs, before = self._signs, self._reported
         self._reported = signs
         return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -1,4 +1,4 @@
-"""What handlers count in metrics of their own, added up over the children of each model and shown to Prometheus.
+"""The metrics that handlers count themselves, added up over the children of each model and shown to Prometheus.
 
 Increases are added up here and not in the child, so that a counter goes on growing when its child is replaced.
 """
@@ -82,7 +82,7 @@ class HandlerSeries(Collector):
             log.warning(event, model=spec.name, metric=sample.name[:64], most_series=SERIES_PER_MODEL)
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before handlers report."""
+        """Nothing: no series is known before handlers report."""
         return []
 
     def collect(self) -> Iterator[Metric]:

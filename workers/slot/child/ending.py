@@ -110,13 +110,13 @@ class Recycling:
 
 
 class ChildEnd:
-    """What is known of the end of one child, from its start on."""
+    """The facts of the end of one child, collected from its start on."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.recycling = Recycling(limits)
         self.is_hung = False
-        # Why we end the child; its exit alone would look as if it had been killed for lack of memory.
+        # Why the slot ends the child; its exit alone would look like a kill for lack of memory.
         self.why = ""
         self.fault: DeviceLost | None = None
 
@@ -143,7 +143,7 @@ class ChildEnd:
         return "crashed" if is_ready else "unloadable"
 
     def causes(self, in_flight: InFlight) -> list[tuple[Batch, Cause]]:
-        """Why each of the batches is lost that the child had."""
+        """For each batch of the child, why it is lost."""
         suspects = in_flight.suspects(is_hung=self.is_hung)
         return [(batch, self._cause(in_flight, batch) if is_suspect else Cause.UNSTARTED) for batch, is_suspect in suspects]
 

@@ -23,7 +23,7 @@ from penstock.workers.slot.batch import IDLE, Batch, ChildLoad
 from penstock.workers.slot.child.events import BatchLost, BatchRan, Cause, ItemsSaid
 from penstock.workers.slot.reports import AttemptKey
 
-# Deadlines of a batch are looked at from then on: nearly all have run before.
+# The deadlines of a batch are checked after this time: nearly all batches have ended before.
 _LONG_S = 1.0
 
 
@@ -44,7 +44,7 @@ class InFlight:
         self._shards: dict[int, Batch | None] = {}
         # Copies of inputs that the child may yet read, also for batches that are no longer awaited.
         self._copies: dict[tuple[bool, int], list[str]] = {}
-        # The last one that came back, for lines that it printed and that are read only now.
+        # The last batch that came back, because lines that it printed may be read later.
         self._ended: tuple[int, Batch | None] = (0, None)
         self._head_since = 0.0
         # When each shard was given; none of its rows began before.
@@ -176,9 +176,9 @@ class InFlight:
         )
 
     def signs_of_life(self, waiting: Iterable[Batch]) -> dict[JobId, int]:
-        """Per job a number that changes when it gets on: the rows done of a shard, the reports of all items.
+        """Per job a number that changes when it progresses: the finished rows of a shard, the reports of all items.
 
-        `waiting` batches stand behind those in flight, and get on with them.
+        `waiting` batches are behind those in flight, and progress with them.
         """
         signs: dict[JobId, int] = {}
         if self._shards:

@@ -15,7 +15,7 @@ from penstock.workers.slot.child.in_flight import InFlight
 
 # With hundreds of items in flight, a look at each one in every turn of the slot would cost more than the turn.
 _LOOK_S = 0.1
-# The batches that ended last, for lines that they printed and that are read only now.
+# The last batches that ended, because lines that they printed may be read later.
 _ENDED_KEPT = 64
 
 

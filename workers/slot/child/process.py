@@ -104,7 +104,7 @@ class ChildProcess:
             selector.register(fd, EVENT_READ, name)
 
     def flush(self, *, is_paused: bool = False) -> None:
-        """Send what the wire takes now, and have the selector report when it takes more. `is_paused`: nothing is read."""
+        """Send as much as the wire takes now; the selector reports when it takes more. `is_paused`: nothing is read."""
         assert self._selector is not None
         self.wire.flush()
         wanted = (0 if is_paused else EVENT_READ) | (EVENT_WRITE if self.wire.has_unsent else 0)
@@ -130,7 +130,7 @@ class ChildProcess:
 
     def overlap(self, at_once: int) -> InFlight:
         """The child has nothing yet, and runs `at_once` items side by side from now on."""
-        # Most models run batches one after the other, and do without this.
+        # Imported here, because most models run batches one after the other.
         from penstock.workers.slot.child.overlap import ItemsInFlight
 
         self.in_flight = ItemsInFlight(self._page, self.wire, at_once=at_once)

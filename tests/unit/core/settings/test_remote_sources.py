@@ -49,8 +49,8 @@ def test_a_checksum_may_be_written_in_capitals() -> None:
     ("text", "words"),
     [
         ("https://h.example/m.onnx", "write https://h.example/m.onnx#sha256=..., with the 64 digits that `sha256sum` prints"),
-        ("https://h.example/m.onnx#sha256=12", "after # stands sha256= and the 64 hexadecimal digits"),
-        ("https://h.example/m.onnx#md5=12", "after # stands sha256="),
+        ("https://h.example/m.onnx#sha256=12", "after # write sha256= and the 64 hexadecimal digits"),
+        ("https://h.example/m.onnx#md5=12", "after # write sha256="),
         ("https://h.example/", "names no file"),
         (f"https://h.example/..#sha256={SUM}", "without .."),
         (f"https://user:word@h.example/m.onnx#sha256={SUM}", "may hold no user name and password"),

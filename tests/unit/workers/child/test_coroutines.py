@@ -151,7 +151,7 @@ def running(loaded: Loaded, reporter: Caller, *items: str) -> list[Outcome]:
 def test_an_item_that_nobody_wants_any_more_is_stopped_and_its_neighbours_go_on(tmp_path: Path) -> None:
     loaded = handler(tmp_path, "await asyncio.Event().wait() if item == 'hangs' else None\nreturn item")
     found = running(loaded, Caller(1), "a", "hangs", "b")
-    assert texts(found) == ['"a"', "cancelled: its run was stopped, because nobody waits for it any more", '"b"']
+    assert texts(found) == ['"a"', "cancelled: its run was stopped, because its output is no longer wanted", '"b"']
 
 
 def test_an_item_that_runs_for_too_long_fails_alone_before_the_process_is_ended(tmp_path: Path) -> None:
