@@ -86,7 +86,7 @@ def renderers(*, terminal: bool) -> list[Processor]:
 
 
 def _shorten(logger: logging.Logger, method: str, event: EventDict) -> EventDict:
-    """Leave out what a person at a terminal needs least, so that a line mostly fits: the date, and our own module."""
+    """Leave out what a person at a terminal needs least, so that most lines fit: the date, and our own module."""
     if str(event.get("logger", "")).startswith("penstock"):
         del event["logger"]
     if "timestamp" in event:

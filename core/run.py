@@ -72,7 +72,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     `carry`: input columns that the output repeats. `errors`: empty for a file beside the output. `max_failed`: more failed
     rows than this end the run (see `FailureLimit.parse`). `window_rows`: the limit of rows submitted and not yet written.
     `kind`: "files", or that of an extension (`runs/kinds.py`). `tags`: words by which the run is found. `headers` (names in
-    lower case) and `query`: what the model's handler is told of the request, the same for all rows. `parts`: into how many
+    lower case) and `query`: what the model's handler gets of the request, the same for all rows. `parts`: into how many
     parts the input is to be split, each driven by itself.
     """
 

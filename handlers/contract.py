@@ -129,7 +129,7 @@ class Request(Generic[T]):
 
 
 class OfNoJob(NamedTuple):
-    """Items that belong to no job, as in the warm-up: what a handler is told of them are defaults."""
+    """Items that belong to no job, as in the warm-up: a handler gets defaults for them."""
 
     values: Sequence[Any]
 

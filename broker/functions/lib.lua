@@ -114,7 +114,7 @@ local function depth(p)
   return redis.call('LLEN', tickets(p, 0)) + redis.call('LLEN', tickets(p, 6)) + bulk, bulk
 end
 
--- The number of shards among `bulk` waiting jobs of the bulk band. If there are none of these, mostly, nothing is looked up.
+-- The number of shards among `bulk` waiting jobs of the bulk band. Usually there are no such jobs, and nothing is looked up.
 local function shards_among(p, bulk)
   local shards = 0
   if bulk == 0 then return shards end

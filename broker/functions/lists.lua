@@ -1,5 +1,5 @@
 -- What a record that is gone leaves in the lists of tags and of owners, which only the record named. Since one was found gone, these
--- lists are read once from the first to the last, a page per call of `reconcile`; mostly none is, and nothing is read. The list of
+-- lists are read once from the first to the last, a page per call of `reconcile`. Usually no record is gone. The list of
 -- all jobs of an owner says whose the lost jobs were: they count as that owner's open jobs until then.
 -- D61: docs/design/store.md
 local PER_OWNER = {'inbox', 'index', 'tagged'}

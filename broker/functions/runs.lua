@@ -6,7 +6,7 @@
 --   final        zset   id -> finished
 -- Runs that runners drive (not those of commands) are, while they live, in one of the first two:
 --   waits:<owner>  zset   id -> created: runs without a driver
---   driven         zset   id -> end of the driver's lease; who is past it goes back to `waits` with the next look
+--   driven         zset   id -> end of the driver's lease; a run past it goes back to `waits` with the next look
 --   due            zset   id of a queued run -> its deadline
 --   turns          zset   owner with waiting runs -> about when a run of theirs was last taken, or the first one came
 -- A run that was split (`parts`: how many parts it has) has, besides:
@@ -108,7 +108,7 @@ end
 local function end_run(r, id, state, now, todo)
   local run = read_fields(r .. 'run:' .. id, {'owner', @fields.ended})
   -- The record between the two: wherever a call fails, the run is listed as live until it has ended, and is forgotten in time. What
-  -- extensions have of its end has its places before, since nobody mends runs.
+  -- extensions note of its end has its places before, since no call mends runs.
   redis.call('ZADD', r .. 'final', now, id)
   hooks.ended(r, id, run, state, now, todo, NOTHING)
   flush(r, todo)

@@ -55,7 +55,7 @@ class Point:
 # `p` is the prefix of the keys of a queue, or of runs; `job` is a table of fields, and an extension reads its own field.
 POINTS = {
     # A submit. `asked` may return a status with which the job is refused; `drafted` adds to the fields of the record that
-    # is to be written, and may return what is to stand behind the extension's mark among the job's watchers; `submitted` comes
+    # is to be written, and may return the text for the extension's mark among the job's watchers; `submitted` comes
     # when all is written, or refused. `call` is one table for all jobs of the call.
     "asked": Point("owner, call", _Asks.FOR_A_WORD, _Gives.FIRST),
     "drafted": Point("owner, call, record", _Asks.FOR_A_WORD, _Gives.MARKS),

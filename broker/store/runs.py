@@ -18,7 +18,7 @@ class RunStore:
     """Who works on a run, how far it is, and what callers asked of it; thread-safe only as far as `store` is.
 
     Every call is one atomic, durable step, and may be repeated after a lost reply; raises `StoreUnavailable`. `driver` is a
-    name that no other process ever has. With `owner` None the run may be anybody's. Moments are by Redis' clock.
+    name that no other process ever has. With `owner` None the run may be any owner's. Moments are by Redis' clock.
     """
 
     def __init__(self, store: RedisStore) -> None:

@@ -157,8 +157,8 @@ class RedisStore:
     def absent(self, queue: str, *, sweeper: str, pace_s: float, again_s: float) -> Absent:
         """Lease holders whose own channel has no subscriber: their process has ended or lost its link to Redis.
 
-        For `pace_s` after a look, no other `sweeper` gets one. Gone is who is still missing `again_s` after the first look that
-        missed it.
+        For `pace_s` after a look, no other `sweeper` gets one. A holder is gone if it is still missing `again_s` after it was
+        first missed.
         """
         if self._link.is_unsettled(_SETTLE_S):
             return Absent()

@@ -34,7 +34,7 @@ def input_of(item: Item) -> bytes:
 
 @contextmanager
 def _open_files() -> Iterator[dict[str, int]]:
-    """Descriptors by path: the inputs of one batch mostly lie in one or two files."""
+    """Descriptors by path: the inputs of one batch are usually in one or two files."""
     files: dict[str, int] = {}
     try:
         yield files

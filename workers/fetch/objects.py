@@ -33,7 +33,7 @@ class ObjectOrigin:
     """Credentials and endpoint come from the environment, under the names that every S3 client reads."""
 
     def __init__(self) -> None:
-        # In the environment, and the same as for blobs: options of the client would put out what the environment says of
+        # In the environment, as for blobs: options of the client would replace what the environment says of
         # connections (AWS_ALLOW_HTTP, proxies).
         os.environ.setdefault("AWS_READ_TIMEOUT", _SILENCE)
 

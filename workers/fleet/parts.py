@@ -83,7 +83,7 @@ class WorkerPart:
     """What one extension brings to a worker. What it leaves out costs nothing."""
 
     threads: Sequence[WorkerThread] = ()
-    # They hear of every slot's batches, before the worker's own metrics do.
+    # Observers of every slot's batches; they are called before the worker's own metrics.
     observers: Sequence[Observer] = ()
     # Gets a line per batch without a function call; for parts that count all batches.
     tally: BatchTally | None = None

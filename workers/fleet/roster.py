@@ -48,7 +48,7 @@ class RunningSlot:
 
 
 class Roster:
-    """`observers` hear of every slot's batches; `on_change` is called when what the slots announce has changed, and
+    """`observers` are those of every slot's batches; `on_change` is called when what the slots announce has changed, and
     when one of them heard of a changed rollout.
 
     Celery's main thread adds and removes slots, and so does the beat's; any thread may read.

@@ -98,7 +98,7 @@ class Sweeper:
         self._healing: list[str] = []
         self._last_run_at: float | None = None
         # When the link to the store last came back. A fresh process has seen no link break: a missing holder is gone,
-        # mostly this worker's own predecessor.
+        # usually this worker's own predecessor.
         self._linked_at: float | None = float("-inf")
         self._quiet_until = float("-inf")
         self._look_again = False

@@ -52,7 +52,7 @@ class Observer:
 
     @property
     def wants_every_batch(self) -> bool:
-        """Whether it is to hear of each batch, and not only of what goes wrong. `Observers` asks from time to time."""
+        """Whether to call it for each batch, and not only for failures. `Observers` asks from time to time."""
         return True
 
     def profile_dir(self, batch: Batch) -> str:
@@ -69,7 +69,7 @@ class Observer:
     def on_settled(self, spec: ModelSpec, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
         """`batch` holds the jobs that ended, maybe some of those claimed. `store_s`: how long the store and the blobs took.
 
-        An observer that does not want every batch hears of a batch if one of these jobs did not succeed.
+        For an observer that does not want every batch it is called only if one of these jobs did not succeed.
         """
 
     def on_given_back(self, spec: ModelSpec, debt: Retry | Release, answers: Sequence[Settled]) -> None:

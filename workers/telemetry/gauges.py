@@ -129,7 +129,7 @@ class _SlotGauges(Collector):
         return family
 
     def _devices(self, devices: Sequence[str]) -> Iterator[GaugeMetricFamily]:
-        used = GaugeMetricFamily("penstock_device_memory_used_bytes", "Memory in use, by anybody.", labels=("device",))
+        used = GaugeMetricFamily("penstock_device_memory_used_bytes", "Memory in use, by all processes.", labels=("device",))
         total = GaugeMetricFamily("penstock_device_memory_total_bytes", "Memory of the device.", labels=("device",))
         busy = GaugeMetricFamily("penstock_device_utilization_ratio", "Share of the last moment it worked.", labels=("device",))
         for device in devices:

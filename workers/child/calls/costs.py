@@ -41,7 +41,7 @@ class CostReader:
         return None
 
     def _report(self, what: str) -> None:
-        """The first fault only: a method that fails once mostly fails for every item."""
+        """Log the first fault only: a method that fails once usually fails for every item."""
         if not self._is_reported:
             self._is_reported = True
             sys.stderr.write(f"the handler's cost {what[:300]}; such an item counts as the costliest of its batch\n")

@@ -239,7 +239,7 @@ class Calls:
 def call_stage(stage: Stage, name: str, values: list[Any], *, on_part: OnPart | None = None) -> tuple[list[Any], int | None]:
     """One output or `Failure` per value and, if memory ran out, the size of the largest part that passed (0: no item did).
 
-    `on_part` hears of each part with which the call is repeated.
+    `on_part` is called for each part with which the call is repeated.
     """
     result = _attempt(stage, name, values)
     if not isinstance(result, Refusal):

@@ -77,7 +77,7 @@ class ItemsInFlight(InFlight):
     # How far.
 
     def load(self) -> ChildLoad:
-        # One row of a shard always runs, so that runs get on beside any number of jobs.
+        # One row of a shard always runs, so that runs progress beside any number of jobs.
         for_rows = 1 if self._shards and self.at_once > 1 else 0
         return ChildLoad(
             batches=len(self._batches),
