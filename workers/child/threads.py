@@ -69,7 +69,7 @@ class ChildThreads:
         self._shards = ShardThreads(loaded, page.shards, sizes, calls)
         self._device_queue: DeviceQueue[Work | None] = DeviceQueue()
         self._ran: SimpleQueue[Ran | None] = SimpleQueue()
-        # How many batches the main thread passed on, and how many the writing thread wrote: each thread has its own count.
+        # How many results the main thread passed on, and how many the writing thread wrote: each thread has its own count.
         self._handed_on = self._put_out_count = 0
         # What completing and writing took per item, the last time.
         self._item_s = float("inf")

@@ -39,7 +39,7 @@ _GROW_AFTER = 8
 _GROW_AFTER_MOST = 1_024
 
 
-# A batch of several calls takes this part of the slot's share of the queue, and at most this many jobs.
+# A batch of several calls takes one of this many parts of the slot's share of the queue, and at most this many jobs.
 _PARTS_OF_SHARE = 2
 _MOST_JOBS = 256
 # Reasons for which a batch leaves.
