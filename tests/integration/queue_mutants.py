@@ -43,7 +43,7 @@ TURNS = [
         "a batch takes one owner's jobs first",
         "  local order, place, more = {}, 1, true",
         "  if true then\n    local all = {}\n    for _, owner in ipairs(owners) do\n"
-        "      for _, job in ipairs(found[owner]) do all[#all + 1] = job end\n    end\n    return all\n  end\n"
+        "      for _, job in ipairs(by_owner[owner]) do all[#all + 1] = job end\n    end\n    return all\n  end\n"
         "  local order, place, more = {}, 1, true",
         turning.test_a_batch_holds_as_many_of_each_owner_and_fills_up_with_those_who_have_more,
     ),
